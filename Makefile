@@ -1,0 +1,95 @@
+# `make run` shows the bridge at work, `make test` tests it; both set up what they need and skip what is
+# done already. On Debian as root that includes the distribution's packages. `make` alone prints this.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv/bin
+WITH_ENGINES := scripts/with-engines
+PYTHON_FILES := bridge tests benchmarks scripts
+
+# What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
+PYTEST_ARGS ?=
+# Modules that decide and do no I/O; they keep the floor of branch coverage.
+PURE_MODULES ?=
+COVERAGE_FLOOR ?= 90
+
+.PHONY: help
+help: ## this list
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- set-up; each script returns at once when there is nothing to do ---------------------------------
+
+.PHONY: packages venv node
+packages:
+	@scripts/system-packages
+
+venv: packages
+	@scripts/venv
+
+node: venv
+	@scripts/node-peers
+
+.PHONY: install
+install: packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
+	@echo "Installed: $(VENV)/mcp-code-bridge"
+
+.PHONY: image
+image: install ## the runtime image, built from Debian packages and imported into the engines for tests
+	@$(WITH_ENGINES) true
+	@echo "Root filesystem: $$($(VENV)/python scripts/image.py tarball)"
+
+# --- use ---------------------------------------------------------------------------------------------
+
+.PHONY: run
+run: packages venv node ## the demonstration: real servers, a real container
+	@if [ "$$(uname)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
+	    $(WITH_ENGINES) --only-podman $(VENV)/python examples/demo.py; \
+	else \
+	    $(VENV)/python examples/demo.py; \
+	fi
+
+# --- checks ------------------------------------------------------------------------------------------
+
+.PHONY: fmt
+fmt: venv ## format the code and fix what can be fixed
+	@$(VENV)/ruff format $(PYTHON_FILES)
+	@$(VENV)/ruff check --fix $(PYTHON_FILES)
+
+.PHONY: check
+check: venv ## format, lint, types, imports and sizes, without running anything
+	$(VENV)/ruff format --check $(PYTHON_FILES)
+	$(VENV)/ruff check $(PYTHON_FILES)
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+	$(VENV)/python scripts/check_sizes.py
+
+.PHONY: pytest
+pytest: venv node
+	$(WITH_ENGINES) $(VENV)/python -m pytest --cov --cov-report= $(PYTEST_ARGS)
+	@if [ -n "$(PURE_MODULES)" ] && [ -z "$(PYTEST_ARGS)" ]; then \
+	    $(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR); \
+	fi
+
+.PHONY: test
+test: ## every check and every test, on real engines and servers
+	@$(MAKE) packages venv
+	@$(MAKE) check
+	@$(MAKE) pytest
+
+.PHONY: bench
+bench: venv node ## measure; results go to the terminal
+	@$(WITH_ENGINES) $(VENV)/python -m benchmarks
+
+.PHONY: lock
+lock: ## write requirements.lock anew, with the newest versions
+	scripts/lock
+
+# --- clean-up ----------------------------------------------------------------------------------------
+
+.PHONY: clean
+clean: ## remove what was built: environment, caches, images, the engines' storage
+	@scripts/clean

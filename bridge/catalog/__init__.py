@@ -1,0 +1,1 @@
+"""What can the user's servers do? Names, signatures, documentation, search. No I/O."""

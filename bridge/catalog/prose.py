@@ -1,0 +1,58 @@
+"""Text that servers wrote, made fit to stand in a line of ours.
+
+Owns clipping and flattening of descriptions. Servers' texts are foreign: they may hold newlines,
+control characters, lone surrogates, or megabytes. What comes out of here is one line of valid
+Unicode with a known maximum length. Does not judge what a text says.
+"""
+
+from __future__ import annotations
+
+import re
+
+ELLIPSIS = "…"
+
+_SCAN_FACTOR = 8
+"""A line is made from at most this many times its length of input; the rest is never looked at."""
+
+_SPACES = re.compile(r"\s+")
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069]"
+)
+_SENTENCE_END = re.compile(r"[.!?](?=\s+[^\sa-z])")
+
+
+def valid(text: str) -> str:
+    """Return `text` with lone surrogates written out as `\\udc80`, so that it has a UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A surrogate pair is one character that was split; only what stays single is written out.
+        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return joined.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def clip(text: str, limit: int) -> str:
+    """Return `text`, shortened to `limit` characters with an ellipsis if it is longer."""
+    if len(text) <= limit:
+        return text
+    return text[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return the beginning of `text` as one line of at most `limit` characters."""
+    flat = _SPACES.sub(" ", text[: limit * _SCAN_FACTOR])
+    flat = _UNPRINTABLE.sub("", flat).strip()
+    return clip(valid(flat), limit)
+
+
+def first_sentence(text: str, limit: int) -> str:
+    """Return the first sentence of `text` as one line of at most `limit` characters.
+
+    A paragraph's end ends a sentence too. A full stop counts only before a new sentence, so that
+    "e.g. this" and "v1.2" stay whole.
+    """
+    paragraph = text.strip()[: limit * _SCAN_FACTOR].split("\n\n", 1)[0]
+    flat = one_line(paragraph, limit * _SCAN_FACTOR)
+    end = _SENTENCE_END.search(flat)
+    return clip(flat[: end.end()] if end else flat, limit)

@@ -1,0 +1,364 @@
+"""JSON Schema as short, Python-like type text, and as a list of parameters.
+
+Owns the reading of schemas. Schemas come from servers: they may be wrong, cyclic, exponential or
+not schemas at all, and everything here accepts any JSON value and answers in bounded time with
+bounded text. It describes; it does not validate: where the text has to be coarse it gets wider
+("dict", "Any"), never narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from urllib.parse import unquote
+
+from bridge.catalog.prose import one_line
+from bridge.catalog.pytypes import (
+    MAX_MEMBERS,
+    literal_text,
+    literal_type,
+    split_union,
+    union,
+)
+from bridge.model import Json
+
+MAX_TYPE_CHARS = 160
+"""Longest type text: about two lines of a signature. Longer ones are redone more coarsely."""
+
+MAX_DETAIL = 4
+"""Levels of nesting written out at most; beyond, a model needs the full schema anyway."""
+
+MAX_PARAMETERS = 256
+"""Parameters read of one tool; the largest tools seen in the wild have some sixty."""
+
+_MAX_NODES = 200
+"""Schemas visited for one text, however the `$ref`s multiply."""
+
+_MAX_REF_HOPS = 16
+_MAX_POINTER_CHARS = 512
+_MAX_PROPERTIES = 12
+
+_PLAIN = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "array": "list",
+    "object": "dict",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One argument of a tool.
+
+    Attributes:
+        schema: Its own schema, `$ref`s unresolved.
+        default: As Python text; empty when there is none worth showing.
+    """
+
+    name: str
+    required: bool
+    type: str = "Any"
+    default: str = ""
+    description: str = ""
+    schema: Json = field(default=None, compare=False)
+
+
+def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) -> str:
+    """Return what values of `schema` look like, in at most `budget` characters if that can be.
+
+    Args:
+        schema: Any JSON value.
+        root: The document that `$ref`s point into; `schema` itself if left out.
+        budget: Detail is dropped level by level until the text fits. The coarsest text, a union
+            of plain type names, may be longer.
+    """
+    document = schema if root is None else root
+    text = "Any"
+    for detail in range(MAX_DETAIL, -1, -1):
+        text = _Writer(root=document).write(schema, detail)
+        if len(text) <= budget:
+            break
+    return text
+
+
+def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter, ...]:
+    """Return the arguments that an input schema describes: required first, then schema order."""
+    properties, required = _arguments(schema)
+    found: list[Parameter] = []
+    for name, own in properties.items():
+        default, description = _annotations(own, schema)
+        found.append(
+            Parameter(
+                name=name,
+                required=name in required,
+                type=type_text(own, root=schema, budget=budget),
+                default=default,
+                description=description,
+                schema=own,
+            )
+        )
+    return tuple(sorted(found, key=lambda parameter: not parameter.required))
+
+
+def schema_order(schema: Json) -> tuple[str, ...]:
+    """Return the arguments' names in the order in which the schema has them."""
+    return tuple(_arguments(schema)[0])
+
+
+def is_open(schema: Json) -> bool:
+    """Whether an input schema says that it takes arguments it does not name."""
+    merged = _Writer(root=schema).flatten(schema)
+    return bool(merged.get("patternProperties")) or (
+        merged.get("additionalProperties") not in (None, False)
+    )
+
+
+def example_value(parameter: Parameter, root: Json) -> str:
+    """Return Python text of a value that could stand for `parameter` in an example call."""
+    if parameter.default:
+        return parameter.default
+    text = type_text(parameter.schema, root=root, budget=MAX_TYPE_CHARS).split(" | ", 1)[0]
+    if text.startswith("Literal["):
+        inner = _Writer(root=root).literals(parameter.schema)
+        return inner[0] if inner else "..."
+    for prefix, example in (("str", '"..."'), ("int", "1"), ("float", "1.0"), ("bool", "True")):
+        if text == prefix:
+            return example
+    if text.startswith(("list", "tuple")):
+        return "[...]"
+    return "{...}" if text.startswith(("dict", "{")) else "..."
+
+
+@dataclass
+class _Writer:
+    """Writes one text, counting the schemas it visits."""
+
+    root: Json
+    nodes: int = 0
+
+    def write(self, schema: Json, detail: int, active: tuple[int, ...] = ()) -> str:
+        """Return the text of `schema` with `detail` more levels written out."""
+        self.nodes += 1
+        if schema is False:
+            return "Never"
+        if not isinstance(schema, Mapping) or self.nodes > _MAX_NODES or id(schema) in active:
+            return "Any"
+        schema, seen = self._resolve(schema, active)
+        if seen is None:
+            return "Any"
+        if "allOf" in schema:
+            schema = self.flatten(schema)
+        text = self._members(schema, detail, seen)
+        # OpenAPI's way of saying "or null".
+        if schema.get("nullable") is True and text not in ("Any", "None"):
+            parts = split_union(text)
+            text = text if "None" in parts else f"{text} | None"
+        return text
+
+    def flatten(self, schema: Json) -> dict[str, Json]:
+        """Return one object schema for `schema`, its `$ref`, `allOf` and branches merged in.
+
+        What only some branches of `anyOf` or `oneOf` require is optional here.
+        """
+        merged: dict[str, Json] = {}
+        self._merge(schema, merged, 0, ())
+        return merged
+
+    def literals(self, schema: Json) -> tuple[str, ...]:
+        """Return the values that `enum` or `const` allows, those that can be written shortly."""
+        resolved, _ = self._resolve(_mapping(schema), ())
+        values = [resolved["const"]] if "const" in resolved else _list(resolved.get("enum"))
+        return tuple(text for text in map(literal_text, values[:MAX_MEMBERS]) if text)
+
+    def _resolve(
+        self, schema: Mapping[str, Json], active: tuple[int, ...]
+    ) -> tuple[Mapping[str, Json], tuple[int, ...] | None]:
+        """Follow `$ref`; None in place of the trail means that it leads round in a circle."""
+        trail = (*active, id(schema))
+        for _ in range(_MAX_REF_HOPS):
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema, trail
+            target = _pointed_at(reference, self.root)
+            if not isinstance(target, Mapping) or id(target) in trail:
+                return {}, None
+            schema = target
+            trail = (*trail, id(target))
+        return {}, None
+
+    def _merge(
+        self, schema: Json, into: dict[str, Json], depth: int, active: tuple[int, ...]
+    ) -> None:
+        self.nodes += 1
+        if not isinstance(schema, Mapping) or depth > _MAX_REF_HOPS or self.nodes > _MAX_NODES:
+            return
+        if id(schema) in active:
+            return
+        trail = (*active, id(schema))
+        for key, value in schema.items():
+            if key == "properties":
+                known = dict(_mapping(into.get("properties")))
+                for name, own in _mapping(value).items():
+                    known.setdefault(name, own)
+                into["properties"] = known
+            elif key == "required":
+                into["required"] = [*_list(into.get("required")), *_strings(value)]
+            elif key not in ("allOf", "anyOf", "oneOf", "$ref"):
+                into.setdefault(key, value)
+        for part in _list(schema.get("allOf"))[:MAX_MEMBERS]:
+            self._merge(part, into, depth + 1, trail)
+        for key in ("anyOf", "oneOf"):
+            if _list(schema.get(key)):
+                self._merge_branches(key, schema, into, depth, trail)
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            self._merge(_pointed_at(reference, self.root), into, depth + 1, trail)
+
+    def _merge_branches(
+        self,
+        key: str,
+        schema: Mapping[str, Json],
+        into: dict[str, Json],
+        depth: int,
+        active: tuple[int, ...],
+    ) -> None:
+        branches = []
+        for branch in _list(schema[key])[:MAX_MEMBERS]:
+            merged: dict[str, Json] = {}
+            self._merge(branch, merged, depth + 1, active)
+            branches.append(merged)
+        if not any("properties" in branch for branch in branches):
+            # Not alternatives of an object: leave them to be written as a union.
+            into.setdefault(key, schema[key])
+            return
+        everywhere = set.intersection(*(set(_strings(b.get("required"))) for b in branches))
+        known = dict(_mapping(into.get("properties")))
+        for branch in branches:
+            for name, own in _mapping(branch.get("properties")).items():
+                known.setdefault(name, own)
+        into["properties"] = known
+        into["required"] = [*_list(into.get("required")), *sorted(everywhere)]
+
+    def _members(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
+        if "const" in schema:
+            return literal_type([schema["const"]], detail)
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return literal_type(schema["enum"], detail)
+        for key in ("anyOf", "oneOf"):
+            branches = _list(schema.get(key))
+            if branches:
+                shown = branches[:MAX_MEMBERS]
+                texts = [self.write(branch, detail, active) for branch in shown]
+                return union(texts if len(shown) == len(branches) else [*texts, "Any"])
+        kinds = schema.get("type")
+        if isinstance(kinds, list):
+            return union([self._plain(kind, schema, detail, active) for kind in kinds[:8]])
+        return self._plain(kinds, schema, detail, active)
+
+    def _plain(
+        self, kind: Json, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]
+    ) -> str:
+        if kind is None:
+            if "properties" in schema or "additionalProperties" in schema:
+                kind = "object"
+            elif "items" in schema or "prefixItems" in schema:
+                kind = "array"
+        if detail > 0 and kind == "array":
+            return self._array(schema, detail, active)
+        if detail > 0 and kind == "object":
+            return self._object(schema, detail, active)
+        return _PLAIN.get(kind, "Any") if isinstance(kind, str) else "Any"
+
+    def _array(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
+        prefix = _list(schema.get("prefixItems"))
+        if 0 < len(prefix) <= MAX_MEMBERS:
+            return f"tuple[{', '.join(self.write(item, detail - 1, active) for item in prefix)}]"
+        item = self.write(schema.get("items", True), detail - 1, active)
+        return "list" if item in ("Any", "Never") else f"list[{item}]"
+
+    def _object(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
+        properties = _mapping(schema.get("properties"))
+        if not properties:
+            values = schema.get("additionalProperties")
+            if not isinstance(values, Mapping) or not values:
+                return "dict"
+            value = self.write(values, detail - 1, active)
+            return "dict" if value == "Any" else f"dict[str, {value}]"
+        required = frozenset(_strings(schema.get("required")))
+        shown = []
+        for name, own in list(properties.items())[:_MAX_PROPERTIES]:
+            key = literal_text(name)
+            if not key:
+                continue
+            mark = "" if name in required else "?"
+            shown.append(f"{key}{mark}: {self.write(own, detail - 1, active)}")
+        more = ", ..." if len(properties) > len(shown) else ""
+        return f"{{{', '.join(shown)}{more}}}" if shown else "dict"
+
+
+def _arguments(schema: Json) -> tuple[dict[str, Json], frozenset[str]]:
+    """Return an input schema's arguments in its order, and which of them are required.
+
+    A name that is required and described nowhere is an argument too, at the end: the guest counts
+    it as one, and a call without it would be refused.
+    """
+    merged = _Writer(root=schema).flatten(schema)
+    required = _strings(merged.get("required"))
+    properties = dict(_mapping(merged.get("properties")))
+    for name in required:
+        properties.setdefault(name, {})
+    return dict(islice(properties.items(), MAX_PARAMETERS)), frozenset(required)
+
+
+def _annotations(schema: Json, root: Json) -> tuple[str, str]:
+    """Return a parameter's default and description; a `$ref`'s own come before its target's."""
+    own = _mapping(schema)
+    target = _Writer(root=root).flatten(own)
+    default = ""
+    for holder in (own, target):
+        if "default" in holder:
+            default = literal_text(holder["default"])
+            break
+    for holder in (own, target):
+        text = holder.get("description")
+        if isinstance(text, str) and text.strip():
+            return default, one_line(text, MAX_TYPE_CHARS)
+    return default, ""
+
+
+def _pointed_at(reference: str, root: Json) -> Json:
+    """Return what a local JSON pointer leads to; None if it leads nowhere or elsewhere."""
+    if not reference.startswith("#") or len(reference) > _MAX_POINTER_CHARS:
+        return None
+    node = root
+    for token in _tokens(reference[1:]):
+        if isinstance(node, Mapping) and token in node:
+            node = node[token]
+        elif isinstance(node, list) and token.isascii() and token.isdigit():
+            if int(token) >= len(node):
+                return None
+            node = node[int(token)]
+        else:
+            return None
+    return node
+
+
+def _tokens(pointer: str) -> Iterator[str]:
+    for token in unquote(pointer).split("/")[1:]:
+        yield token.replace("~1", "/").replace("~0", "~")
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _strings(value: Json) -> list[str]:
+    return [item for item in _list(value) if isinstance(item, str)]

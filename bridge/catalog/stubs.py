@@ -1,0 +1,147 @@
+"""Signatures for the model, and the data from which the guest builds what programs call.
+
+Owns the text of a signature and the shape of `Run.servers` and `Run.discovered`. Both are data: the
+guest makes functions from them without generating source, so nothing that a server writes in a
+name or a description can become code.
+"""
+
+from __future__ import annotations
+
+import keyword
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.prose import one_line
+from bridge.catalog.schema import Parameter, is_open, parameters, schema_order, type_text
+from bridge.model import Tool
+
+MAX_SIGNATURE_CHARS = 480
+"""Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
+
+MAX_DESCRIPTION_CHARS = 200
+"""Of a server's description, in the list of all discovered servers."""
+
+_TYPE_BUDGETS = (160, 48, 0)
+"""Characters for each parameter's type, tried in turn until the signature fits."""
+
+_MAX_NAME_CHARS = 64
+"""A parameter with a longer name is left to the full documentation."""
+
+
+def signature(tool: Tool, alias: str) -> str:
+    """Return how to call `tool`, as the head of an async function.
+
+    Arguments before the bare `*` may be given by position: they are the required ones that the
+    schema has first, so "schema order" and "required first" mean the same for them. `= ...` marks
+    an optional argument without a default worth showing. Names that are no Python names stand in
+    `**{...}`, which is also how to pass them.
+    """
+    for budget in _TYPE_BUDGETS:
+        text = _head(tool, alias, parameters(tool.input_schema, budget=budget), budget)
+        if len(text) <= MAX_SIGNATURE_CHARS:
+            return text
+    listed = parameters(tool.input_schema, budget=0)
+    required = tuple(parameter for parameter in listed if parameter.required)
+    text = _head(tool, alias, required, 0, more=len(listed) > len(required))
+    if len(text) <= MAX_SIGNATURE_CHARS:
+        return text
+    return f"async def {alias}(**arguments) -> {_returns(tool, 0)}"
+
+
+def call_signature(server_alias: str, entry: ToolEntry) -> str:
+    """Return the signature as a program has to write the call: `mcp_github.create_issue(...)`.
+
+    A return type of `Any` says nothing, so it is left out.
+    """
+    text = signature(entry.tool, entry.alias).removeprefix("async def ")
+    return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
+
+
+def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
+    """Return `Run.servers`: what the guest needs of each loaded server."""
+    return [
+        {
+            "name": server.name,
+            "alias": server.alias,
+            "description": server.description,
+            "tools": [_run_tool(entry) for entry in server.tools],
+        }
+        for server in servers
+        if server.loaded
+    ]
+
+
+def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
+    """Return `Run.discovered`: a line on every server there is, loaded or not."""
+    return [
+        {
+            "name": server.name,
+            "alias": server.alias,
+            "description": one_line(server.description, MAX_DESCRIPTION_CHARS),
+            "loaded": server.loaded,
+        }
+        for server in servers
+    ]
+
+
+def is_argument_name(name: str) -> bool:
+    """Whether `name` can be written before `=` in a call and arrive unchanged."""
+    return (
+        name.isidentifier()
+        and not keyword.iskeyword(name)
+        # Python normalises identifiers, so another spelling would not arrive as it was written.
+        and unicodedata.normalize("NFKC", name) == name
+    )
+
+
+def _run_tool(entry: ToolEntry) -> dict[str, Any]:
+    tool = entry.tool
+    document: dict[str, Any] = {
+        "name": tool.name,
+        "alias": entry.alias,
+        "description": tool.description,
+        "inputSchema": dict(tool.input_schema),
+    }
+    if tool.output_schema is not None:
+        document["outputSchema"] = dict(tool.output_schema)
+    return document
+
+
+def _returns(tool: Tool, budget: int) -> str:
+    if tool.output_schema is None:
+        return "Any"
+    return type_text(tool.output_schema, budget=budget)
+
+
+def _head(
+    tool: Tool, alias: str, listed: Sequence[Parameter], budget: int, *, more: bool = False
+) -> str:
+    plain = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and is_argument_name(p.name)]
+    odd = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and not is_argument_name(p.name)]
+    more = more or len(plain) + len(odd) < len(listed)
+    required = {parameter.name for parameter in plain if parameter.required}
+    positional = 0
+    for name in schema_order(tool.input_schema):
+        if name not in required:
+            break
+        positional += 1
+    parts = [_argument(parameter) for parameter in plain]
+    if positional < len(parts):
+        parts.insert(positional, "*")
+    if odd:
+        items = ", ".join(f"{p.name!r}{'' if p.required else '?'}: {p.type}" for p in odd)
+        parts.append(f"**{{{items}}}")
+    if more:
+        # Not a way to write the rest, only word that the full documentation has some.
+        parts.append("**others")
+    elif is_open(tool.input_schema):
+        parts.append("**arguments")
+    return f"async def {alias}({', '.join(parts)}) -> {_returns(tool, budget)}"
+
+
+def _argument(parameter: Parameter) -> str:
+    if parameter.required:
+        return f"{parameter.name}: {parameter.type}"
+    return f"{parameter.name}: {parameter.type} = {parameter.default or '...'}"

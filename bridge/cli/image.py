@@ -1,0 +1,95 @@
+"""`image build` and `image status`: the runtime image on the engines of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+from bridge.cli.output import write_err, write_out
+from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
+from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.choose import candidates, container_backend
+from bridge.sandbox.container.image import ImageStatus, status
+from bridge.sandbox.container.image_build import BuildRequest, build
+from bridge.sandbox.container.image_engine import ImageEngine
+from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
+from bridge.sandbox.container.machine_command import SystemRunner
+from bridge.settings import Settings
+
+
+async def image(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Build the image on the first engine that answers, or show it on every one that does."""
+    if arguments.action == "build":
+        return await _build(arguments, settings)
+    return await _status(arguments, settings)
+
+
+async def _build(arguments: argparse.Namespace, settings: Settings) -> int:
+    request = BuildRequest(flavour=arguments.flavour, offline=arguments.offline)
+    context = RootfsContext(
+        run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
+    )
+
+    async def make(engine: ImageEngine) -> None:
+        built = await build(engine, request, context, progress=lambda text: write_err(f"{text}\n"))
+        if arguments.json:
+            write_out(json.dumps(asdict(built)) + "\n")
+
+    await _with_engines(settings, make, only_first=True)
+    return 0
+
+
+async def _status(arguments: argparse.Namespace, settings: Settings) -> int:
+    found: list[ImageStatus] = []
+
+    async def look(engine: ImageEngine) -> None:
+        version = recipe_version(recipe_dir())
+        found.extend(
+            await status(
+                engine, guest_digest=guest_digest(), version=version, setting=settings.image
+            )
+        )
+
+    await _with_engines(settings, look, only_first=False)
+    if arguments.json:
+        write_out(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+    else:
+        write_out("".join(_describe(one) for one in found))
+    return 0 if any(one.present for one in found) else ImageMissingError.exit_status
+
+
+async def _with_engines(
+    settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
+) -> None:
+    """Act on the engines that answer; say of the others why they do not.
+
+    Raises:
+        NoSandboxError: None answers.
+    """
+    answered = False
+    for name in candidates(settings.runtime):
+        async with container_backend(name, settings) as backend:
+            try:
+                engine = await backend.images()
+            except BridgeError as error:
+                write_err(f"{name}: {error}\n")
+                continue
+            answered = True
+            await act(engine)
+        if only_first:
+            return
+    if not answered:
+        message = "No container engine answers."
+        raise NoSandboxError(message)
+
+
+def _describe(one: ImageStatus) -> str:
+    if not one.present:
+        return f"{one.engine}: {one.name}: not there\n"
+    guest = {True: ", carries this bridge's guest", False: ", guest differs", None: ""}
+    short = one.id.removeprefix("sha256:")[:12]
+    size = f"{one.size // 1024**2} MB"
+    line = f"{one.engine}: {one.name}: {short}, {size}{guest[one.guest_matches]}\n"
+    return line + (f"    {one.stale}\n" if one.stale else "")

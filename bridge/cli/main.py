@@ -1,0 +1,167 @@
+"""The command line's flags, and how errors leave it.
+
+Owns parsing, the mapping from flags to settings, logging set-up and exit statuses. Each command is
+one function in a module of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import anyio
+
+from bridge import __version__
+from bridge.cli import doctor, image, run, serve, servers
+from bridge.errors import BridgeError
+from bridge.settings import Settings, load
+
+INTERRUPTED = 130
+"""What shells report for a command ended by Ctrl-C."""
+
+Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
+
+_FLAGS = {
+    "--runtime": "auto, podman, docker or an engine's path",
+    "--oci-runtime": "runc, crun, runsc, kata ...: used or refused, never downgraded",
+    "--image": "the container image",
+    "--memory": "memory limit, such as 512m",
+    "--pids": "limit on processes and threads",
+    "--cpus": "limit on CPUs, such as 1.5",
+    "--profile": "standard or strict",
+    "--output-mode": "compact, toon, json or auto",
+    "--max-timeout": "longest timeout a run may ask for, in seconds",
+    "--servers-config": "one more configuration file, read first",
+    "--state-dir": "where logs and caches are kept",
+    "--log-level": "DEBUG, INFO, WARNING or ERROR",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    arguments = _parser().parse_args(_with_default(sys.argv[1:] if argv is None else argv))
+    try:
+        settings = load(_flags(arguments))
+        _set_up_logging(settings, arguments)
+        command: Command = arguments.handler
+        status = anyio.run(partial(_until_signalled, command, arguments, settings))
+    except BridgeError as error:
+        print(f"mcp-code-bridge: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    return status
+
+
+async def _until_signalled(
+    command: Command, arguments: argparse.Namespace, settings: Settings
+) -> int:
+    """Run the command; a signal to end cancels it, so that everything it holds is released."""
+    status = INTERRUPTED
+    received: list[int] = []
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                received.append(number)
+                scope.cancel()
+
+    failure: BridgeError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, tasks.cancel_scope)
+        try:
+            status = await command(arguments, settings)
+        except BridgeError as error:
+            # Raised through the task group it would arrive wrapped.
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if received:
+        # A thread of the stdio transport may still wait for a line that never comes, and would
+        # keep the interpreter from ending; everything has been released by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(128 + received[0])
+    return status
+
+
+def _with_default(argv: Sequence[str]) -> list[str]:
+    """Put `serve` ahead when no command is given, so that flags alone work."""
+    if argv and (argv[0] in _COMMANDS or argv[0] in ("-h", "--help", "--version")):
+        return list(argv)
+    return ["serve", *argv]
+
+
+_COMMANDS = ("serve", "run", "servers", "tools", "doctor", "image")
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    group = shared.add_argument_group("settings (each also an MCP_BRIDGE_* variable)")
+    for flag, text in _FLAGS.items():
+        group.add_argument(flag, help=text, metavar="VALUE", default=None)
+    parser = argparse.ArgumentParser(
+        prog="mcp-code-bridge",
+        description="One MCP tool, run_python, in front of all your MCP servers.",
+        epilog="Without a command it serves MCP over stdio.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, handler: Command) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, parents=[shared])
+        command.set_defaults(handler=handler)
+        return command
+
+    command = add("serve", "Serve MCP over stdio, or over HTTP on this machine.", serve.serve)
+    command.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP instead")
+    command = add("run", "Run one program and exit as it does.", run.run)
+    command.add_argument("file", nargs="?", metavar="FILE", help="a file, or - for stdin")
+    command.add_argument("-c", dest="code", metavar="CODE", help="the program itself")
+    command.add_argument("--servers", metavar="A,B", help="servers to load")
+    command.add_argument("--timeout", metavar="SECONDS", help="time limit of the program")
+    command.add_argument("--json", action="store_true", help="print the structured result")
+    command.add_argument("argv", nargs="*", metavar="ARG", help="after --: the program's sys.argv")
+    command = add("servers", "List every discovered server.", servers.servers)
+    command.add_argument("--start", action="store_true", help="start each, to show its state")
+    command.add_argument("--json", action="store_true")
+    command = add("tools", "List or search tools across servers.", servers.tools)
+    command.add_argument("query", nargs="?", metavar="QUERY", help="words to search for")
+    command.add_argument("--server", metavar="NAME", help="only this server's")
+    command.add_argument("--json", action="store_true")
+    command = add("doctor", "Try each engine and say what would be used.", doctor.doctor)
+    command.add_argument("--json", action="store_true")
+    command = add("image", "Build the runtime image, or say how it is.", image.image)
+    command.add_argument("action", choices=("build", "status"))
+    command.add_argument("--flavour", choices=("slim", "data"), default="slim")
+    command.add_argument("--offline", action="store_true", help="from Debian packages, no registry")
+    command.add_argument("--json", action="store_true")
+    return parser
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, str]:
+    names = [flag.removeprefix("--").replace("-", "_") for flag in _FLAGS]
+    given = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
+    level = settings.log_level
+    if arguments.command != "serve" and level == "INFO":
+        # A person at a terminal wants the command's own output; a server's log wants the story.
+        level = "WARNING"
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("mcp", "httpx2", "urllib3", "docker", "uvicorn"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

@@ -1,0 +1,106 @@
+"""`run`: one program from the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bridge.cli.output import write_err, write_out
+from bridge.engine import open_engine
+from bridge.engine.engine import MAX_CODE_BYTES, failed_run
+from bridge.errors import BridgeError, InvalidRequestError, UsageError
+from bridge.model import RunRequest, RunResult
+from bridge.render.structured import structured
+from bridge.settings import Settings
+
+TIMED_OUT = 124
+"""What coreutils' `timeout` exits with."""
+
+
+async def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run a program; its stdout, stderr and exit status become the command's own."""
+    try:
+        request = _request(arguments)
+        async with open_engine(settings) as engine:
+            result = await engine.run(request)
+    except BridgeError as error:
+        if not arguments.json:
+            raise
+        write_out(json.dumps(structured(failed_run(error)), ensure_ascii=False) + "\n")
+        return error.exit_status
+    if arguments.json:
+        write_out(json.dumps(structured(result), ensure_ascii=False) + "\n")
+    else:
+        _show(result)
+    return exit_status(result)
+
+
+def exit_status(result: RunResult) -> int:
+    """Return what the command exits with for `result`."""
+    if result.status == "success":
+        return 0
+    if result.status == "timeout":
+        return TIMED_OUT
+    # A program's own status is passed on as a shell would see it.
+    return (result.exit_code or 0) & 0xFF or 1
+
+
+def _show(result: RunResult) -> None:
+    write_out(result.stdout)
+    write_err(result.stderr)
+    if result.error:
+        write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
+    shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
+    shown = shown or result.result_repr
+    if shown and sys.stderr.isatty():
+        # The value of the last expression is no part of the program's output.
+        write_err(f"=> {shown}\n")
+
+
+def _request(arguments: argparse.Namespace) -> RunRequest:
+    argv = list(arguments.argv)
+    file = arguments.file
+    if arguments.code is not None:
+        # argparse cannot know that with -c there is no FILE, and gave it the first ARG.
+        if file is not None:
+            argv.insert(0, file)
+        code = arguments.code
+    elif file is None:
+        message = "Name a FILE, - for stdin, or give the program with -c."
+        raise UsageError(message)
+    else:
+        code = _read(file)
+    servers = None
+    if arguments.servers is not None:
+        servers = tuple(name.strip() for name in arguments.servers.split(",") if name.strip())
+    return RunRequest(
+        code=code, servers=servers, timeout=_timeout(arguments.timeout), argv=tuple(argv)
+    )
+
+
+def _timeout(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        message = f"--timeout: {text!r} is not a number of seconds."
+        raise InvalidRequestError(message) from None
+
+
+def _read(file: str) -> str:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(MAX_CODE_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(MAX_CODE_BYTES + 1)
+        return data.decode("utf-8")
+    except OSError as error:
+        message = f"{file} cannot be read: {error.strerror or error}."
+        raise UsageError(message) from None
+    except UnicodeDecodeError as error:
+        message = f"{file} is not UTF-8: {error}."
+        raise UsageError(message) from None

@@ -1,0 +1,24 @@
+"""`serve`: the bridge as an MCP server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bridge.engine import open_engine
+from bridge.server.transports import parse_address, serve_http, serve_stdio
+from bridge.settings import Settings
+
+
+async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Serve until the client closes stdin, or over HTTP until a signal."""
+    address = parse_address(arguments.http) if arguments.http else None
+    async with open_engine(settings) as engine:
+        if address is None:
+            await serve_stdio(engine)
+        else:
+            host, port = address
+            shown = f"[{host}]" if ":" in host else host
+            print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
+            await serve_http(engine, host, port)
+    return 0

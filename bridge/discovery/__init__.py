@@ -1,0 +1,1 @@
+"""Which MCP servers does this user have?"""

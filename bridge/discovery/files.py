@@ -1,0 +1,100 @@
+"""Looking at and reading configuration files without being held up by what they turn out to be.
+
+Owns the only reads of discovery. A pipe, a device or a directory where a file should be is never
+opened, and no read is longer than its bound.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MAX_FILES_PER_DIRECTORY = 256
+"""Files taken of one directory of server files; by name, so the choice is stable."""
+
+Fingerprint = tuple[str, int, int, int, int]
+"""Path, time of change, size, inode, kind; or path, minus one, error number, zero, zero."""
+
+
+def read_regular(path: Path, *, limit: int) -> bytes | str:
+    """A regular file's bytes, or the reason why there are none.
+
+    Returns:
+        bytes, or a sentence; `ABSENT` when there is no such file.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return _kind_reason(path.stat().st_mode)
+        # Not blocking, in case it became a pipe since.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(path, flags)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return _kind_reason(status.st_mode)
+            if status.st_size > limit:
+                return _size_reason(limit)
+            raw = file.read(limit + 1)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return ABSENT
+        return _error_reason(error)
+    except ValueError:
+        return "its path holds a character that no path can have"
+    return raw if len(raw) <= limit else _size_reason(limit)
+
+
+def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
+    """Files of a directory by suffix, in order of name, and what was wrong, if anything."""
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(entry.name for entry in found if entry.name.endswith(suffix))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return (), ""
+        return (), _error_reason(error)
+    names = [name for name in names if not name.startswith(".")]
+    said = ""
+    if len(names) > MAX_FILES_PER_DIRECTORY:
+        said = f"only the first {MAX_FILES_PER_DIRECTORY} of its {len(names)} files are read"
+    return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY]), said
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """What changes when the file does, from one `stat`."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return (str(path), -1, error.errno or 0, 0, 0)
+    except ValueError:
+        return (str(path), -1, 0, 0, 0)
+    return (
+        str(path),
+        status.st_mtime_ns,
+        status.st_size,
+        status.st_ino,
+        stat.S_IFMT(status.st_mode),
+    )
+
+
+ABSENT = "there is no such file"
+
+
+def _kind_reason(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "it is a directory, not a file"
+    return "it is not a regular file"
+
+
+def _size_reason(limit: int) -> str:
+    return f"it is larger than {limit} bytes"
+
+
+def _error_reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "its symbolic links form a loop"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "permission to read it is denied"
+    return f"it cannot be read: {error.strerror}"

@@ -1,0 +1,268 @@
+"""Every MCP server that this user has: the files read, merged, with where each came from.
+
+Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s business,
+what they mean `parse.py`'s, which definition wins `merge.py`'s. Discovery never fails: what cannot
+be used is in `Discovery.skipped` or `Discovery.warnings`.
+
+All of it is synchronous and bounded; a caller on an event loop runs it in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
+from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, Location, Platform
+from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError, decode, kind
+from bridge.discovery.files import ABSENT, Fingerprint, fingerprint, list_matching, read_regular
+from bridge.discovery.merge import ProjectServers, Rules, merge
+from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
+from bridge.discovery.places import Places, Project, fill, find_project, places_for
+from bridge.discovery.report import ConfigWarning, SkippedServer
+from bridge.model import ServerSpec
+
+__all__ = [
+    "ConfigWarning",
+    "Discovery",
+    "DiscoveryContext",
+    "SkippedServer",
+    "Stamp",
+    "current_stamp",
+    "discover",
+]
+
+_GLOB = "*.json"
+
+Stamp = tuple[str | Fingerprint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryContext:
+    """For whom and from where servers are looked for.
+
+    Attributes:
+        home, cwd: Absolute.
+        extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
+        allow_self: Whether entries that start this bridge are kept.
+        project_servers: Whether servers that files of the working directory define are used:
+            "all", only those "approved" by Claude Code's own lists, or "none".
+        system_root: Where the system's own configuration directories start.
+    """
+
+    home: Path
+    cwd: Path
+    platform: Platform
+    environ: Mapping[str, str] = field(repr=False)
+    extra_config: Path | None = None
+    allow_self: bool = False
+    project_servers: ProjectServers = "all"
+    system_root: Path = Path("/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """What was found.
+
+    Attributes:
+        servers: To be used, strongest file first; names are unique.
+        skipped: Definitions that are not used, each with the reason.
+        warnings: What the owners of the files should mend.
+        stamp: Equal to `current_stamp` for as long as no file has changed.
+    """
+
+    servers: tuple[ServerSpec, ...]
+    skipped: tuple[SkippedServer, ...]
+    warnings: tuple[ConfigWarning, ...]
+    stamp: Stamp
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """One file to read, whether or not it is there."""
+
+    location: Location
+    path: Path
+
+
+def discover(context: DiscoveryContext) -> Discovery:
+    """Read every known configuration and merge what they say."""
+    # Before any read, so that a change during one is noticed by the next comparison.
+    stamp = current_stamp(context)
+    project, places = _survey(context)
+    reader = _Reader()
+    approvals = _approvals(reader, places, project)
+    files = [
+        (candidate.location, _parsed(candidate, reader, context, project))
+        for candidate in _candidates(context.platform, places, reader.warnings)
+    ]
+    rules = Rules(
+        allow_self=context.allow_self,
+        project_servers=context.project_servers,
+        approvals=approvals,
+    )
+    servers, skipped = merge(files, rules)
+    said = [warning for _, parsed in files for warning in parsed.warnings]
+    warnings = (*reader.warnings, *said, *_missing_directories(servers))
+    # One file may be read for several scopes, and says the same of itself each time.
+    return Discovery(
+        servers=servers,
+        skipped=skipped,
+        warnings=tuple(dict.fromkeys(warnings)),
+        stamp=stamp,
+    )
+
+
+def current_stamp(context: DiscoveryContext) -> Stamp:
+    """A value that changes when any file that discovery reads, or could read, does.
+
+    Nothing is opened but the one line that a worktree's `.git` is.
+    """
+    project, places = _survey(context)
+    ignored: list[ConfigWarning] = []
+    paths = [candidate.path for candidate in _candidates(context.platform, places, ignored)]
+    for approval_file in APPROVAL_FILES:
+        paths.extend(fill(approval_file.template, places))
+    return (*project.keys, *(fingerprint(path) for path in dict.fromkeys(paths)))
+
+
+class _Reader:
+    """Reads each file once, and gathers what is wrong with files as a whole."""
+
+    def __init__(self) -> None:
+        self.warnings: list[ConfigWarning] = []
+        self._documents: dict[Path, Mapping[str, object] | None] = {}
+        self._absent: set[Path] = set()
+
+    def document(self, path: Path, *, toml: bool = False) -> Mapping[str, object] | None:
+        """A file's decoded value; None when there is none."""
+        if path not in self._documents:
+            self._documents[path] = self._read(path, toml=toml)
+        return self._documents[path]
+
+    def demand(self, path: Path) -> None:
+        """Warn about a file that somebody named and that is not there."""
+        if path in self._absent:
+            self._warn(path, ABSENT)
+
+    def _read(self, path: Path, *, toml: bool) -> Mapping[str, object] | None:
+        raw = read_regular(path, limit=MAX_FILE_BYTES)
+        if isinstance(raw, str):
+            if raw == ABSENT:
+                self._absent.add(path)
+            else:
+                self._warn(path, raw)
+            return None
+        try:
+            value = decode(raw, toml=toml)
+        except MalformedError as error:
+            self._warn(path, str(error))
+            return None
+        if not isinstance(value, Mapping):
+            self._warn(path, f"the file must hold an object, not {kind(value)}")
+            return None
+        return value
+
+    def _warn(self, path: Path, reason: str) -> None:
+        self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason))
+
+
+def _survey(context: DiscoveryContext) -> tuple[Project, Places]:
+    project = find_project(context.cwd)
+    places = places_for(
+        platform=context.platform,
+        home=context.home,
+        environ=context.environ,
+        system_root=context.system_root,
+        extra=context.extra_config,
+        project=project,
+    )
+    return project, places
+
+
+def _candidates(
+    platform: Platform, places: Places, warnings: list[ConfigWarning]
+) -> Iterator[_Candidate]:
+    """Every file of the table, strongest first; files of a directory only if they are there."""
+    seen: set[tuple[Path, bool]] = set()
+    for location in LOCATIONS:
+        if platform not in location.platforms:
+            continue
+        for path in fill(location.template, places):
+            found: tuple[Path, ...] = (path,)
+            if path.name == _GLOB:
+                found, wrong = list_matching(path.parent, _GLOB.removeprefix("*"))
+                if wrong:
+                    warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
+            for file in found:
+                # The working directory may be one of the user's own configuration directories.
+                identity = (file, location.dialect.per_project)
+                if identity not in seen:
+                    seen.add(identity)
+                    yield _Candidate(location=location, path=file)
+
+
+def _parsed(
+    candidate: _Candidate, reader: _Reader, context: DiscoveryContext, project: Project
+) -> Parsed:
+    location, path = candidate.location, candidate.path
+    toml = location.format == "by suffix" and path.suffix.lower() == ".toml"
+    document = reader.document(path, toml=toml)
+    if document is None:
+        if location.required:
+            reader.demand(path)
+        return Parsed()
+    origin = Origin(
+        client=location.client,
+        scope=location.scope,
+        path=str(path),
+        dialect=location.dialect,
+        environ=context.environ,
+        home=str(context.home),
+        toml=toml,
+        projects=project.keys,
+    )
+    return parse_document(document, origin)
+
+
+def _approvals(reader: _Reader, places: Places, project: Project) -> Approvals:
+    """What Claude Code's own lists say about this project's servers."""
+    found: list[Approvals] = []
+    trusted = False
+    for file in APPROVAL_FILES:
+        for path in fill(file.template, places):
+            document = reader.document(path)
+            if document is None:
+                continue
+            objects = [("", document)]
+            if file.per_project:
+                objects = [
+                    (f"{PROJECTS_KEY}.{key}", state)
+                    for key, state in project_entries(document, project.keys)
+                ]
+                trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
+            may_approve = file.grants == "always" or (file.grants == "trusted" and trusted)
+            for prefix, lists in objects:
+                one, said = read_approvals(
+                    lists, path=str(path), prefix=prefix, may_approve=may_approve
+                )
+                found.append(one)
+                reader.warnings.extend(said)
+    return join(found)
+
+
+def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
+    """Servers that cannot start as configured; kept, since a directory may yet be made."""
+    for spec in servers:
+        if spec.cwd is not None and not _is_directory(spec.cwd):
+            key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
+            reason = "this directory does not exist, so the server will not start"
+            yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False

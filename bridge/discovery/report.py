@@ -1,0 +1,71 @@
+"""What discovery says about the entries and files that it does not use.
+
+Owns two values and the rule for showing foreign text in them. Values of `env` and `headers` never
+enter a message: they are where people keep secrets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.model import Source
+
+MAX_SHOWN_CHARS = 80
+"""Enough of a name to recognise it; a message is one line of a log."""
+
+
+def shown(text: str) -> str:
+    """Text of a file, fit for one line: unprintable characters escaped, cut to a bound."""
+    cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
+    return printable(cut)
+
+
+def printable(text: str) -> str:
+    """The same text with what a terminal must not see written as an escape."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def dotted(*parts: str) -> str:
+    """A place in a file, as `mcpServers.github.env.TOKEN`."""
+    return ".".join(shown(part) for part in parts)
+
+
+def where(path: str, key: str) -> str:
+    """A file and a place in it, for a message."""
+    return f"{printable(path)} ({key})" if key else printable(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigWarning:
+    """Something in a configuration that its owner should mend.
+
+    Attributes:
+        path: The file, absolute.
+        key: The place in it, dotted; empty when the file as a whole is meant.
+    """
+
+    path: str
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{where(self.path, self.key)}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedServer:
+    """A definition that was found and is not used.
+
+    Attributes:
+        holds_name: Whether weaker definitions of the name are kept out too, which is so when the
+            entry says that the server is off.
+    """
+
+    name: str
+    source: Source
+    reason: str
+    holds_name: bool = False
+
+    def __str__(self) -> str:
+        place = where(self.source.path, self.source.key)
+        return f"{shown(self.name) or '(no name)'} in {place}: {self.reason}"

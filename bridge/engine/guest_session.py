@@ -1,0 +1,71 @@
+"""A sandbox with its guest up and waiting for a program.
+
+Owns the handshake: launch, send the guest package, check its `hello`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from bridge.errors import ChannelClosedError, LaunchError
+from bridge.guest.wire import PROTOCOL, Hello, WireError
+from bridge.rpc.channel import Channel
+from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
+from bridge.sandbox.bundle import bundle_bytes
+
+HELLO_SECONDS = 30.0
+"""From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
+gVisor has been seen to take ten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestSession:
+    """One sandbox that waits for its `Run` frame."""
+
+    sandbox: Sandbox
+    channel: Channel
+    hello: Hello
+
+
+@asynccontextmanager
+async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestSession]:
+    """Start a sandbox and bring its guest up; leaving destroys it.
+
+    Raises:
+        SandboxError: It could not be started, or its guest never said hello.
+    """
+    async with backend.launch(spec) as sandbox:
+        channel = Channel(sandbox)
+        hello = await _shake_hands(sandbox, channel)
+        yield GuestSession(sandbox=sandbox, channel=channel, hello=hello)
+
+
+async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
+    problem = f"did not answer within {HELLO_SECONDS:g} s"
+    with anyio.move_on_after(HELLO_SECONDS):
+        try:
+            await channel.send_bytes(bundle_bytes())
+            frame = await channel.receive()
+        except (WireError, ChannelClosedError) as error:
+            problem = f"broke the channel before it was up: {error}"
+        else:
+            if isinstance(frame, Hello) and frame.protocol == PROTOCOL:
+                return frame
+            problem = "ended before it was up" if frame is None else f"answered {frame!r:.200}"
+    diagnostics = sandbox.diagnostics().strip()
+    message = f"The sandbox {problem}."
+    if diagnostics:
+        message = f"{message} It said: {diagnostics}"
+    raise LaunchError(message, remedy="Run `mcp-code-bridge doctor`; the image needs Python 3.9+.")
+
+
+async def wait_dead(session: GuestSession) -> None:
+    """Return when an idle guest has gone, or has said something nobody asked for."""
+    try:
+        await session.channel.receive()
+    except (WireError, ChannelClosedError):
+        return

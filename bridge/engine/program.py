@@ -1,0 +1,150 @@
+"""A program under way in one sandbox.
+
+Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
+the facts from which the verdict is reached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import anyio
+
+from bridge.engine.guest_session import GuestSession
+from bridge.errors import ChannelClosedError
+from bridge.guest.wire import Call, Cancel, Done, Exited, Hello, Output, Run, WireError
+from bridge.model import Limits
+from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
+from bridge.rpc.output import OutputBuffer
+from bridge.sandbox.failure import Ending
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+"""The guest stops itself at the deadline, which keeps the tail of the output. This much later the
+host stops it, whatever the guest does."""
+
+REPORT_SECONDS = 5.0
+"""How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a program left: how it ended and what it wrote."""
+
+    ending: Ending
+    stdout: str
+    stderr: str
+    dropped: Mapping[str, int]
+
+
+class Program:
+    """Drives one program from its start to its end. Used once."""
+
+    def __init__(self, session: GuestSession, handler: Handler, limits: Limits) -> None:
+        self._session = session
+        self._handler = handler
+        self._limits = limits
+        self._streams = {
+            "stdout": OutputBuffer(limits.output_bytes),
+            "stderr": OutputBuffer(limits.output_bytes),
+        }
+        self._done: Done | None = None
+        self._exited: Exited | None = None
+        self._protocol_error = ""
+
+    async def start(self, frame: Run) -> None:
+        """Send the program in.
+
+        Raises:
+            ChannelClosedError: The sandbox is gone; the program has not run.
+        """
+        with anyio.fail_after(self._limits.timeout + GRACE_SECONDS):
+            await self._session.channel.send(frame)
+
+    async def finish(self) -> Facts:
+        """Serve the program to its end.
+
+        Raises:
+            ChannelClosedError: The engine broke the stream.
+        """
+        deadline_passed = True
+        with anyio.move_on_after(self._limits.timeout + GRACE_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                dispatcher = Dispatcher(
+                    tasks,
+                    self._session.channel.send_bytes,
+                    self._handler,
+                    DispatchLimits(
+                        concurrent=self._limits.concurrent_calls,
+                        reply_bytes=self._limits.frame_bytes,
+                    ),
+                )
+                await self._serve(dispatcher)
+                # Whatever the program left under way has nobody to answer to.
+                tasks.cancel_scope.cancel()
+            deadline_passed = False
+        return await self._facts(deadline_passed=deadline_passed)
+
+    async def _serve(self, dispatcher: Dispatcher) -> None:
+        while self._exited is None:
+            try:
+                frame = await self._session.channel.receive()
+                if frame is None:
+                    return
+                await self._act(dispatcher, frame)
+            except WireError as error:
+                self._protocol_error = str(error)
+                logger.warning("sandbox %s: %s", self._session.sandbox.id, error)
+                return
+
+    async def _act(
+        self, dispatcher: Dispatcher, frame: Hello | Call | Cancel | Output | Done | Exited
+    ) -> None:
+        match frame:
+            case Call():
+                await dispatcher.accept(frame)
+            case Cancel():
+                dispatcher.cancel(frame.id)
+            case Output():
+                self._streams[frame.stream].append(frame.text, frame.skipped)
+            case Done():
+                if self._done is not None:
+                    message = "a second done frame"
+                    raise WireError(message)
+                self._done = frame
+            case Exited():
+                self._exited = frame
+            case Hello():
+                message = "a second hello frame"
+                raise WireError(message)
+
+    async def _facts(self, *, deadline_passed: bool) -> Facts:
+        report = None
+        clean = self._exited is not None and self._exited.signal is None
+        if not clean and not deadline_passed:
+            # The engine knows what the guest can no longer tell, such as an out-of-memory kill.
+            with anyio.move_on_after(REPORT_SECONDS):
+                try:
+                    await self._session.sandbox.kill()
+                    report = await self._session.sandbox.wait()
+                except ChannelClosedError as error:
+                    logger.debug("no exit report: %s", error)
+        ending = Ending(
+            done=self._done,
+            exited=self._exited,
+            report=report,
+            deadline_passed=deadline_passed,
+            protocol_error=self._protocol_error,
+            diagnostics="" if clean else self._session.sandbox.diagnostics(),
+        )
+        return Facts(
+            ending=ending,
+            stdout=self._streams["stdout"].text(),
+            stderr=self._streams["stderr"].text(),
+            dropped={
+                name: buffer.dropped for name, buffer in self._streams.items() if buffer.dropped
+            },
+        )

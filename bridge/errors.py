@@ -1,0 +1,241 @@
+"""Every fault the bridge can report, one class per fault.
+
+Owns the error tree, the stable codes and the exit statuses; decides nothing about when to raise.
+The user's program failing is not here: that is a `RunResult`. What is here means that the bridge,
+its configuration, an engine or a server could not do its part.
+
+    BridgeError
+    ├── UsageError                       exit 2
+    │   ├── SettingsError                a setting does not parse
+    │   ├── InvalidRequestError          arguments of `run_python` are unusable
+    │   └── UnknownServerError           no such server; names the nearest
+    ├── SandboxError                     exit 3
+    │   ├── NoSandboxError               nothing on this machine can run code safely
+    │   ├── EngineNotFoundError          no podman, no docker
+    │   ├── EngineDownError              installed, but nobody answers
+    │   ├── EnginePermissionError        the engine's socket refuses this user
+    │   ├── ImageMissingError            the runtime image is not there
+    │   ├── ImagePullError               ... and could not be fetched
+    │   ├── ImageBuildError              ... and could not be built
+    │   ├── OciRuntimeError              crun, runc, runsc ... cannot start a container
+    │   ├── CgroupError                  limits cannot be applied
+    │   ├── LaunchError                  a sandbox did not come up
+    │   └── ChannelClosedError           the byte stream to a sandbox ended
+    ├── RefusedError                     exit 1
+    │   ├── CallDeniedError              a run may not make this call
+    │   └── CallBudgetError              it has made all it may make
+    └── UpstreamError                    exit 4
+        ├── ServerStartError             a server could not be started or reached
+        ├── ServerLostError              it went away during a call
+        ├── CallTimeoutError             it did not answer in time
+        ├── MessageTooLargeError         it sent more than the cap
+        └── ToolCallError                it refused the call at protocol level
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BridgeError(Exception):
+    """Base of all the bridge's own errors.
+
+    Attributes:
+        code: Stable identifier, for scripts and for tests.
+        exit_status: What the command line exits with.
+        remedy: What the reader can do about it; may be empty.
+    """
+
+    code: ClassVar[str] = "bridge"
+    exit_status: ClassVar[int] = 1
+    default_remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = self.default_remedy if remedy is None else remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class UsageError(BridgeError):
+    """The caller asked for something that cannot be."""
+
+    code = "usage"
+    exit_status = 2
+
+
+class SettingsError(UsageError):
+    """A flag, a variable or a configuration key does not parse."""
+
+    code = "settings"
+
+
+class InvalidRequestError(UsageError):
+    """The arguments of a run are unusable."""
+
+    code = "invalid_request"
+
+
+class UnknownServerError(UsageError):
+    """A server was named that no configuration defines."""
+
+    code = "unknown_server"
+
+
+class SandboxError(BridgeError):
+    """The bridge could not give the code a sandbox, or lost it."""
+
+    code = "sandbox"
+    exit_status = 3
+
+
+class NoSandboxError(SandboxError):
+    """Nothing on this machine can run code in isolation."""
+
+    code = "no_sandbox"
+    default_remedy = "Install podman or docker, then run `mcp-code-bridge doctor`."
+
+
+class EngineNotFoundError(SandboxError):
+    """The container engine is not installed."""
+
+    code = "engine_not_found"
+
+
+class EngineDownError(SandboxError):
+    """The container engine is installed but does not answer."""
+
+    code = "engine_down"
+
+
+class EnginePermissionError(SandboxError):
+    """The container engine's socket refuses this user."""
+
+    code = "engine_permission"
+
+
+class ImageMissingError(SandboxError):
+    """The runtime image is not present on the engine."""
+
+    code = "image_missing"
+    default_remedy = "Run `mcp-code-bridge image build`."
+
+
+class ImagePullError(SandboxError):
+    """The runtime image could not be fetched."""
+
+    code = "image_pull_failed"
+    default_remedy = "Run `mcp-code-bridge image build --offline` to build it without a registry."
+
+
+class ImageBuildError(SandboxError):
+    """The runtime image could not be built."""
+
+    code = "image_build_failed"
+
+
+class OciRuntimeError(SandboxError):
+    """The OCI runtime (crun, runc, runsc, ...) cannot start a container."""
+
+    code = "oci_runtime_broken"
+
+
+class CgroupError(SandboxError):
+    """The engine could not apply resource limits."""
+
+    code = "cgroup"
+
+
+class LaunchError(SandboxError):
+    """A sandbox was started but never became usable."""
+
+    code = "launch_failed"
+
+
+class ChannelClosedError(SandboxError):
+    """The byte stream to a sandbox ended while it was still needed."""
+
+    code = "channel_closed"
+
+
+class RefusedError(BridgeError):
+    """A run asked for more than it was given."""
+
+    code = "refused"
+
+
+class CallDeniedError(RefusedError):
+    """A run may not make this call."""
+
+    code = "call_denied"
+
+
+class CallBudgetError(RefusedError):
+    """A run has made all the calls it may make."""
+
+    code = "call_budget"
+
+
+class UpstreamError(BridgeError):
+    """One of the user's MCP servers could not do its part.
+
+    Attributes:
+        server: The server's own name.
+    """
+
+    code = "upstream"
+    exit_status = 4
+
+    def __init__(self, message: str, *, server: str, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.server = server
+
+
+class ServerStartError(UpstreamError):
+    """A server could not be started or reached."""
+
+    code = "server_start_failed"
+
+
+class ServerLostError(UpstreamError):
+    """A server went away while a request was under way."""
+
+    code = "server_lost"
+
+
+class CallTimeoutError(UpstreamError):
+    """A server did not answer within the call's time."""
+
+    code = "call_timeout"
+
+
+class MessageTooLargeError(UpstreamError):
+    """A server sent a message beyond the size cap."""
+
+    code = "message_too_large"
+
+
+class ToolCallError(UpstreamError):
+    """A server answered a request with a protocol error.
+
+    Attributes:
+        rpc_code: The JSON-RPC error code.
+        data: The JSON-RPC error's data, if any.
+    """
+
+    code = "tool_call_refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server: str,
+        rpc_code: int,
+        data: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, server=server, remedy=remedy)
+        self.rpc_code = rpc_code
+        self.data = data

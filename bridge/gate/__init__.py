@@ -1,0 +1,1 @@
+"""The only way from a sandbox to the user's servers."""

@@ -1,0 +1,59 @@
+"""The path every tool call of a program takes.
+
+Owns deciding whether a call may happen, counting it, and making it. Each run has its own `Gate`,
+made with what that run is allowed; nothing a guest sends can widen it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from bridge.errors import CallBudgetError, CallDeniedError
+from bridge.model import Json
+
+CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What one run may do. `servers` is None when it may use every discovered server."""
+
+    servers: frozenset[str] | None
+    calls: int
+
+
+class Gate:
+    """Decides, counts and makes the calls of one run."""
+
+    def __init__(self, grant: Grant, call_tool: CallTool) -> None:
+        self._grant = grant
+        self._call_tool = call_tool
+        self.calls = 0
+        self.result_bytes = 0
+
+    async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        """Make the call and return the raw `CallToolResult`.
+
+        Raises:
+            CallDeniedError: The run was not given this server.
+            CallBudgetError: The run is out of calls.
+            UpstreamError: The server could not do it.
+        """
+        if self._grant.servers is not None and server not in self._grant.servers:
+            allowed = ", ".join(sorted(self._grant.servers)) or "none"
+            message = f"This run may not use the server {server!r}. It may use: {allowed}."
+            raise CallDeniedError(message)
+        if self.calls >= self._grant.calls:
+            message = f"This run has made all of the {self._grant.calls:,} tool calls it may make."
+            raise CallBudgetError(message)
+        self.calls += 1
+        result = await self._call_tool(server, tool, arguments)
+        self.result_bytes += result_size(result)
+        return result
+
+
+def result_size(result: Mapping[str, Json]) -> int:
+    """Return the bytes of text that `result` would have put into a conversation."""
+    return len(json.dumps(result.get("content", []), ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,0 +1,99 @@
+"""The program that `python3 -I -S -c` is given inside a sandbox.
+
+Owns the way from an interpreter with nothing to a running guest: read the bundle from stdin, make
+its modules importable, start the supervisor. Its whole text is the command line, so it imports no
+other guest module before the bundle is in.
+
+The bundle is an 8-byte big-endian length and that many bytes of JSON: {"digest", "modules": {name:
+source}}. An image may carry the same modules, compiled, in a directory named after the digest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Dict, NoReturn, Optional
+
+MAX_BUNDLE_BYTES = 8 * 1024 * 1024
+"""Longest bundle accepted; the guest's sources are a fiftieth of it."""
+
+TREE = "/usr/local/lib/mcp-code-bridge/guest"
+"""Where an image keeps precompiled guests, each in a directory named after its digest."""
+
+
+class SourceFinder(Loader):
+    """Imports the `bridge` namespace: from a directory if there is one, else from memory."""
+
+    def __init__(self, sources: Dict[str, str], directory: Optional[str] = None) -> None:
+        self._sources = sources
+        self._directory = directory
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> Optional[ModuleSpec]:
+        """Return the spec of a module that this finder has."""
+        if name == "bridge":
+            spec = ModuleSpec(name, None, is_package=True)
+            if self._directory is not None:
+                # The ordinary machinery finds the rest below, compiled files included.
+                spec.submodule_search_locations = [os.path.join(self._directory, "bridge")]
+            return spec
+        if self._directory is not None or name not in self._sources:
+            return None
+        is_package = any(other.startswith(name + ".") for other in self._sources)
+        origin = "mcp-code-bridge/" + name.replace(".", "/") + ".py"
+        spec = ModuleSpec(name, self, origin=origin, is_package=is_package)
+        spec.has_location = True
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave the making of the module to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a module's source in it."""
+        spec = module.__spec__
+        assert spec is not None
+        source, origin = self._sources[spec.name], str(spec.origin)
+        code: CodeType = compile(source, origin, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+    def get_source(self, name: str) -> str:
+        """Return a module's source, for tracebacks."""
+        return self._sources[name]
+
+
+def read_exactly(fd: int, size: int) -> bytes:
+    """Return the next `size` bytes of `fd` and not one more: what follows is the channel."""
+    parts = []
+    while size:
+        data = os.read(fd, min(size, 1 << 20))
+        if not data:
+            message = "stdin ended inside the guest's bundle"
+            raise EOFError(message)
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def main() -> NoReturn:
+    """Read the bundle and become the supervisor."""
+    size = int.from_bytes(read_exactly(0, 8), "big")
+    if size > MAX_BUNDLE_BYTES:
+        message = "the guest's bundle is longer than %d bytes" % MAX_BUNDLE_BYTES
+        raise ValueError(message)
+    bundle = json.loads(read_exactly(0, size))
+    directory = os.path.join(TREE, os.path.basename(bundle["digest"]))
+    precompiled = os.path.isdir(directory)
+    sys.dont_write_bytecode = True
+    sys.meta_path.insert(0, SourceFinder(bundle["modules"], directory if precompiled else None))
+    from bridge.guest import supervisor
+
+    supervisor.main(bundle["digest"], precompiled)
+
+
+if __name__ == "__main__":
+    main()

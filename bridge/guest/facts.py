@@ -1,0 +1,164 @@
+"""What the guest can see of its own isolation.
+
+Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
+out-of-memory kills. Every fact is left out where the system does not tell; none is guessed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+from typing import Any, Dict, List, Optional
+
+_STATUS_FIELDS = {
+    "CapEff": "cap_eff",
+    "CapBnd": "cap_bnd",
+    "NoNewPrivs": "no_new_privs",
+    "Seccomp": "seccomp",
+}
+
+_LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_CORE"}
+
+_UNLIMITED = 1 << 60
+"""cgroup v1 writes "no limit" as a number near 2**63."""
+
+_WRITABLE = ("/tmp", "/workspace")
+
+
+def isolation_facts() -> Dict[str, Any]:
+    """Return what holds for this process."""
+    facts: Dict[str, Any] = {
+        "pid": os.getpid(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "platform": sys.platform,
+        "implementation": sys.implementation.name,
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "cwd": os.getcwd(),
+    }
+    facts.update(_status(_read("/proc/self/status")))
+    for name in ("uid_map", "gid_map"):
+        text = _read("/proc/self/" + name)
+        if text:
+            facts[name] = [[int(word) for word in line.split()] for line in text.splitlines()]
+    version = _read("/proc/version").strip()
+    if version:
+        # gVisor says who it is here while its release number imitates Linux.
+        facts["proc_version"] = version
+    facts["root_read_only"] = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+    facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
+    facts["rlimits"] = _rlimits()
+    with contextlib.suppress(OSError):
+        facts["interfaces"] = sorted(name for _, name in socket.if_nameindex())
+    facts.update(cgroup_limits())
+    return facts
+
+
+def cgroup_limits() -> Dict[str, Any]:
+    """Return the limits of this process's control group, either version; None is "no limit"."""
+    facts: Dict[str, Any] = {}
+    memory = _cgroup("memory", "memory.max", "memory.limit_in_bytes")
+    if memory:
+        facts["memory_limit_bytes"] = _number(memory)
+    pids = _cgroup("pids", "pids.max", "pids.max")
+    if pids:
+        facts["pids_limit"] = _number(pids)
+    cpu = _cgroup("cpu", "cpu.max", "")
+    if cpu:
+        quota, _, period = cpu.partition(" ")
+        facts["cpu_limit"] = None if quota == "max" else int(quota) / int(period or 100000)
+    else:
+        quota = _cgroup("cpu", "", "cpu.cfs_quota_us")
+        period = _cgroup("cpu", "", "cpu.cfs_period_us")
+        if quota and period:
+            facts["cpu_limit"] = int(quota) / int(period) if int(quota) > 0 else None
+    return facts
+
+
+def oom_kills() -> int:
+    """Return how often the kernel killed something here for memory; 0 where it does not tell."""
+    text = _cgroup("memory", "memory.events", "memory.oom_control")
+    for line in text.splitlines():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill" and count.strip().isdigit():
+            return int(count)
+    return 0
+
+
+def _status(text: str) -> Dict[str, Any]:
+    facts: Dict[str, Any] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        key = _STATUS_FIELDS.get(name)
+        if key is not None:
+            value = value.strip()
+            facts[key] = value if key.startswith("cap") else int(value)
+    return facts
+
+
+def _mount(path: str) -> Dict[str, Any]:
+    found = os.statvfs(path)
+    flags = found.f_flag
+    return {
+        "bytes": found.f_blocks * found.f_frsize,
+        "read_only": bool(flags & os.ST_RDONLY),
+        "noexec": bool(flags & getattr(os, "ST_NOEXEC", 8)),
+        "nosuid": bool(flags & os.ST_NOSUID),
+        "nodev": bool(flags & getattr(os, "ST_NODEV", 4)),
+    }
+
+
+def _rlimits() -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for name, constant in _LIMITS.items():
+        number = getattr(resource, constant, None)
+        if number is not None:
+            soft = resource.getrlimit(number)[0]
+            found[name] = None if soft == resource.RLIM_INFINITY else soft
+    return found
+
+
+def _cgroup(controller: str, unified: str, legacy: str) -> str:
+    """Return the text of a control file, wherever this system has it; empty when nowhere."""
+    for path in _cgroup_paths(controller, unified, legacy):
+        text = _read(path).strip()
+        if text:
+            return text
+    return ""
+
+
+def _cgroup_paths(controller: str, unified: str, legacy: str) -> List[str]:
+    paths = []
+    root = "/sys/fs/cgroup"
+    for line in _read("/proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        path = path.rstrip("/")
+        if legacy and controller in controllers.split(","):
+            # Inside a container the path is the host's, and the container's own is the mount.
+            paths += [root + "/" + controller + path + "/" + legacy]
+        if unified and number == "0":
+            paths += [root + path + "/" + unified]
+    if legacy:
+        paths.append(root + "/" + controller + "/" + legacy)
+    if unified:
+        paths.append(root + "/" + unified)
+    return paths
+
+
+def _number(text: str) -> Optional[int]:
+    if not text.isdigit() or int(text) >= _UNLIMITED:
+        return None
+    return int(text)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""

@@ -1,0 +1,338 @@
+"""`mcp.runtime`: what a program can ask besides calling a loaded tool.
+
+Owns the helpers' names, their argument checks and the answers that need only the run's own data.
+What needs all discovered servers is asked of the host.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from importlib.machinery import ModuleSpec
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+from bridge.guest.arguments import Parameters
+from bridge.guest.client import Client
+from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
+from bridge.guest.values import (
+    Blob,
+    MCPError,
+    MissingKeyError,
+    NotJsonError,
+    Result,
+    from_wire,
+    listed,
+    nearest,
+    to_json,
+)
+from bridge.guest.wire import Run
+
+MAX_SEARCH_LIMIT = 50
+"""Most tools that one search returns; more would cost the reader what searching saves."""
+
+DETAILS = ("summary", "full")
+
+PUBLIC = (
+    "MCPError",
+    "call_tool",
+    "call_tool_raw",
+    "capability_summary",
+    "describe_server",
+    "discovered_servers",
+    "list_loaded_server_metadata",
+    "list_servers",
+    "list_servers_sync",
+    "list_tools",
+    "list_tools_sync",
+    "query_tool_docs",
+    "query_tool_docs_sync",
+    "search_tool_docs",
+    "search_tool_docs_sync",
+)
+"""The names of `mcp.runtime`."""
+
+# Where a query's word is found, and what finding it there is worth.
+_WEIGHTS = {"name": 8, "server": 4, "description": 2, "parameters": 1}
+
+
+class Runtime:
+    """The helpers, bound to one run's data and channel."""
+
+    MCPError = MCPError
+
+    def __init__(self, run: Run, client: Client) -> None:
+        self._client = client
+        self._loaded: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.servers}
+        self._discovered: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.discovered}
+        for name, server in self._loaded.items():
+            self._discovered.setdefault(name, server)
+        self._capabilities = run.capabilities
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def call_tool(
+        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Call any tool of any discovered server and return its value.
+
+        Raises:
+            MCPError: The tool, its server or the bridge refused.
+        """
+        return from_wire(await self._call(server, tool, arguments, raw=False))
+
+    async def call_tool_raw(
+        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Call a tool and return the whole CallToolResult as a dict, tool errors included."""
+        return from_wire(await self._call(server, tool, arguments, raw=True))
+
+    async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
+        """Send a call whose arguments are bound and checked already."""
+        params = {"server": server, "tool": tool, "arguments": arguments, "raw": False}
+        value = await self._client.call("call_tool", params, "%s.%s" % (server, tool))
+        return from_wire(value)
+
+    async def _call(self, server: Any, tool: Any, arguments: Any, *, raw: bool) -> Any:
+        name = self._own_name(_text("server", server))
+        tool = self._tool_name(name, _text("tool", tool))
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, Mapping):
+            message = "arguments must be a dict of the tool's arguments, not a %s"
+            raise TypeError(message % type(arguments).__name__)
+        subject = "%s.%s" % (name, tool)
+        plain = to_json(dict(arguments), "arguments of %s" % subject)
+        params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
+        return await self._client.call("call_tool", params, subject)
+
+    # --- asked of the host ----------------------------------------------------------------------
+
+    async def list_servers(self) -> Any:
+        """Return every discovered server."""
+        return await self._client.call("list_servers", {}, "list_servers")
+
+    async def list_tools(self, server: str) -> Any:
+        """Return the tools of any discovered server."""
+        params = {"server": self._own_name(_text("server", server))}
+        return await self._client.call("list_tools", params, "list_tools")
+
+    async def query_tool_docs(
+        self, server: str, tool: Optional[str] = None, detail: str = "summary"
+    ) -> Any:
+        """Return the documentation of a server's tools, or of one: "summary" or "full"."""
+        name = self._own_name(_text("server", server))
+        params = {
+            "server": name,
+            "tool": None if tool is None else self._tool_name(name, _text("tool", tool)),
+            "detail": _detail(detail),
+        }
+        return await self._client.call("query_tool_docs", params, "query_tool_docs")
+
+    async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
+        """Search the tools of every discovered server."""
+        params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
+        return await self._client.call("search_tool_docs", params, "search_tool_docs")
+
+    # --- from the run's own data ----------------------------------------------------------------
+
+    def list_servers_sync(self) -> Tuple[str, ...]:
+        """Return the names of the loaded servers."""
+        return tuple(self._loaded)
+
+    def list_tools_sync(self, server: Optional[str] = None) -> List[Dict[str, Any]]:
+        """Return the tools of a loaded server."""
+        if server is None:
+            raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
+        return [dict(tool) for tool in self._tools(server)]
+
+    def query_tool_docs_sync(
+        self, server: str, tool: Optional[str] = None, detail: str = "summary"
+    ) -> List[Dict[str, Any]]:
+        """Return the documentation of a loaded server's tools, or of one, as a list."""
+        _detail(detail)
+        tools = self._tools(server)
+        owner = self._loaded[self._own_name(server)]
+        if tool is not None:
+            wanted = self._tool_name(owner["name"], _text("tool", tool))
+            found = [entry for entry in tools if entry["name"] == wanted]
+            if not found:
+                names = [entry["alias"] for entry in tools]
+                message = "server %r has no tool %r.%s Tools: %s."
+                _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
+            tools = found
+        return [_docs(owner, entry, detail) for entry in tools]
+
+    def search_tool_docs_sync(
+        self, query: str, *, limit: int = 5, detail: str = "summary"
+    ) -> List[Dict[str, Any]]:
+        """Search the loaded servers' tools, best match first."""
+        words = re.findall(r"\w+", _text("query", query).lower().replace("_", " "))
+        limit, detail = _limit(limit), _detail(detail)
+        scored: List[Tuple[int, int, Mapping[str, Any], Mapping[str, Any]]] = []
+        for server in self._loaded.values():
+            for tool in server.get("tools") or ():
+                score = _score(words, server, tool)
+                if score or not words:
+                    scored.append((-score, len(scored), server, tool))
+        scored.sort(key=lambda entry: entry[:2])
+        return [_docs(server, tool, detail) for _, _, server, tool in scored[:limit]]
+
+    def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
+        """Return the names of all discovered servers, or with `detailed` what they are for."""
+        if not detailed:
+            return tuple(self._discovered)
+        return tuple(
+            Result(
+                name=name,
+                alias=server.get("alias", ""),
+                description=server.get("description") or "",
+                loaded=name in self._loaded,
+            )
+            for name, server in self._discovered.items()
+        )
+
+    def describe_server(self, name: str) -> Dict[str, Any]:
+        """Return what is known of a discovered server; the tools only of a loaded one."""
+        own = self._own_name(_text("name", name))
+        server = self._loaded.get(own) or self._discovered.get(own)
+        if server is None:
+            known = [*self._discovered]
+            message = "no server %r.%s Servers: %s."
+            _missing(message % (name, nearest(name, known), listed(known)))
+        return Result(
+            name=server["name"],
+            alias=server.get("alias", ""),
+            description=server.get("description") or "",
+            loaded=own in self._loaded,
+            tools=[Result(summary(tool)) for tool in server.get("tools") or ()],
+        )
+
+    def list_loaded_server_metadata(self) -> Tuple[Dict[str, Any], ...]:
+        """Return `describe_server` of every loaded server."""
+        return tuple(self.describe_server(name) for name in self._loaded)
+
+    def capability_summary(self) -> str:
+        """Return the guide to what a run can do."""
+        return self._capabilities
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def _own_name(self, name: str) -> str:
+        """Return a server's own name for its name or alias; the host judges unknown ones."""
+        if name in self._discovered:
+            return name
+        for own, server in self._discovered.items():
+            if name in (server.get("alias"), "mcp_%s" % server.get("alias")):
+                return own
+        return name
+
+    def _tool_name(self, server: str, tool: str) -> str:
+        tools = self._loaded.get(server, {}).get("tools") or ()
+        if any(entry["name"] == tool for entry in tools):
+            return tool
+        return next((entry["name"] for entry in tools if entry["alias"] == tool), tool)
+
+    def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
+        own = self._own_name(_text("server", server))
+        found = self._loaded.get(own)
+        if found is None:
+            known = list(self._loaded)
+            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
+            other = "the function without `_sync`"
+            _missing(message % (server, nearest(server, known), listed(known), other))
+        return found.get("tools") or ()
+
+
+def build(run: Run, client: Client) -> Dict[str, Any]:
+    """Install `mcp` for a run; return the globals that its program starts with."""
+    runtime = Runtime(run, client)
+    module = types.ModuleType("mcp.runtime", __doc__)
+    module.__spec__ = ModuleSpec("mcp.runtime", None)
+    for name in PUBLIC:
+        setattr(module, name, getattr(runtime, name))
+    for kind in (Blob, MCPError, MissingKeyError, NotJsonError, Result):
+        # What tracebacks and `type()` show is where programs can import it from.
+        setattr(module, kind.__name__, kind)
+        kind.__module__ = "mcp.runtime"
+    module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
+    all_tools = [Tools(runtime.send, server) for server in run.servers]
+    package = install_modules(all_tools, module)
+    servers = {tools.server["name"]: Server(tools) for tools in all_tools}
+    aliases = {server["alias"]: server["name"] for server in run.servers}
+    found: Dict[str, Any] = {
+        "mcp": package,
+        "runtime": module,
+        "mcp_servers": Servers(servers, aliases),
+        "LOADED_MCP_SERVERS": tuple(servers),
+        "MCPError": MCPError,
+        "Blob": Blob,
+    }
+    for alias, name in aliases.items():
+        if usable("mcp_%s" % alias):
+            found["mcp_%s" % alias] = servers[name]
+    return found
+
+
+def _docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dict[str, Any]:
+    parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
+    entry = Result(
+        server=server["name"],
+        serverAlias=server["alias"],
+        tool=tool["name"],
+        toolAlias=tool["alias"],
+        description=tool.get("description") or "",
+        signature="mcp_%s.%s%s" % (server["alias"], tool["alias"], parameters.signature()),
+    )
+    if detail == "full":
+        entry["inputSchema"] = tool.get("inputSchema") or {}
+        if tool.get("outputSchema") is not None:
+            entry["outputSchema"] = tool["outputSchema"]
+    return entry
+
+
+def _score(words: Sequence[str], server: Mapping[str, Any], tool: Mapping[str, Any]) -> int:
+    schema = tool.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    places = {
+        "name": "%s %s" % (tool["name"], tool["alias"]),
+        "server": "%s %s" % (server["name"], server.get("description") or ""),
+        "description": str(tool.get("description") or ""),
+        "parameters": " ".join(properties) if isinstance(properties, dict) else "",
+    }
+    score = 0
+    for place, text in places.items():
+        text = text.lower().replace("_", " ").replace("-", " ")
+        whole = set(re.findall(r"\w+", text))
+        for word in words:
+            if word in text:
+                # A whole word beats a part of one.
+                score += _WEIGHTS[place] * (2 if word in whole else 1)
+    return score
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("%s must be a string, not %s" % (name, type(value).__name__))
+    if not value.strip():
+        raise ValueError("%s is empty" % name)
+    return value
+
+
+def _detail(value: Any) -> str:
+    if value not in DETAILS:
+        raise ValueError(
+            "detail must be one of %s, not %r" % (", ".join(map(repr, DETAILS)), value)
+        )
+    return str(value)
+
+
+def _limit(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("limit must be an integer, not %s" % type(value).__name__)
+    if value < 1:
+        raise ValueError("limit must be at least 1, not %d" % value)
+    return min(value, MAX_SEARCH_LIMIT)
+
+
+def _missing(message: str) -> NoReturn:
+    raise MissingKeyError(message)

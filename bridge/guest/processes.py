@@ -1,0 +1,141 @@
+"""The processes below the supervisor: reaped, counted, killed.
+
+Owns the few process attributes that need `prctl`, the reaping of every child and orphan, and the
+killing of all that a run started. As PID 1 the kernel does most of it; elsewhere the supervisor
+makes itself the parent of orphans and looks for its descendants.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+KILL_SECONDS = 2.0
+"""How long killed processes may take to go; one stuck in the kernel ends with the sandbox."""
+
+_PAUSE_SECONDS = 0.002
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set a process attribute; return whether that worked."""
+    call = _prctl()
+    return call is not None and call(option, value, 0, 0, 0) == 0
+
+
+@functools.lru_cache(maxsize=None)
+def _prctl() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except Exception:
+        # No ctypes, no libffi, no such symbol: the attributes are a second line of defence.
+        return None
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of its descendants' orphans."""
+    return os.getpid() == 1 or prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_tracing() -> bool:
+    """Keep other processes of this user out of this one's memory."""
+    return prctl(_PR_SET_DUMPABLE, 0)
+
+
+def allow_tracing() -> bool:
+    """Undo `forbid_tracing` in a child, which could not use its own /proc files otherwise."""
+    return prctl(_PR_SET_DUMPABLE, 1)
+
+
+def die_with_parent() -> bool:
+    """Have the kernel kill this process when its parent ends."""
+    return prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Children:
+    """Every process below this one."""
+
+    def __init__(self) -> None:
+        self.is_init = os.getpid() == 1
+        self.worker = 0
+        self.status: Optional[int] = None
+        self.cpu_seconds = 0.0
+        self.peak_bytes = 0
+
+    def reap(self) -> bool:
+        """Collect whoever has ended; return whether any children are left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.cpu_seconds += usage.ru_utime + usage.ru_stime
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            self.peak_bytes = max(self.peak_bytes, peak)
+            if pid == self.worker:
+                self.status = status
+
+    def kill_all(self) -> None:
+        """Kill every process below this one and collect them."""
+        deadline = time.monotonic() + KILL_SECONDS
+        self.send_kill()
+        while self.reap() and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+            self.send_kill()
+
+    def send_kill(self) -> None:
+        """Send SIGKILL to every process below this one."""
+        if self.is_init:
+            # Everything in this process namespace except PID 1, atomically.
+            _kill(-1)
+            return
+        if self.worker and self.status is None:
+            _kill(-self.worker)
+        for pid in descendants(os.getpid()):
+            _kill(pid)
+
+
+def descendants(ancestor: int) -> List[int]:
+    """Return the processes below `ancestor`; empty where the system does not tell."""
+    children: Dict[int, List[int]] = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                # The command's name stands in brackets and may hold anything, brackets included.
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children.setdefault(parent, []).append(int(name))
+    found: List[int] = []
+    queue = [ancestor]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

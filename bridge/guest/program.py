@@ -1,0 +1,243 @@
+"""One program from its text to its outcome.
+
+Owns compiling, top-level await, the value of the last expression and the translation of whatever
+ends a program into a `Done` frame. Runs in the worker, in its main thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import functools
+import gc
+import inspect
+import sys
+import textwrap
+import threading
+import types
+from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+
+from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
+from bridge.guest.values import NotJsonError, to_json
+from bridge.guest.wire import Done, Run, encode
+
+RESULT_NAME = "__run_python_result__"
+"""Holds the last expression's value between the code and us; gone before anybody else looks."""
+
+MAX_REPR_CHARS = 4000
+"""Of a value that JSON cannot hold: enough for a data frame as pandas prints it."""
+
+DEFAULT_RESULT_BYTES = 1024 * 1024
+
+_COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+class Refused(Exception):
+    """The program's text is no program; holds the message for its author."""
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.kind = kind
+
+
+def compile_program(source: str) -> Tuple[types.CodeType, bool]:
+    """Return the program's code and whether it ends in an expression.
+
+    Raises:
+        Refused: It does not compile.
+    """
+    source = source[1:] if source.startswith("\ufeff") else source
+    register_source(source)
+    try:
+        tree = _parse(source)
+        has_value = _keep_last_value(tree)
+        code = compile(tree, FILENAME, "exec", _COMPILE_FLAGS, dont_inherit=True)
+    except SyntaxError as error:
+        raise Refused(describe_syntax(error), type(error).__name__) from None
+    except UnicodeEncodeError as error:
+        message = "SyntaxError: the program holds %r at position %d, which is no character (%s)"
+        text = message % (source[error.start : error.start + 1], error.start, error.reason)
+        raise Refused(text, "SyntaxError") from None
+    except ValueError as error:
+        # Older Pythons report null bytes this way.
+        raise Refused("SyntaxError: %s" % error, "SyntaxError") from None
+    except (RecursionError, MemoryError) as error:
+        text = "SyntaxError: the program is nested too deeply to compile (%s)"
+        raise Refused(text % type(error).__name__, "SyntaxError") from None
+    return code, has_value
+
+
+def _parse(source: str) -> ast.Module:
+    flags = ast.PyCF_ONLY_AST | _COMPILE_FLAGS
+    try:
+        tree = compile(source, FILENAME, "exec", flags, dont_inherit=True)
+    except IndentationError:
+        # A program pasted out of a block is indented as a whole; its author meant the inside.
+        dedented = textwrap.dedent(source)
+        if dedented == source:
+            raise
+        try:
+            tree = compile(dedented, FILENAME, "exec", flags, dont_inherit=True)
+        except SyntaxError:
+            tree = None
+        if tree is None:
+            raise
+        register_source(dedented)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _keep_last_value(tree: ast.Module) -> bool:
+    """Turn a last expression into an assignment; return whether there was one."""
+    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        return False
+    last = tree.body[-1]
+    target = ast.copy_location(ast.Name(RESULT_NAME, ast.Store()), last)
+    tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+    return True
+
+
+class Program:
+    """Runs one program in a module of its own and says how it ended."""
+
+    def __init__(self, run: Run, namespace: Dict[str, Any]) -> None:
+        self._source = run.code
+        self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
+        self.module = types.ModuleType("__main__")
+        self.module.__dict__.update(namespace)
+        self.module.__dict__["__builtins__"] = sys.modules["builtins"]
+
+    def run(self) -> Done:
+        """Run the program to the end of its main thread's work."""
+        try:
+            code, has_value = compile_program(self._source)
+        except Refused as refused:
+            return Done("exception", 1, error=refused.text, error_type=refused.kind)
+        sys.modules["__main__"] = self.module
+        try:
+            value = self._execute(code, has_value)
+            return self._finished(value, has_value)
+        except SystemExit as error:
+            return _exit(error)
+        except BaseException as error:
+            return self._failed(error)
+
+    def _execute(self, code: types.CodeType, has_value: bool) -> Any:
+        namespace = self.module.__dict__
+        if code.co_flags & inspect.CO_COROUTINE:
+            return asyncio.run(_await_program(code, namespace))
+        exec(code, namespace)
+        value = namespace.pop(RESULT_NAME, None)
+        if has_value and inspect.isawaitable(value):
+            # `main()` without `await` at the end of a program means what it says.
+            return asyncio.run(_await_value(value))
+        return value
+
+    def _failed(self, error: BaseException) -> Done:
+        hook = sys.excepthook
+        if hook is not sys.__excepthook__:
+            try:
+                hook(type(error), error, error.__traceback__)
+            except BaseException:
+                # The program's own hook failed; the error itself is reported below all the same.
+                hook = sys.__excepthook__
+        return Done(
+            "exception",
+            1,
+            error=describe(error, guest_files()),
+            error_type=type(error).__name__,
+        )
+
+    def _finished(self, value: Any, has_value: bool) -> Done:
+        if not has_value or value is None:
+            # As at Python's prompt: most programs end in a `print`, whose None tells nothing.
+            return Done("ok")
+        try:
+            plain = to_json(value)
+            size = len(encode(Done("ok", result=plain)))
+        except (NotJsonError, ValueError, TypeError, RecursionError):
+            return Done("ok", result_repr=_bounded_repr(value))
+        if size > self._result_bytes:
+            return Done("ok", result_dropped=size)
+        return Done("ok", has_result=True, result=plain)
+
+
+async def _await_program(code: types.CodeType, namespace: Dict[str, Any]) -> Any:
+    await eval(code, namespace)
+    value = namespace.pop(RESULT_NAME, None)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _await_value(value: Any) -> Any:
+    return await value
+
+
+def _exit(error: SystemExit) -> Done:
+    """Return what the interpreter makes of `sys.exit(...)`."""
+    code = error.code
+    if code is None:
+        return Done("exit", 0, error_type="SystemExit")
+    if isinstance(code, int):
+        return Done("exit", int(code) & 0xFF, error_type="SystemExit")
+    try:
+        text = str(code)
+    except BaseException:
+        text = "<unprintable %s object>" % type(code).__name__
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BaseException:
+        # The program may have replaced or closed its stderr.
+        return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
+    return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
+
+
+def _bounded_repr(value: Any) -> str:
+    try:
+        text = repr(value)
+    except BaseException as error:
+        return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
+    if len(text) > MAX_REPR_CHARS:
+        return "%s... (%d more characters)" % (text[:MAX_REPR_CHARS], len(text) - MAX_REPR_CHARS)
+    return text
+
+
+@functools.lru_cache(maxsize=None)
+def guest_files() -> FrozenSet[str]:
+    """Return the file names of our own code, as they stand in tracebacks."""
+    specs = [
+        module.__spec__
+        for name, module in list(sys.modules.items())
+        if name.startswith("bridge.guest")
+    ]
+    return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
+
+
+def wind_down(module: types.ModuleType) -> None:
+    """Do what the interpreter does at its end, as far as a program can notice.
+
+    Non-daemon threads are joined, exit handlers run, and the program's globals are dropped, which
+    is when Python warns of coroutines that nobody awaited.
+    """
+    import atexit
+
+    _quietly(threading._shutdown)  # type: ignore[attr-defined]
+    _quietly(atexit._run_exitfuncs)
+    others = [thread for thread in threading.enumerate() if thread.name != "mcp-replies"]
+    if len(others) <= 1:
+        # Daemon threads still running would trip over missing globals, and say so at length.
+        _quietly(module.__dict__.clear)
+        _quietly(gc.collect)
+    # The program may have put its own streams in place of ours.
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        flush: Optional[Callable[[], Any]] = getattr(stream, "flush", None)
+        if flush is not None:
+            _quietly(flush)
+
+
+def _quietly(action: Callable[[], Any]) -> None:
+    try:
+        action()
+    except BaseException:
+        # Each step is best effort, as in the interpreter: the outcome is decided already.
+        return

@@ -1,0 +1,256 @@
+"""What stands between a worker and the host: one poll loop that moves bytes both ways.
+
+Owns back-pressure and order. The worker's frames pass in whole lines and only of the kinds that are
+a worker's to send; the host's bytes pass as they come. The program's output becomes `Output`
+frames here. Whoever does not read stops only the other side's writing, never this loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from bridge.guest.capture import TEXT_BYTES, Capture
+from bridge.guest.descriptors import Lines, Outbox, read_some
+from bridge.guest.processes import Children
+from bridge.guest.wire import MAX_FRAME_BYTES, Output, encode
+
+HIGH_WATER_BYTES = 1024 * 1024
+"""Queued for a side that does not read, before the other side is no longer read."""
+
+GATHER_SECONDS = 0.02
+"""Output waits this long for more of it, so that a program printing in a loop costs few frames."""
+
+DRAIN_BYTES = 4 * 1024 * 1024
+"""Read at most from a pipe after the worker's end: more than a pipe holds, so that only what was
+written by then is taken, even if some process still writes."""
+
+WORKER_FRAMES = (b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",')
+"""How the lines that a worker may send begin. The host refuses lines with a second "type"."""
+
+_HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
+_HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
+
+
+class HostGoneError(Exception):
+    """The host closed the channel."""
+
+
+class Terminated(Exception):
+    """The sandbox is asked to end."""
+
+
+class Relay:
+    """Moves bytes until the worker has ended, then sends what is left."""
+
+    def __init__(
+        self,
+        *,
+        host_reader: int,
+        host: Outbox,
+        wake: int,
+        worker: int,
+        streams: Mapping[str, int],
+        limits: Mapping[str, Any],
+        deadline: float,
+    ) -> None:
+        self._host_reader = host_reader
+        self._host = host
+        self._wake = wake
+        self._worker: Optional[int] = worker
+        self._to_worker = Outbox(worker)
+        self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
+        self._streams = {fd: stream for stream, fd in streams.items()}
+        output = int(limits.get("output_bytes", 256 * 1024))
+        self._captures = {stream: Capture(stream, output) for stream in streams}
+        self._gathered: List[Tuple[str, str]] = []
+        self._gathered_size = 0
+        self._flush_at: Optional[float] = None
+        self._deadline = deadline
+        self._poller = select.poll()
+        self._interest: Dict[int, int] = {}
+        self._watched: Optional[Tuple[bool, bool, bool, bool]] = None
+        for fd in (worker, *streams.values()):
+            os.set_blocking(fd, False)
+
+    def until_worker_ends(self, children: Children) -> bool:
+        """Relay until the worker has ended; return False when its deadline came first.
+
+        Raises:
+            HostGoneError: The host closed the channel.
+            Terminated: A signal asked for the end.
+        """
+        while children.status is None:
+            now = time.monotonic()
+            if now >= self._deadline:
+                return False
+            if self._flush_at is not None and now >= self._flush_at:
+                self._send_gathered()
+            self._watch()
+            soonest = min(self._deadline, self._flush_at or self._deadline)
+            # Rounded up: a poll that ends early would spin.
+            events = self._poller.poll(max(0, int((soonest - now) * 1000) + 1))
+            for fd, event in events:
+                self._handle(fd, event, children)
+            self._host.flush()
+            self._to_worker.flush()
+        return True
+
+    def from_host(self, data: bytes) -> None:
+        """Pass bytes on to the worker."""
+        self._to_worker.put(data)
+        self._to_worker.flush()
+
+    def send(self, frame: Any) -> None:
+        """Queue a frame of our own, after all output gathered so far."""
+        self._send_gathered()
+        self._host.put(encode(frame))
+
+    def drain(self) -> None:
+        """Take what the worker left in its pipes, without waiting for anybody."""
+        for fd, stream in list(self._streams.items()):
+            for data in _leftovers(fd):
+                self._gather(stream, data)
+        if self._worker is not None:
+            for data in _leftovers(self._worker):
+                self._from_worker(data)
+        for capture in self._captures.values():
+            for frame in capture.finish():
+                self.send(frame)
+
+    def flush(self, seconds: float) -> None:
+        """Write all that is queued for the host.
+
+        Raises:
+            HostGoneError: The host closed the channel, or did not read in time.
+        """
+        deadline = time.monotonic() + seconds
+        self._send_gathered()
+        self._host.flush()
+        poller = select.poll()
+        poller.register(self._host.fd, select.POLLOUT)
+        while self._host.size:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._host.broken:
+                raise HostGoneError
+            poller.poll(int(left * 1000) + 1)
+            self._host.flush()
+
+    def _watch(self) -> None:
+        """Tell the poller what we are ready for; hang-ups are always reported."""
+        host_full = self._host.size > HIGH_WATER_BYTES
+        hungry = self._to_worker.size <= HIGH_WATER_BYTES
+        state = (host_full, hungry, self._host.size > 0, self._to_worker.size > 0)
+        if state == self._watched:
+            return
+        self._watched = state
+        wanted = {self._wake: select.POLLIN}
+        wanted[self._host_reader] = (_HOST_HANGUP & ~_HANGUP) | (select.POLLIN if hungry else 0)
+        if self._host.size:
+            self._add(wanted, self._host.fd, select.POLLOUT)
+        if not host_full:
+            for fd in self._streams:
+                wanted[fd] = select.POLLIN
+        if self._worker is not None:
+            if not host_full:
+                wanted[self._worker] = select.POLLIN
+            if self._to_worker.size:
+                self._add(wanted, self._worker, select.POLLOUT)
+        for fd in self._interest.keys() - wanted.keys():
+            self._poller.unregister(fd)
+        for fd, events in wanted.items():
+            if self._interest.get(fd) != events:
+                self._poller.register(fd, events)
+        self._interest = wanted
+
+    @staticmethod
+    def _add(wanted: Dict[int, int], fd: int, events: int) -> None:
+        wanted[fd] = wanted.get(fd, 0) | events
+
+    def _handle(self, fd: int, event: int, children: Children) -> None:
+        if fd == self._wake:
+            noted = read_some(fd) or b""
+            if signal.SIGTERM in noted or signal.SIGINT in noted:
+                raise Terminated
+            children.reap()
+        elif fd == self._host_reader:
+            self._hear_host(event)
+        elif fd == self._host.fd:
+            if event & _HANGUP:
+                raise HostGoneError
+        elif fd in self._streams:
+            data = read_some(fd)
+            if data:
+                self._gather(self._streams[fd], data)
+            elif data is not None:
+                # Every process that could write has ended or closed it.
+                self._forget(fd)
+                del self._streams[fd]
+        elif fd == self._worker:
+            self._hear_worker()
+
+    def _hear_host(self, event: int) -> None:
+        data = read_some(self._host_reader) if event & select.POLLIN else None
+        if data:
+            self.from_host(data)
+        elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
+            raise HostGoneError
+
+    def _hear_worker(self) -> None:
+        fd = self._worker
+        data = read_some(fd) if fd is not None else None
+        if data:
+            self._from_worker(data)
+        elif data is not None and fd is not None:
+            # The program closed its end: it can call nothing any more, which is its own affair.
+            self._forget(fd)
+            self._worker = None
+            self._to_worker.drop()
+
+    def _forget(self, fd: int) -> None:
+        self._watched = None
+        if self._interest.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+        os.close(fd)
+
+    def _from_worker(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            # What was written before a call or the end is to be seen before it.
+            if line.startswith(WORKER_FRAMES):
+                self._send_gathered()
+                self._host.put(line)
+
+    def _gather(self, stream: str, data: bytes) -> None:
+        text = self._captures[stream].feed(data)
+        if not text:
+            return
+        if self._gathered and self._gathered[-1][0] == stream:
+            text = self._gathered.pop()[1] + text
+        self._gathered.append((stream, text))
+        self._gathered_size += len(data)
+        if self._gathered_size >= TEXT_BYTES:
+            self._send_gathered()
+        elif self._flush_at is None:
+            self._flush_at = time.monotonic() + GATHER_SECONDS
+
+    def _send_gathered(self) -> None:
+        for stream, text in self._gathered:
+            self._host.put(encode(Output(stream, text)))
+        self._gathered.clear()
+        self._gathered_size = 0
+        self._flush_at = None
+
+
+def _leftovers(fd: int) -> List[bytes]:
+    found: List[bytes] = []
+    size = 0
+    while size < DRAIN_BYTES:
+        data = read_some(fd)
+        if not data:
+            break
+        found.append(data)
+        size += len(data)
+    return found

@@ -1,0 +1,118 @@
+"""An exception as text for the model: the program's own frames, bounded.
+
+Owns which frames are shown and how much of a text is kept. Chained causes, notes and exception
+groups stay; the guest's frames go wherever they stand.
+"""
+
+from __future__ import annotations
+
+import io
+import linecache
+import traceback
+from typing import AbstractSet, Any, List, Set
+
+FILENAME = "<run_python>"
+"""What the program's code goes by in tracebacks."""
+
+MAX_TEXT_CHARS = 24_000
+"""Of one traceback: its beginning says where it started, its end what went wrong."""
+
+MAX_EXCEPTIONS = 64
+"""Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
+
+_HINTS = (
+    (
+        "'return' outside function",
+        "Hint: make the value the last expression of the program instead of returning it.",
+    ),
+    (
+        "outside async function",
+        "Hint: top-level await works; inside a function it needs `async def`.",
+    ),
+    (
+        "outside of an asynchronous function",
+        "Hint: inside a function this needs `async def`.",
+    ),
+    (
+        "'yield' outside function",
+        "Hint: a program is no generator; collect the values in a list.",
+    ),
+)
+
+
+def register_source(source: str) -> None:
+    """Let tracebacks and `inspect` find the program's lines."""
+    # Lines end where Python says so: str.splitlines knows ends that are none.
+    lines = io.StringIO(source, newline=None).readlines()
+    linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
+
+
+def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
+    """Return the traceback of `error` as the program's author wants to see it."""
+    try:
+        details = traceback.TracebackException.from_exception(error)
+        _trim(details, guest_files)
+        text = _shorten("".join(details.format()).strip("\n"))
+    except BaseException as problem:
+        # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
+        text = "%s (its traceback cannot be shown: %s)" % (
+            type(error).__name__,
+            type(problem).__name__,
+        )
+    return text + _hint(error)
+
+
+def describe_syntax(error: BaseException) -> str:
+    """Return why a program does not compile: no frames, they are the compiler's."""
+    lines = traceback.format_exception_only(type(error), error)
+    return _shorten("".join(lines).strip("\n")) + _hint(error)
+
+
+def _hint(error: BaseException) -> str:
+    if not isinstance(error, SyntaxError):
+        return ""
+    message = str(error.msg)
+    for fragment, hint in _HINTS:
+        if fragment in message:
+            return "\n" + hint
+    return ""
+
+
+def _trim(details: Any, guest_files: AbstractSet[str]) -> None:
+    queue: List[Any] = [details]
+    seen: Set[int] = set()
+    while queue and len(seen) < MAX_EXCEPTIONS:
+        current = queue.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        current.stack[:] = _own_frames(current.stack, guest_files)
+        queue += [current.__cause__, current.__context__]
+        queue += getattr(current, "exceptions", None) or []
+
+
+def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
+    """Return the frames from the program's first to its last and what these called.
+
+    What leads up to the program is ours (event loop included), and so is what the program's last
+    frame reached through us.
+    """
+    own = [index for index, frame in enumerate(stack) if frame.filename == FILENAME]
+    if not own:
+        return []
+    kept: List[Any] = []
+    for index in range(own[0], len(stack)):
+        frame = stack[index]
+        if frame.filename not in guest_files:
+            kept.append(frame)
+        elif index > own[-1]:
+            break
+    return kept
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    head, tail = text[: MAX_TEXT_CHARS // 3], text[-(MAX_TEXT_CHARS - MAX_TEXT_CHARS // 3) :]
+    left_out = len(text) - len(head) - len(tail)
+    return "%s\n  [... %d characters of traceback left out ...]\n%s" % (head, left_out, tail)

@@ -1,0 +1,339 @@
+"""The frames between host and guest, and how they become bytes.
+
+Owns the frame types, their encoding as JSON lines, and a bounded incremental decoder. Does no I/O
+and keeps no clock, so that both ends and every test drive it the same way. The host imports this
+module too: it must stay free of imports beyond the standard library and run on Python 3.9.
+
+One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
+frame and a reader that meets a torn line finds its place again at the next one.
+
+Each side treats the other's frames by its own rules. To the host the guest is hostile:
+`decode_guest_frame` accepts the exact shapes below and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+
+PROTOCOL = 1
+"""Raised when a frame changes its meaning; `hello` carries it."""
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""Longest line either side accepts unless told otherwise: a 10 MB result with room to spare."""
+
+MAX_ID = 2**53
+"""Ids stay exact in every JSON implementation below this."""
+
+
+class WireError(Exception):
+    """The peer sent bytes that are no frame."""
+
+
+class FrameTooLargeError(WireError):
+    """A line went past the limit; nothing after it can be trusted."""
+
+
+# --- guest to host ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The guest is up and waits for `Run`.
+
+    `facts` is what it sees of its own isolation; a claim, shown as such.
+    """
+
+    digest: str
+    python: str
+    protocol: int = PROTOCOL
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The program asks the host for something; the host answers with a `Reply` of the same id."""
+
+    id: int
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """The program no longer waits for the `Call` of this id; the host may stop it unanswered."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """Text the program wrote. `skipped` bytes were dropped just before it."""
+
+    stream: str
+    text: str
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """The program ended by itself: "ok", "exception" or "exit".
+
+    A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
+    for a value that JSON cannot hold. `result_dropped` is the size of one that was over the limit.
+    """
+
+    outcome: str
+    exit_code: int = 0
+    error: str = ""
+    error_type: str = ""
+    has_result: bool = False
+    result: Any = None
+    result_repr: str = ""
+    result_dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The worker process is gone; the last frame of a run, sent by the supervisor."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    timed_out: bool = False
+    oom_kills: int = 0
+    cpu_ms: int = 0
+    peak_memory_bytes: int = 0
+
+
+# --- host to guest ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything one program needs.
+
+    `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
+    alias, description, inputSchema, outputSchema). `discovered` names every server there is.
+    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
+    processes where the guest has to limit itself because the engine could not.
+    """
+
+    code: str
+    argv: List[str] = field(default_factory=list)
+    servers: List[Dict[str, Any]] = field(default_factory=list)
+    discovered: List[Dict[str, Any]] = field(default_factory=list)
+    capabilities: str = ""
+    limits: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a `Call`: a value, or an error with "kind" and "message"."""
+
+    id: int
+    value: Any = None
+    error: Optional[Dict[str, Any]] = None
+
+
+GuestFrame = Union[Hello, Call, Cancel, Output, Done, Exited]
+HostFrame = Union[Run, Reply]
+
+_TYPES: Dict[str, type] = {
+    "hello": Hello,
+    "call": Call,
+    "cancel": Cancel,
+    "output": Output,
+    "done": Done,
+    "exited": Exited,
+    "run": Run,
+    "reply": Reply,
+}
+_NAMES = {cls: name for name, cls in _TYPES.items()}
+
+_GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited"))
+_HOST_TYPES = frozenset(("run", "reply"))
+
+
+def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
+    """Return `frame` as one line.
+
+    Raises:
+        ValueError: A value in it is not JSON: NaN, an infinity, a cycle, too deep.
+        TypeError: A value in it is of a type that JSON does not have.
+    """
+    document = {"type": _NAMES[type(frame)]}
+    document.update(frame.__dict__)
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        message = "the value is nested too deeply"
+        raise ValueError(message) from None
+    try:
+        return text.encode("utf-8") + b"\n"
+    except UnicodeEncodeError:
+        # Lone surrogates have no UTF-8 form, but JSON can escape them.
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+class LineDecoder:
+    """Bytes in any portions to lines, holding at most one unfinished line.
+
+    Portions are kept in a list and joined once, so a long line costs time linear in its length.
+    """
+
+    def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max = max_line_bytes
+        self._parts: List[bytes] = []
+        self._size = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a line that has not ended."""
+        return self._size
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield each line that `data` completes, without its newline; blank ones are left out.
+
+        Exhaust the iterator before feeding again.
+
+        Raises:
+            FrameTooLargeError: A line is longer than the limit.
+        """
+        start = 0
+        while True:
+            end = data.find(b"\n", start)
+            stop = len(data) if end < 0 else end
+            self._size += stop - start
+            if self._size > self._max:
+                message = f"a frame is longer than {self._max} bytes"
+                raise FrameTooLargeError(message)
+            if stop > start:
+                self._parts.append(data[start:stop])
+            if end < 0:
+                return
+            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts = []
+            self._size = 0
+            start = end + 1
+            if line:
+                yield line
+
+
+def decode_guest_frame(line: bytes) -> GuestFrame:
+    """Return the frame that a guest's line holds, every field checked.
+
+    Raises:
+        WireError: It is not exactly one of the guest's frames.
+    """
+    name, document = _parse(line, _GUEST_TYPES)
+    _check_fields(name, document, _GUEST_FIELDS[name])
+    if name in ("call", "cancel") and not 0 <= document["id"] < MAX_ID:
+        _fail(name, "id", "is out of range")
+    if name == "output" and document["stream"] not in ("stdout", "stderr"):
+        _fail("output", "stream", 'is neither "stdout" nor "stderr"')
+    if name == "done" and document["outcome"] not in ("ok", "exception", "exit"):
+        _fail("done", "outcome", "is not a known outcome")
+    frame: GuestFrame = _TYPES[name](**document)
+    return frame
+
+
+def decode_host_frame(line: bytes) -> HostFrame:
+    """Return the frame that a host's line holds.
+
+    Raises:
+        WireError: It is not one of the host's frames.
+    """
+    name, document = _parse(line, _HOST_TYPES)
+    try:
+        frame: HostFrame = _TYPES[name](**document)
+    except TypeError as error:
+        message = f"malformed {name} frame: {error}"
+        raise WireError(message) from None
+    return frame
+
+
+_INT = (int,)
+_TEXT = (str,)
+_BOOL = (bool,)
+_MAP = (dict,)
+_OPTIONAL_INT = (int, type(None))
+
+# Field name to its types and whether it must be present; None admits any JSON value.
+_Fields = Mapping[str, Tuple[Optional[Tuple[type, ...]], bool]]
+_GUEST_FIELDS: Mapping[str, _Fields] = {
+    "hello": {
+        "digest": (_TEXT, True),
+        "python": (_TEXT, True),
+        "protocol": (_INT, True),
+        "facts": (_MAP, False),
+    },
+    "call": {"id": (_INT, True), "method": (_TEXT, True), "params": (_MAP, True)},
+    "cancel": {"id": (_INT, True)},
+    "output": {"stream": (_TEXT, True), "text": (_TEXT, True), "skipped": (_INT, False)},
+    "done": {
+        "outcome": (_TEXT, True),
+        "exit_code": (_INT, True),
+        "error": (_TEXT, False),
+        "error_type": (_TEXT, False),
+        "has_result": (_BOOL, False),
+        "result": (None, False),
+        "result_repr": (_TEXT, False),
+        "result_dropped": (_INT, False),
+    },
+    "exited": {
+        "code": (_OPTIONAL_INT, False),
+        "signal": (_OPTIONAL_INT, False),
+        "timed_out": (_BOOL, False),
+        "oom_kills": (_INT, False),
+        "cpu_ms": (_INT, False),
+        "peak_memory_bytes": (_INT, False),
+    },
+}
+
+
+def _parse(line: bytes, allowed: "frozenset[str]") -> Tuple[str, Dict[str, Any]]:
+    try:
+        document = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        message = "the frame is nested too deeply"
+        raise WireError(message) from None
+    except ValueError as error:
+        # Covers bad UTF-8, bad JSON, NaN and integers beyond the interpreter's digit limit.
+        message = f"the line is not JSON: {error}"
+        raise WireError(message) from None
+    if not isinstance(document, dict):
+        message = f"the frame is a JSON {type(document).__name__}, not an object"
+        raise WireError(message)
+    name = document.pop("type", None)
+    if not isinstance(name, str) or name not in allowed:
+        message = f"unknown frame type {name!r:.80}"
+        raise WireError(message)
+    return name, document
+
+
+def _refuse_constant(token: str) -> None:
+    message = f"{token} is not JSON"
+    raise ValueError(message)
+
+
+def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:
+    for key, value in document.items():
+        if key not in fields:
+            _fail(name, key, "is not known")
+        types = fields[key][0]
+        if types is None:
+            continue
+        # bool is an int to Python, and must not pass for a number here.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            _fail(name, key, f"is a {type(value).__name__}")
+        if isinstance(value, int) and not isinstance(value, bool) and not -MAX_ID < value < MAX_ID:
+            _fail(name, key, "is out of range")
+    for key, (_, required) in fields.items():
+        if required and key not in document:
+            _fail(name, key, "is missing")
+
+
+def _fail(name: str, key: str, problem: str) -> None:
+    message = f"malformed {name} frame: {key[:80]!r} {problem}"
+    raise WireError(message)

@@ -1,0 +1,196 @@
+"""The values that the bridge's parts hand to each other.
+
+Owns shapes only: frozen, keyword-only dataclasses and the literal types of their fields. No I/O,
+no parsing, no behaviour beyond what a value can say about itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Json = Any
+"""A value that `json.dumps` accepts; checked where it enters, not by the type checker."""
+
+Transport = Literal["stdio", "http", "sse"]
+
+Status = Literal["success", "error", "timeout", "validation_error"]
+
+Reason = Literal[
+    "exception",
+    "exit",
+    "oom",
+    "crash",
+    "timeout",
+    "cancelled",
+    "validation",
+    "policy",
+    "engine",
+]
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a server's definition was found.
+
+    Attributes:
+        client: The client whose configuration it is, as shown to the user ("Claude Code").
+        scope: Which of the client's scopes ("user", "local", "project", "managed", ...).
+        path: The file, absolute.
+        key: The place in the file, dotted ("mcpServers.github").
+    """
+
+    client: str
+    scope: str
+    path: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.key})" if self.key else self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """One MCP server, ready to be connected to: variables expanded, dialect forgotten.
+
+    Attributes:
+        command, args, env, cwd: For `stdio`. `env` holds only what the entry adds.
+        url, headers: For `http` and `sse`.
+        start_timeout, call_timeout: Seconds; None leaves the bridge's default.
+    """
+
+    name: str
+    transport: Transport
+    source: Source
+    # Out of the repr: arguments, addresses and headers carry secrets as often as `env` does.
+    command: str = field(default="", repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    description: str = ""
+    start_timeout: float | None = None
+    call_timeout: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One tool of one server, as its server describes it."""
+
+    server: str
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Json] = field(default_factory=dict)
+    output_schema: Mapping[str, Json] | None = None
+    annotations: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one run may use. Every field is enforced on the host or by the kernel.
+
+    Attributes:
+        timeout: Seconds of wall time for the program.
+        memory_bytes: RAM and swap together; tmpfs contents count towards it.
+        pids: Processes and threads.
+        cpus: CPUs' worth of time; None leaves it to the engine.
+        tmp_bytes, workspace_bytes: Sizes of the two writable directories.
+        open_files: Descriptors per process.
+        output_bytes: Kept of stdout, and as much again of stderr.
+        result_bytes: Largest value of the last expression, as JSON.
+        frame_bytes: Longest line on the channel in either direction.
+        tool_calls: Calls a run may make in all.
+        concurrent_calls: Calls that may be under way at once; more wait.
+    """
+
+    timeout: float = 30.0
+    memory_bytes: int = 512 * MEBIBYTE
+    pids: int = 128
+    cpus: float | None = None
+    tmp_bytes: int = 64 * MEBIBYTE
+    workspace_bytes: int = 128 * MEBIBYTE
+    open_files: int = 1024
+    output_bytes: int = 256 * 1024
+    result_bytes: int = 1 * MEBIBYTE
+    frame_bytes: int = 64 * MEBIBYTE
+    tool_calls: int = 10_000
+    concurrent_calls: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """One validated wish to run a program.
+
+    Attributes:
+        servers: Names to load; None means those that the code refers to.
+        timeout: Seconds; None means the default.
+        argv: What the program finds in `sys.argv[1:]`.
+    """
+
+    code: str
+    servers: tuple[str, ...] | None = None
+    timeout: float | None = None
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What separated the program from the host.
+
+    Attributes:
+        backend: "podman", "docker", ...
+        oci_runtime: "runc", "crun", "runsc", ...; empty when there is none.
+        layers: What is in force, each a short name ("no-network", "read-only-root").
+        weaker: What was asked for and is not in force, each with its cause.
+    """
+
+    backend: str
+    oci_runtime: str = ""
+    layers: tuple[str, ...] = ()
+    weaker: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a run used. CPU time and peak memory are the guest's own account of itself."""
+
+    wall_ms: int = 0
+    cpu_ms: int | None = None
+    peak_memory_bytes: int | None = None
+    tool_calls: int = 0
+    tool_result_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended, with all that is to be shown of it.
+
+    Attributes:
+        reason: None exactly when `status` is "success".
+        stdout, stderr: Text as written, cut only as `truncated` says.
+        has_result: Whether the last expression had a value that JSON can hold.
+        result: That value.
+        result_repr: `repr` of a value that JSON cannot hold, cut to a bound.
+        truncated: Stream name to the number of bytes dropped.
+    """
+
+    run_id: str
+    status: Status
+    summary: str
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    has_result: bool = False
+    result: Json = None
+    result_repr: str = ""
+    error: str = ""
+    servers: tuple[str, ...] = ()
+    timeout_seconds: float = 0.0
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    isolation: Isolation | None = None
+    usage: Usage = field(default_factory=Usage)

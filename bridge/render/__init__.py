@@ -1,0 +1,1 @@
+"""A `RunResult` as text and as structured content. No I/O."""

@@ -1,0 +1,184 @@
+"""A `RunResult` as structured content.
+
+Owns the field names of the contract, what counts as empty, how a stream becomes lines, and that
+the outcome is JSON which any client can take: no lone surrogates, no NaN, no nesting that makes a
+serialiser give up. Bounds nothing in size: that was done where the output was captured.
+
+A stream is a list of lines without their newlines. A newline at the very end ends the last line
+and adds no empty one; every other blank line is there; "\\r" stays. A stream whose last line has no
+newline is named in `noFinalNewline`, so `stream_text` gives back exactly what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.model import Isolation, Json, RunResult, Usage
+
+MAX_DEPTH = 64
+"""Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
+255 levels and other clients' parsers earlier."""
+
+
+def structured(result: RunResult) -> dict[str, Any]:
+    """Return the contract's fields; those that are empty are left out."""
+    streams = {"stdout": result.stdout, "stderr": result.stderr}
+    fields: dict[str, Json] = {
+        "runId": result.run_id,
+        "status": result.status,
+        "summary": result.summary,
+        "reason": result.reason,
+        "exitCode": result.exit_code,
+        **{name: stream_lines(text) for name, text in streams.items()},
+        "noFinalNewline": [
+            name for name, text in streams.items() if text and not text.endswith("\n")
+        ],
+        "result": result.result if result.has_result else None,
+        "resultRepr": result.result_repr,
+        "error": result.error,
+        "servers": list(result.servers),
+        "timeoutSeconds": _plain_number(result.timeout_seconds) or None,
+        "truncated": dict(result.truncated),
+        "isolation": _isolation(result.isolation),
+        "usage": _usage(result.usage),
+    }
+    return {
+        name: to_json(value)
+        for name, value in fields.items()
+        # A result of None, "" or [] is a result.
+        if value not in (None, "", [], {}) or (name == "result" and result.has_result)
+    }
+
+
+def stream_lines(text: str) -> list[str]:
+    """Return the lines of `text`, parted at "\\n" and nowhere else."""
+    if not text:
+        return []
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def stream_text(lines: Sequence[str], *, final_newline: bool = True) -> str:
+    """Return the stream that `stream_lines` took apart."""
+    if not lines:
+        return ""
+    return "\n".join(lines) + ("\n" if final_newline else "")
+
+
+def valid_text(text: str) -> str:
+    """Return `text` with each lone surrogate written out as `\\udc80`; the rest is unchanged."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A surrogate pair is one character that was split; only what stays single is written out.
+        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return joined.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def to_json(value: Json, depth: int = 0) -> Json:
+    """Return `value` as JSON that every client can take, losing nothing that can be written.
+
+    Non-finite numbers become their names, other types their `repr`, and what is nested more than
+    `MAX_DEPTH` levels deep a string of compact JSON.
+    """
+    if isinstance(value, Mapping):
+        if depth >= MAX_DEPTH:
+            return _deep_text(value)
+        return {_key(key): to_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if depth >= MAX_DEPTH:
+            return _deep_text(value)
+        return [to_json(item, depth + 1) for item in value]
+    return _scalar(value)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A piece of JSON that is already written."""
+
+    text: str
+
+
+def _deep_text(value: Json) -> str:
+    """Return `value` as JSON without recursing, however deep it is."""
+    written: list[str] = []
+    stack: list[Json] = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, _Text):
+            written.append(item.text)
+        elif isinstance(item, Mapping):
+            written.append("{")
+            stack.append(_Text("}"))
+            for number, (key, own) in enumerate(reversed(list(item.items()))):
+                stack += [_Text("," if number else ""), own, _Text(f"{_dump(_key(key))}:")]
+        elif isinstance(item, (list, tuple)):
+            written.append("[")
+            stack.append(_Text("]"))
+            for number, own in enumerate(reversed(item)):
+                stack += [_Text("," if number else ""), own]
+        else:
+            written.append(_dump(_scalar(item)))
+    return "".join(written)
+
+
+def _dump(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: object) -> str:
+    if isinstance(key, str):
+        return valid_text(key)
+    scalar = _scalar(key)
+    return scalar if isinstance(scalar, str) else _dump(scalar)
+
+
+def _scalar(value: object) -> Json:
+    if isinstance(value, str):
+        return valid_text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        try:
+            str(value)
+        except ValueError:
+            # Past the interpreter's limit on decimal digits.
+            return hex(value)
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return valid_text(repr(value))
+
+
+def _plain_number(number: float) -> int | float:
+    return int(number) if math.isfinite(number) and number == int(number) else number
+
+
+def _isolation(isolation: Isolation | None) -> dict[str, Json] | None:
+    if isolation is None:
+        return None
+    fields: dict[str, Json] = {
+        "backend": isolation.backend,
+        "ociRuntime": isolation.oci_runtime,
+        "layers": list(isolation.layers),
+        "weaker": list(isolation.weaker),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _usage(usage: Usage) -> dict[str, Json]:
+    fields = {
+        "wallMs": usage.wall_ms,
+        "cpuMs": usage.cpu_ms,
+        "peakMemoryBytes": usage.peak_memory_bytes,
+        "toolCalls": usage.tool_calls,
+        "toolResultBytes": usage.tool_result_bytes,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,76 @@
+"""A `RunResult` as plain text for a model.
+
+Owns the compact form: standard output exactly as it was written, then a labelled section for each
+other thing there is to say, and nothing about what went as it should. The text is not meant to be
+parsed: a program can print whatever a label looks like. Structured content carries the same.
+"""
+
+from __future__ import annotations
+
+import json
+
+from bridge.model import Json, RunResult
+from bridge.render.structured import to_json, valid_text
+
+NOTHING = (
+    "The program finished without output. Print what you need, or end with an expression to get "
+    "its value."
+)
+
+
+def compact(result: RunResult) -> str:
+    """Return the text; of a run that succeeded and only printed, exactly what it printed."""
+    sections = _sections(result)
+    if not sections:
+        return valid_text(result.stdout) or NOTHING
+    parts = [result.stdout, *sections] if result.stdout else sections
+    return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
+
+
+def _sections(result: RunResult) -> list[str]:
+    sections = []
+    if result.stderr:
+        sections.append(f"[stderr]\n{result.stderr}")
+    if result.has_result:
+        sections.append(f"[result]\n{_value(result.result)}")
+    elif result.result_repr:
+        sections.append(f"[result, as repr: JSON cannot hold it]\n{result.result_repr}")
+    if result.error:
+        sections.append(f"[error]\n{result.error}")
+    if result.truncated:
+        cuts = "; ".join(
+            f"{count:,} bytes of {stream} were dropped"
+            for stream, count in result.truncated.items()
+        )
+        sections.append(
+            f"[truncated] {cuts}. Run again and let the program filter, count or slice before it "
+            "prints."
+        )
+    if result.isolation is not None and result.isolation.weaker:
+        sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
+    if result.status != "success":
+        sections.append(_status(result))
+    return sections
+
+
+def _status(result: RunResult) -> str:
+    label: str = result.status
+    if result.reason is not None and result.reason != result.status:
+        label = f"{result.status}: {result.reason}"
+    if result.exit_code:
+        label = f"{label}, exit code {result.exit_code}"
+    # A traceback ends with what the summary says; once is enough.
+    summary = "" if result.summary in result.error else result.summary
+    return f"[{label}] {summary}".rstrip()
+
+
+def _value(value: Json) -> str:
+    """Return a result as compact JSON; a text of several lines as it is, which reads better."""
+    plain = to_json(value)
+    if isinstance(plain, str) and "\n" in plain:
+        return plain
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _ended(part: str) -> str:
+    return part if part.endswith("\n") else f"{part}\n"

@@ -1,0 +1,88 @@
+"""A sandbox's byte stream as frames.
+
+Owns framing, the order of writes and the size caps. Knows nothing of runs or of what frames mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import anyio
+
+from bridge.guest.wire import (
+    GuestFrame,
+    HostFrame,
+    LineDecoder,
+    decode_guest_frame,
+    encode,
+)
+
+MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
+"""Longest line accepted from a guest. JSON such as `[[],[],…]` grows about twentyfold when it
+becomes Python objects, so this, not memory, is what one hostile frame can cost the host."""
+
+WRITE_BYTES = 256 * 1024
+"""Frames go out in portions, so that a large one does not double in a socket's queue."""
+
+
+class ByteStream(Protocol):
+    """The part of a sandbox that a channel needs."""
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data`."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, empty at the end."""
+        ...
+
+
+class Channel:
+    """Frames over one sandbox's stdin and stdout.
+
+    One task receives; any number may send.
+    """
+
+    def __init__(
+        self, stream: ByteStream, *, max_guest_frame_bytes: int = MAX_GUEST_FRAME_BYTES
+    ) -> None:
+        self._stream = stream
+        self._decoder = LineDecoder(max_guest_frame_bytes)
+        self._lines: Iterator[bytes] = iter(())
+        self._write_lock = anyio.Lock()
+
+    async def send(self, frame: HostFrame) -> None:
+        """Write one frame whole.
+
+        Raises:
+            ValueError: A value in the frame is not JSON.
+            ChannelClosedError: The sandbox is gone.
+        """
+        await self.send_bytes(encode(frame))
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Write bytes that no other writer's may come between."""
+        async with self._write_lock:
+            # A frame half written would garble the channel for good, but a cancelled writer's run
+            # is over: the sandbox dies with it, and nobody writes to this channel again.
+            view = memoryview(data)
+            for start in range(0, len(view), WRITE_BYTES):
+                await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
+
+    async def receive(self) -> GuestFrame | None:
+        """Return the next frame, or None when the stream has ended.
+
+        Raises:
+            WireError: The guest sent something that is no frame. Nothing after it is trusted.
+            ChannelClosedError: The engine broke the stream.
+        """
+        while True:
+            # Taken one by one, so that the lines ahead of an overlong one are still delivered.
+            line = next(self._lines, None)
+            if line is not None:
+                return decode_guest_frame(line)
+            data = await self._stream.receive()
+            if not data:
+                return None
+            self._lines = self._decoder.feed(data)

@@ -1,0 +1,190 @@
+"""A guest's calls, served concurrently.
+
+Owns ids, one task per call, the bounds on what may be under way, and the mapping of errors to
+replies. What a method does is the handler's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bridge.errors import (
+    BridgeError,
+    CallBudgetError,
+    CallDeniedError,
+    CallTimeoutError,
+    ChannelClosedError,
+    ToolCallError,
+    UpstreamError,
+)
+from bridge.guest.wire import Call, Reply, WireError, encode
+from bridge.model import Json
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_CALLS = 1024
+"""Calls accepted and not yet answered. Beyond it the guest is not read until one is: what a program
+may queue on the host is bounded, and an honest `gather` over more merely waits."""
+
+Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
+
+
+class CallFailedError(Exception):
+    """What a handler raises to answer a call with an error.
+
+    Attributes:
+        kind: "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
+        data: Passed to the program as `MCPError.data`.
+        code: A `BridgeError`'s code, when one is behind it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        server: str = "",
+        tool: str = "",
+        data: Json = None,
+        code: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.server = server
+        self.tool = tool
+        self.data = data
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchLimits:
+    """Bounds on a run's calls. `reply_bytes` is the longest reply frame."""
+
+    concurrent: int
+    reply_bytes: int
+    pending: int = field(default=MAX_PENDING_CALLS)
+
+
+class Dispatcher:
+    """Serves the calls of one run inside the run's own task group."""
+
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        send: Callable[[bytes], Awaitable[None]],
+        handler: Handler,
+        limits: DispatchLimits,
+    ) -> None:
+        self._tasks = tasks
+        self._send = send
+        self._handler = handler
+        self._limits = limits
+        self._slots = anyio.Semaphore(limits.concurrent)
+        self._room = anyio.Semaphore(limits.pending)
+        self._under_way: dict[int, anyio.CancelScope] = {}
+
+    @property
+    def under_way(self) -> int:
+        """Calls accepted and not yet answered."""
+        return len(self._under_way)
+
+    async def accept(self, call: Call) -> None:
+        """Start serving `call`; waits only while too many are under way.
+
+        Raises:
+            WireError: Its id is that of a call under way.
+        """
+        if call.id in self._under_way:
+            message = f"call id {call.id} is in use"
+            raise WireError(message)
+        scope = anyio.CancelScope()
+        self._under_way[call.id] = scope
+        await self._room.acquire()
+        self._tasks.start_soon(self._serve, call, scope)
+
+    def cancel(self, call_id: int) -> None:
+        """End the call of that id, if it is under way; it gets no reply."""
+        scope = self._under_way.get(call_id)
+        if scope is not None:
+            scope.cancel()
+
+    async def _serve(self, call: Call, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                async with self._slots:
+                    reply = await self._answer(call)
+                await self._send(reply)
+        except ChannelClosedError:
+            logger.debug("reply to call %d dropped: the sandbox is gone", call.id)
+        finally:
+            del self._under_way[call.id]
+            self._room.release()
+
+    async def _answer(self, call: Call) -> bytes:
+        try:
+            value = await self._handler(call.method, call.params)
+        except CallFailedError as error:
+            return self._encode_error(call.id, error)
+        except BridgeError as error:
+            return self._encode_error(call.id, as_failed_call(error))
+        except Exception:
+            # A named per-request boundary: a defect in one handler must not end other calls.
+            logger.exception("call %d (%s) failed inside the bridge", call.id, call.method)
+            message = "The bridge failed to serve this call; see its log."
+            return self._encode_error(call.id, CallFailedError(message, kind="internal"))
+        try:
+            line = encode(Reply(id=call.id, value=value))
+        except (ValueError, TypeError) as error:
+            message = f"The answer cannot be passed on as JSON: {error}."
+            return self._encode_error(call.id, CallFailedError(message, kind="upstream"))
+        if len(line) > self._limits.reply_bytes:
+            message = (
+                f"The answer is {len(line):,} bytes; the limit is {self._limits.reply_bytes:,}. "
+                "Ask the tool for less at a time (a page, a filter, a range)."
+            )
+            return self._encode_error(call.id, CallFailedError(message, kind="limit"))
+        return line
+
+    def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
+        document = {
+            "kind": error.kind,
+            "message": error.message,
+            "server": error.server,
+            "tool": error.tool,
+            "data": error.data,
+            "code": error.code,
+        }
+        try:
+            line = encode(Reply(id=call_id, error=document))
+        except (ValueError, TypeError):
+            line = b""
+        if not line or len(line) > self._limits.reply_bytes:
+            document = {**document, "data": None, "message": error.message[:1000]}
+            line = encode(Reply(id=call_id, error=document))
+        return line
+
+
+_KINDS = {
+    CallTimeoutError.code: "timeout",
+    CallDeniedError.code: "policy",
+    CallBudgetError.code: "limit",
+}
+
+
+def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
+    """Return what the program is told of one of the bridge's own errors."""
+    kind = "upstream" if isinstance(error, UpstreamError) else "usage"
+    return CallFailedError(
+        str(error),
+        kind=_KINDS.get(error.code, kind),
+        server=error.server if isinstance(error, UpstreamError) else server,
+        tool=tool,
+        data=error.data if isinstance(error, ToolCallError) else None,
+        code=error.code,
+    )

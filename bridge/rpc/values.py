@@ -1,0 +1,103 @@
+"""What a program gets for a tool's result.
+
+Owns the mapping from an MCP `CallToolResult` to the value that user code works with: structured
+content if there is any, else the text parsed when it is a JSON object or array, else the text;
+binary content as a blob. Pure. The guest turns these shapes into objects:
+
+    {"json": value}                                    plain data
+    {"blob": {"mimeType", "data", "uri", "name"}}      base64 content
+    {"blocks": [shape, ...]}                           several content blocks
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from bridge.model import Json
+
+MAX_ERROR_TEXT = 16_000
+"""Characters kept of a tool's own error message: enough for a stack trace, not for a page dump."""
+
+
+def tool_error(result: Mapping[str, Json]) -> str | None:
+    """Return the tool's error message, or None when the result is no error."""
+    if result.get("isError") is not True:
+        return None
+    texts = [
+        block["text"]
+        for block in _blocks(result)
+        if block.get("type") == "text" and isinstance(block.get("text"), str)
+    ]
+    message = "\n".join(texts).strip()
+    if not message and result.get("structuredContent") is not None:
+        message = json.dumps(result["structuredContent"], ensure_ascii=False)
+    if not message:
+        message = "The tool reported an error without saying which."
+    if len(message) > MAX_ERROR_TEXT:
+        message = f"{message[:MAX_ERROR_TEXT]} … ({len(message) - MAX_ERROR_TEXT} more characters)"
+    return message
+
+
+def wire_value(result: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the shape that stands for a successful result."""
+    structured = result.get("structuredContent")
+    if structured is not None:
+        return {"json": structured}
+    shapes = [_block(block) for block in _blocks(result)]
+    if not shapes:
+        return {"json": None}
+    if len(shapes) == 1:
+        return shapes[0]
+    return {"blocks": shapes}
+
+
+def _blocks(result: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
+    content = result.get("content")
+    if not isinstance(content, list):
+        return []
+    return [block for block in content if isinstance(block, dict)]
+
+
+def _block(block: Mapping[str, Json]) -> dict[str, Json]:
+    kind = block.get("type")
+    if kind == "text":
+        return {"json": _parsed(block.get("text"))}
+    if kind in ("image", "audio"):
+        return _blob(block, block.get("data"))
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        resource = block["resource"]
+        if isinstance(resource.get("text"), str):
+            return {"json": _parsed(resource["text"])}
+        return _blob(resource, resource.get("blob"))
+    # Resource links, and whatever later protocol versions add, are data as they stand.
+    return {"json": dict(block)}
+
+
+def _blob(holder: Mapping[str, Json], data: Json) -> dict[str, Json]:
+    blob: dict[str, Json] = {
+        "mimeType": holder.get("mimeType") or "application/octet-stream",
+        "data": data if isinstance(data, str) else "",
+    }
+    for key in ("uri", "name"):
+        if isinstance(holder.get(key), str):
+            blob[key] = holder[key]
+    return {"blob": blob}
+
+
+def _parsed(text: Json) -> Json:
+    """Return the object or array that `text` is, else `text`.
+
+    A bare number or string stays text: "007" and "true" are more often words than data.
+    """
+    if not isinstance(text, str) or text.lstrip()[:1] not in ("{", "["):
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(token: str) -> None:
+    # NaN and infinities are Python's dialect; passing them on would break the frame.
+    raise ValueError(token)

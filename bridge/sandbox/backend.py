@@ -1,0 +1,144 @@
+"""The seam between the engine and whatever runs code.
+
+Owns the Protocols and the values that cross them. A backend starts one process in isolation and
+offers its stdin and stdout as a byte stream; it knows nothing of frames, tools or Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bridge.model import Isolation, Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """What to start.
+
+    Attributes:
+        run_id: Unique; becomes part of the sandbox's name.
+        argv: The command, its first word looked up inside the sandbox ("python3").
+        env: The whole environment of the process; nothing is inherited.
+        limits: What the process may use.
+    """
+
+    run_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitReport:
+    """How a sandbox's first process ended, as its engine tells it.
+
+    Attributes:
+        exit_code: None when killed by a signal or unknown.
+        signal: The signal that ended it, if one did.
+        oom_killed: Whether the kernel killed anything in the sandbox for memory; None if unknown.
+        detail: The engine's own words, for errors.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_killed: bool | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Whether a backend works here, found out by running something in it.
+
+    Attributes:
+        ok: It started a process, spoke with it and removed it.
+        summary: One line for a person ("podman 4.3.1, rootless, runc").
+        error_code: Code of the `BridgeError` that stopped it; empty when ok.
+        remedy: What to do when not ok.
+        isolation: What was in force, when ok.
+        details: Further facts for `doctor`, name to text.
+    """
+
+    backend: str
+    ok: bool
+    summary: str
+    error_code: str = ""
+    remedy: str = ""
+    isolation: Isolation | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class Sandbox(Protocol):
+    """One running isolated process."""
+
+    @property
+    def id(self) -> str:
+        """What the engine calls it, for logs."""
+        ...
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the backend put in force."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data` to the process's stdin, waiting while it does not read.
+
+        Raises:
+            ChannelClosedError: The process or the engine is gone.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next bytes of the process's stdout; empty at its end.
+
+        Raises:
+            ChannelClosedError: The engine broke the stream.
+        """
+        ...
+
+    def diagnostics(self) -> str:
+        """Return the last part of the process's own stderr, bounded."""
+        ...
+
+    async def kill(self) -> None:
+        """End every process in the sandbox now. Harmless when it has ended."""
+        ...
+
+    async def wait(self) -> ExitReport:
+        """Wait until the process has ended and say how.
+
+        The wait is not bounded here; callers kill first or set a deadline.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """Something that can run a process in isolation. Enter it before use."""
+
+    @property
+    def name(self) -> str:
+        """ "podman", "docker", ..."""
+        ...
+
+    async def probe(self) -> Probe:
+        """Try to run something and report; never raises for what it finds."""
+        ...
+
+    def launch(self, spec: LaunchSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """Start a sandbox; leaving the context destroys it and all it holds, always.
+
+        Raises:
+            SandboxError: On entering, when it cannot be started.
+        """
+        ...
+
+    async def reap(self) -> int:
+        """Remove what dead bridges left behind; return how many sandboxes that were."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the backend holds open. Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""Sandboxes in containers, through the Docker Engine API of docker and podman."""

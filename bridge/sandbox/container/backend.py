@@ -1,0 +1,329 @@
+"""docker and podman as places to run code.
+
+Owns launching, probing and the reaping of what dead bridges left. The connection to the engine is
+`connection`'s, a single container's life `sandbox`'s, what it is created with `hardening`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+
+from bridge.errors import (
+    BridgeError,
+    CgroupError,
+    EngineDownError,
+    ImageMissingError,
+    LaunchError,
+    OciRuntimeError,
+)
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.container import faults, hardening
+from bridge.sandbox.container.api import EngineApi
+from bridge.sandbox.container.connection import (
+    NAMED_RUNTIME_REMEDY,
+    Connection,
+    Connector,
+    EnsureMachine,
+)
+from bridge.sandbox.container.engines import Surroundings
+from bridge.sandbox.container.facts import runtime_name
+from bridge.sandbox.container.image_engine import SdkImages
+from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
+from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
+from bridge.sandbox.container.service import reap_services
+from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 60.0
+"""For a container to start and answer: under a second, more on a first start that copies layers."""
+
+MAX_ATTEMPTS = 5
+"""Starts tried for one launch: each OCI runtime once, and once more after an engine's restart."""
+
+MAX_UNREMOVED = 1000
+"""Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
+
+_PROBE_PROGRAM = "import sys; sys.stdout.write('heard ' + sys.stdin.readline())"
+_PROBE_SENT, _PROBE_EXPECTED = b"probe\n", b"heard probe\n"
+
+
+class ContainerBackend:
+    """Runs sandboxes as containers of one engine. Enter it before use; it connects when needed.
+
+    Args:
+        engine: "podman", "docker" or the path of either's executable.
+        image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
+        runtime_dir: A directory of this user's alone, for sockets, logs and what worked.
+        environ: The bridge's environment: tells where engines are and configures podman.
+        user: "uid:gid" inside containers.
+        oci_runtime: What containers must be started with; None leaves it open.
+        machine: Makes podman's virtual machine answer, on systems where it needs one.
+        run: Runs command lines; a process of this machine unless a test says otherwise.
+        limits: What the probe runs under.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        *,
+        image: str,
+        runtime_dir: Path,
+        environ: Mapping[str, str],
+        user: str = "65534:65534",
+        oci_runtime: str | None = None,
+        machine: EnsureMachine | None = None,
+        run: CommandRunner | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._connector = Connector(
+            engine,
+            runtime_dir=runtime_dir,
+            around=Surroundings(environ=environ, uid=os.getuid()),
+            oci_runtime=oci_runtime,
+            ensure_machine=machine,
+            run=run or SystemRunner(env=environ),
+        )
+        self._image = image
+        self._runtime_dir = runtime_dir
+        self._user = user
+        self._limits = limits or Limits()
+        self._owner: Owner | None = None
+        self._unremoved: set[str] = set()
+
+    def __repr__(self) -> str:
+        connection = self._connector.connection
+        where = connection.endpoint.url if connection else "not connected"
+        return f"<ContainerBackend {self.name} {where} unremoved={len(self._unremoved)}>"
+
+    @property
+    def name(self) -> str:
+        """ "podman" or "docker"."""
+        return self._connector.name
+
+    async def __aenter__(self) -> ContainerBackend:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close connections, end a service of ours, let go of the machine. Idempotent."""
+        with anyio.CancelScope(shield=True):
+            connection = self._connector.connection
+            if connection is not None and self._unremoved:
+                await self._remove_leftovers(connection.api)
+            await self._connector.aclose()
+
+    async def images(self) -> SdkImages:
+        """Return the engine's images, over this backend's connection.
+
+        Raises:
+            SandboxError: There is no engine, or none that answers.
+        """
+        connection = await self._connector.connected()
+        return SdkImages(connection.api.client, connection.facts.kind)
+
+    def use_image(self, image: str) -> None:
+        """Start what is launched from now on from another image."""
+        self._image = image
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a container; see `Backend.launch`."""
+        async with AsyncExitStack() as stack:
+            yield await self._enter(stack, spec)
+
+    async def probe(self) -> Probe:
+        """Run something in a container; see `Backend.probe`."""
+        spec = LaunchSpec(
+            run_id="probe",
+            argv=("python3", "-I", "-S", "-c", _PROBE_PROGRAM),
+            env={},
+            limits=self._limits,
+        )
+        try:
+            with anyio.fail_after(PROBE_SECONDS):
+                async with self.launch(spec) as sandbox:
+                    await _exchange(sandbox)
+                    return self._success(sandbox)
+        except BridgeError as error:
+            return self._failure(error)
+        except TimeoutError:
+            message = f"{self.name} did not start a container within {PROBE_SECONDS:g} s."
+            return self._failure(EngineDownError(message, remedy=faults.down_remedy("docker")))
+        except Exception as error:
+            logger.exception("probing %s failed in a way nobody foresaw", self.name)
+            return self._failure(LaunchError(f"Probing {self.name} failed: {error!r}."))
+
+    async def reap(self) -> int:
+        """Remove what dead bridges left; see `Backend.reap`."""
+        await reap_services(self._runtime_dir)
+        connection = await self._connector.connected()
+        await self._remove_leftovers(connection.api)
+        judge = await self._ownership()
+        reaped = 0
+        for container, labels in await connection.api.labelled(OWNER_LABEL):
+            owner = Owner.from_labels(labels)
+            if owner is None or owner == judge:
+                continue
+            if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
+                continue
+            logger.warning("removing container %s of a bridge that died", container[:12])
+            reaped += await remove_surely(connection.api, container)
+        return reaped
+
+    async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
+        """Start a container, with other means where the first do not work."""
+        for _ in range(MAX_ATTEMPTS - 1):
+            connection = await self._connector.connected()
+            try:
+                return await stack.enter_async_context(self._launch_on(connection, spec))
+            except (OciRuntimeError, CgroupError) as error:
+                if connection.proven or not await self._connector.replace_runtime(connection):
+                    raise
+                logger.info("trying again after: %s", error.message)
+            except EngineDownError:
+                # A connection that worked before has died: the engine may have been restarted.
+                if not connection.proven:
+                    raise
+                await self._connector.retire(connection)
+        return await stack.enter_async_context(
+            self._launch_on(await self._connector.connected(), spec)
+        )
+
+    @asynccontextmanager
+    async def _launch_on(
+        self, connection: Connection, spec: LaunchSpec
+    ) -> AsyncIterator[ContainerSandbox]:
+        if not self._image:
+            message = "No runtime image was chosen."
+            raise ImageMissingError(message)
+        async with AsyncExitStack() as stack:
+            if self._connector.machine is not None:
+                await stack.enter_async_context(self._connector.machine.using())
+            await self._remove_leftovers(connection.api)
+            facts = connection.facts
+            local = connection.endpoint.socket_path is not None and self._connector.machine is None
+            placement = hardening.Placement(
+                image=self._image,
+                user=self._user,
+                oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
+                labels=(await self._ownership()).labels(),
+                max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
+                max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
+            )
+            sandbox = await stack.enter_async_context(
+                run_container(
+                    connection.api,
+                    hardening.container_name(spec.run_id, secrets.token_hex(4)),
+                    hardening.container_config(spec, facts, placement),
+                    isolation=hardening.isolation(
+                        spec, facts, user=self._user, oci_runtime=connection.oci_runtime
+                    ),
+                    # podman's monitor misses the event when the first process itself is killed.
+                    knows_oom=facts.limits_memory and facts.kind == "docker",
+                    not_removed=self._keep_unremoved,
+                )
+            )
+            await self._verify_runtime(connection, sandbox)
+            yield sandbox
+
+    async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
+        """See that the engine used the OCI runtime it was told to; once, or always if demanded."""
+        choice = self._connector.choice(connection.facts.kind)
+        if connection.proven and choice.named is None:
+            return
+        real = await connection.api.oci_runtime_of(sandbox.id)
+        if choice.named is not None and real != runtime_name(choice.named):
+            message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {choice.named}."
+            raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
+        if not connection.proven:
+            connection.proven = True
+            await anyio.to_thread.run_sync(choice.worked, real)
+
+    async def _ownership(self) -> Owner:
+        if self._owner is None:
+            self._owner = await anyio.to_thread.run_sync(current_owner)
+        return self._owner
+
+    def _keep_unremoved(self, name: str) -> None:
+        if len(self._unremoved) < MAX_UNREMOVED:
+            self._unremoved.add(name)
+
+    async def _remove_leftovers(self, api: EngineApi) -> None:
+        """Try again to remove what an engine would not remove before."""
+        for name in sorted(self._unremoved):
+            self._unremoved.discard(name)
+            if not await remove_surely(api, name):
+                self._keep_unremoved(name)
+                break  # it still does not work; the next launch tries again
+
+    def _success(self, sandbox: Sandbox) -> Probe:
+        connection = self._connector.connection
+        assert connection is not None  # a sandbox runs on it
+        facts = connection.facts
+        mode = "rootless" if facts.rootless else "rootful"
+        runtime = sandbox.isolation.oci_runtime
+        return Probe(
+            backend=self.name,
+            ok=True,
+            summary=f"{facts.kind} {facts.version}, {mode}, {runtime}",
+            isolation=sandbox.isolation,
+            details={
+                "socket": connection.endpoint.url,
+                "found at": connection.endpoint.origin,
+                "version": facts.version,
+                "mode": mode,
+                "OCI runtime": runtime,
+                "cgroups": f"v{facts.cgroup_version}",
+                "image": self._image,
+            },
+        )
+
+    def _failure(self, error: BridgeError) -> Probe:
+        return Probe(
+            backend=self.name,
+            ok=False,
+            summary=error.message,
+            error_code=error.code,
+            remedy=error.remedy,
+        )
+
+
+async def _exchange(sandbox: Sandbox) -> None:
+    """Say something to the probe's program and hear it back."""
+    await sandbox.send(_PROBE_SENT)
+    heard = b""
+    while len(heard) < len(_PROBE_EXPECTED):
+        data = await sandbox.receive()
+        if not data:
+            break
+        heard += data
+    if heard != _PROBE_EXPECTED:
+        report = await sandbox.wait()
+        said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
+        message = f"The probe's program did not answer: {faults.shorten(said)}."
+        raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
+
+
+def _hard_limit(which: int) -> int | None:
+    hard = resource.getrlimit(which)[1]
+    return None if hard == resource.RLIM_INFINITY else hard

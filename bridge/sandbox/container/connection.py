@@ -1,0 +1,248 @@
+"""Being connected to an engine: finding it, or starting it, and choosing its OCI runtime.
+
+Owns the one connection in use, the podman service started for it and the lease on podman's machine.
+What is launched over the connection is `backend`'s part; the choice among OCI runtimes is
+`runtimes`', which learns here what did not work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from bridge.errors import EngineDownError, OciRuntimeError
+from bridge.sandbox.container import engines, faults
+from bridge.sandbox.container.api import EngineApi, connect
+from bridge.sandbox.container.engines import Endpoint, Surroundings
+from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
+from bridge.sandbox.container.machine import MachineLease
+from bridge.sandbox.container.machine_command import CommandRunner
+from bridge.sandbox.container.runtimes import RuntimeChoice, RuntimeMemory
+from bridge.sandbox.container.service import PodmanService
+from bridge.sandbox.reaper import current_owner
+
+NAMED_RUNTIME_REMEDY = (
+    "An OCI runtime that was named is never replaced. Start the engine with it, or unset"
+    " MCP_BRIDGE_OCI_RUNTIME."
+)
+
+EnsureMachine = Callable[[], Awaitable[MachineLease | None]]
+
+
+@dataclass(kw_only=True)
+class Connection:
+    """An engine that answers, and how it is used.
+
+    Attributes:
+        oci_runtime: What containers are started with on it.
+        service: The podman service behind it, if the bridge started one.
+        proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
+    """
+
+    api: EngineApi
+    facts: EngineFacts
+    endpoint: Endpoint
+    oci_runtime: str
+    service: PodmanService | None = None
+    proven: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """False when it is known to be dead."""
+        return self.service is None or self.service.running
+
+    async def aclose(self) -> None:
+        """Close it and end the service behind it."""
+        self.api.close()
+        if self.service is not None:
+            await self.service.aclose()
+
+
+class Connector:
+    """Keeps one connection to an engine, made when first wanted.
+
+    Connections that are given up stay open until `aclose`: a sandbox may still be using them.
+
+    Attributes:
+        machine: The lease on podman's virtual machine, if one is involved.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        *,
+        runtime_dir: Path,
+        around: Surroundings,
+        oci_runtime: str | None,
+        ensure_machine: EnsureMachine | None,
+        run: CommandRunner,
+    ) -> None:
+        self.machine: MachineLease | None = None
+        self._engine = engine
+        self._runtime_dir = runtime_dir
+        self._around = around
+        self._named_runtime = oci_runtime or None
+        self._ensure_machine = ensure_machine
+        self._run = run
+        self._kind: EngineKind | None = None
+        self._choice: RuntimeChoice | None = None
+        self._connecting = anyio.Lock()
+        self._connection: Connection | None = None
+        self._retired: list[Connection] = []
+
+    @property
+    def name(self) -> str:
+        """The engine's name, as far as it is known yet."""
+        return self._kind or Path(self._engine).name
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection in use, if there is one."""
+        return self._connection
+
+    async def connected(self) -> Connection:
+        """Return the connection, making it if there is none that lives.
+
+        Raises:
+            SandboxError: There is no engine, or none that answers.
+        """
+        async with self._connecting:
+            if self._connection is not None and not self._connection.alive:
+                self._give_up()
+            if self._connection is None:
+                self._connection = await self._open()
+            return self._connection
+
+    async def replace_runtime(self, broken: Connection) -> bool:
+        """Turn to another OCI runtime; True when what failed is worth trying again."""
+        async with self._connecting:
+            if self._connection is not broken:
+                return True  # somebody else has done it already
+            if broken.facts.kind == "podman" and broken.endpoint.explicit:
+                return False
+            offered = broken.facts.oci_runtimes if broken.facts.kind == "docker" else None
+            if not self.choice(broken.facts.kind).replace(broken.oci_runtime, offered):
+                return False
+            self._give_up()
+            return True
+
+    async def retire(self, dead: Connection) -> None:
+        """Note that the engine behind a connection has gone, so that it is looked for anew."""
+        async with self._connecting:
+            if self._connection is dead:
+                self._give_up()
+            if self.machine is not None:
+                self.machine.lost()
+
+    def choice(self, kind: EngineKind) -> RuntimeChoice:
+        """Return the choice of the OCI runtime, made once."""
+        if self._choice is None:
+            configuration = self._around.environ.get("CONTAINERS_CONF", "")
+            key = f"{kind} {current_owner().boot} {configuration}"
+            memory = RuntimeMemory(self._runtime_dir, key)
+            self._choice = RuntimeChoice(self._named_runtime, memory)
+        return self._choice
+
+    async def aclose(self) -> None:
+        """Close every connection and let go of the machine. Idempotent."""
+        with anyio.CancelScope(shield=True):
+            if self._connection is not None:
+                self._give_up()
+            while self._retired:
+                await self._retired.pop().aclose()
+            machine, self.machine = self.machine, None
+            if machine is not None:
+                await machine.aclose()
+
+    def _give_up(self) -> None:
+        if self._connection is not None:
+            self._retired.append(self._connection)
+            self._connection = None
+
+    async def _open(self) -> Connection:
+        if self._kind is None:
+            self._kind = await self._find_kind()
+        kind = self._kind
+        choice = self.choice(kind)
+        endpoint = await self._find_endpoint(kind)
+        if endpoint is not None:
+            connection = await self._connect(endpoint, choice)
+            if self._suits(connection, choice):
+                return connection
+            await connection.aclose()
+            if endpoint.explicit:
+                has = connection.facts.oci_runtime
+                message = f"podman at {endpoint.url} starts {has}, not {choice.current}."
+                raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
+        return await self._own_service(choice)
+
+    async def _connect(
+        self, endpoint: Endpoint, choice: RuntimeChoice, service: PodmanService | None = None
+    ) -> Connection:
+        api = await connect(endpoint, asked=self._kind or "docker")
+        try:
+            facts = await api.facts()
+        except BaseException:
+            api.close()
+            raise
+        wanted = choice.current if facts.kind == "docker" and choice.current else facts.oci_runtime
+        return Connection(
+            api=api, facts=facts, endpoint=endpoint, oci_runtime=wanted, service=service
+        )
+
+    @staticmethod
+    def _suits(connection: Connection, choice: RuntimeChoice) -> bool:
+        """Tell whether an engine that was listening starts what was chosen.
+
+        podman starts what its service was started with, whatever a container asks for.
+        """
+        if connection.facts.kind == "docker" or choice.current is None:
+            return True
+        return runtime_name(choice.current) == connection.facts.oci_runtime
+
+    async def _own_service(self, choice: RuntimeChoice) -> Connection:
+        kind: EngineKind = "podman"
+        podman = self._around.which(self._engine)
+        if podman is None:
+            raise faults.not_found(kind)
+        while True:
+            service = PodmanService(
+                podman=podman,
+                runtime_dir=self._runtime_dir,
+                environ=self._around.environ,
+                oci_runtime=choice.current,
+            )
+            try:
+                endpoint = await service.start()
+                return await self._connect(endpoint, choice, service)
+            except OciRuntimeError:
+                await service.aclose()
+                if not choice.replace(choice.current or ""):
+                    raise
+            except BaseException:
+                await service.aclose()
+                raise
+
+    async def _find_kind(self) -> EngineKind:
+        if self._engine == "docker":
+            return "docker"
+        if self._engine == "podman":
+            return "podman"
+        return await engines.kind_of(self._engine, self._run)
+
+    async def _find_endpoint(self, kind: EngineKind) -> Endpoint | None:
+        if kind == "podman" and self._ensure_machine is not None and self.machine is None:
+            self.machine = await self._ensure_machine()
+        if self.machine is not None:
+            return await engines.machine_endpoint(self._engine, self.machine.machine, self._run)
+        endpoints = engines.candidates(kind, self._around)
+        found = await engines.first_listening(endpoints, engine=kind)
+        if found is None and kind == "docker":
+            if self._around.which("docker") is None and self._around.which("dockerd") is None:
+                raise faults.not_found(kind)
+            message = "docker is installed, but its daemon is not running."
+            raise EngineDownError(message, remedy=faults.down_remedy("docker"))
+        return found

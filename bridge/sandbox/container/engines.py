@@ -1,0 +1,285 @@
+"""Where an engine listens.
+
+Owns the list of places to look, in order, and the finding of the first that answers. Decides from
+the values it is given (an environment mapping, a platform, a user id); starts nothing and speaks no
+API. Starting a podman service of our own is `service`'s part, podman's virtual machine `machine`'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.machine_command import CommandRunner
+
+CONNECT_SECONDS = 5.0
+"""For a local socket to accept, or a remote one; an engine that is slower is not usable."""
+
+ASK_SECONDS = 20.0
+"""For `podman machine inspect` and `--version`: tenths of a second, seconds on a loaded machine."""
+
+PLAIN_TCP_PORT = 2375
+"""The port an engine's plain TCP socket has when DOCKER_HOST names none."""
+
+_SCHEMES = ("unix", "tcp", "http", "https")
+
+_UNREACHABLE = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK})
+"""There is no socket, or nobody listens on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One place where an engine may listen.
+
+    Attributes:
+        url: As the docker SDK takes it ("unix:///run/podman/podman.sock").
+        origin: How we came to look there, for messages ("DOCKER_HOST").
+        explicit: Whether the user named it; then no other place is tried.
+        certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
+        verify: Whether the engine's certificate is checked.
+    """
+
+    url: str
+    origin: str
+    explicit: bool = False
+    certificates: Path | None = None
+    verify: bool = True
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The socket's path; None when the endpoint is not a local socket."""
+        scheme, _, rest = self.url.partition("://")
+        return Path("/" + rest.lstrip("/")) if scheme == "unix" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What finding an engine depends on.
+
+    Attributes:
+        environ: The bridge's environment.
+        platform: As `sys.platform` spells it.
+        uid: The bridge's user.
+    """
+
+    environ: Mapping[str, str]
+    uid: int
+    platform: str = sys.platform
+
+    @property
+    def home(self) -> Path:
+        """The user's home, as the environment tells it."""
+        return Path(self.environ.get("HOME") or "/")
+
+    @property
+    def runtime_dir(self) -> Path | None:
+        """`XDG_RUNTIME_DIR`, if set."""
+        text = self.environ.get("XDG_RUNTIME_DIR")
+        return Path(text) if text else None
+
+    def which(self, command: str) -> str | None:
+        """Look a command up on the environment's PATH, or take a path as it is."""
+        return shutil.which(command, path=self.environ.get("PATH"))
+
+
+def candidates(kind: EngineKind, around: Surroundings) -> tuple[Endpoint, ...]:
+    """List where `kind` may listen, the likeliest first.
+
+    Raises:
+        SandboxError: The environment names a place that cannot be used.
+    """
+    return _docker_candidates(around) if kind == "docker" else _podman_candidates(around)
+
+
+def _docker_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
+    environ = around.environ
+    if environ.get("DOCKER_HOST"):
+        return (_explicit(environ["DOCKER_HOST"], "DOCKER_HOST", "docker", around),)
+    context = _context_host(around)
+    if context is not None:
+        return (_explicit(context, "the docker context", "docker", around),)
+    paths = [Path("/var/run/docker.sock")]
+    if around.runtime_dir is not None:
+        paths.append(around.runtime_dir / "docker.sock")
+    home = around.home
+    paths.append(home / ".docker/run/docker.sock")
+    paths.append(home / ".docker/desktop/docker.sock")
+    paths.append(home / ".colima/default/docker.sock")
+    paths.append(home / ".orbstack/run/docker.sock")
+    return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in paths)
+
+
+def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
+    environ = around.environ
+    if environ.get("CONTAINER_HOST"):
+        return (_explicit(environ["CONTAINER_HOST"], "CONTAINER_HOST", "podman", around),)
+    if configured_apart(environ):
+        return ()
+    paths = []
+    if around.runtime_dir is not None:
+        paths.append(around.runtime_dir / "podman/podman.sock")
+    if around.uid == 0:
+        paths.append(Path("/run/podman/podman.sock"))
+    else:
+        paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
+    unique = dict.fromkeys(paths)
+    return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
+
+
+def configured_apart(environ: Mapping[str, str]) -> bool:
+    """Tell whether podman is configured by the environment.
+
+    Such a configuration (other storage, another OCI runtime) reaches only a service that we start;
+    one that is listening already was started with its own.
+    """
+    return any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"))
+
+
+def _explicit(url: str, origin: str, engine: str, around: Surroundings) -> Endpoint:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES or not rest:
+        what = (
+            "Connections over ssh are not supported; forward the socket"
+            " (`ssh -L /tmp/engine.sock:/var/run/docker.sock HOST`) and name it instead."
+            if scheme == "ssh"
+            else "Use unix:///path/to/socket or tcp://host:port."
+        )
+        message = f"{origin} is {url!r}, which {engine} cannot be reached by."
+        raise EngineDownError(message, remedy=what)
+    environ = around.environ
+    verify = bool(environ.get("DOCKER_TLS_VERIFY"))
+    certificates = environ.get("DOCKER_CERT_PATH")
+    if engine != "docker" or scheme == "unix" or not (verify or certificates or scheme == "https"):
+        return Endpoint(url=url, origin=origin, explicit=True)
+    return Endpoint(
+        url=url,
+        origin=origin,
+        explicit=True,
+        certificates=Path(certificates) if certificates else around.home / ".docker",
+        verify=verify,
+    )
+
+
+def _context_host(around: Surroundings) -> str | None:
+    """Return the host of the docker context in use; None for the default one or none at all."""
+    config = Path(around.environ.get("DOCKER_CONFIG") or around.home / ".docker")
+    name = around.environ.get("DOCKER_CONTEXT") or _read(config / "config.json").get(
+        "currentContext"
+    )
+    if not isinstance(name, str) or name in ("", "default"):
+        return None
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = _read(config / "contexts" / "meta" / digest / "meta.json")
+    endpoints = meta.get("Endpoints")
+    docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
+    host = docker.get("Host") if isinstance(docker, dict) else None
+    return host if isinstance(host, str) and host else None
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) -> Endpoint | None:
+    """Return the first endpoint that accepts a connection; None if nobody listens anywhere.
+
+    Raises:
+        SandboxError: A socket is there and refuses this user, or the one the user named is dead.
+    """
+    refused: SandboxError | None = None
+    for endpoint in endpoints:
+        try:
+            await _knock(endpoint)
+        except PermissionError:
+            # Another socket further down the list may let this user in: rootless beside rootful.
+            refused = refused or EnginePermissionError(
+                f"{engine}'s socket {endpoint.url} refuses this user.",
+                remedy=faults.permission_remedy(engine),
+            )
+        except OSError as error:
+            if endpoint.explicit:
+                message = f"Nothing answers at {endpoint.url} ({endpoint.origin}): {error}."
+                raise EngineDownError(message, remedy=faults.down_remedy(engine)) from error
+            if error.errno not in _UNREACHABLE:
+                raise
+        else:
+            return endpoint
+    if refused is not None:
+        raise refused
+    return None
+
+
+async def _knock(endpoint: Endpoint) -> None:
+    path = endpoint.socket_path
+    try:
+        with anyio.fail_after(CONNECT_SECONDS):
+            if path is None:
+                host, _, port = endpoint.url.partition("://")[2].partition("/")[0].rpartition(":")
+                tcp = await anyio.connect_tcp(host.strip("[]"), int(port or PLAIN_TCP_PORT))
+                await tcp.aclose()
+                return
+            if not stat.S_ISSOCK(path.stat().st_mode):
+                raise OSError(errno.ENOTSOCK, "not a socket", str(path))
+            unix = await anyio.connect_unix(path)
+            await unix.aclose()
+    except TimeoutError as error:
+        raise OSError(errno.ETIMEDOUT, f"no answer within {CONNECT_SECONDS:g} s") from error
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+
+
+async def kind_of(command: str, run: CommandRunner) -> EngineKind:
+    """Tell which engine an executable is, by asking it.
+
+    Raises:
+        SandboxError: It cannot be run, or is neither.
+    """
+    result = await run([command, "--version"], timeout=ASK_SECONDS)
+    said = result.stdout.lower()
+    if result.missing:
+        raise faults.not_found(command)
+    if "podman" in said:
+        return "podman"
+    if "docker" in said:
+        return "docker"
+    heard = faults.shorten(said or result.stderr)
+    message = f"{command} says it is neither podman nor docker: {heard}."
+    raise EngineDownError(
+        message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
+    )
+
+
+async def machine_endpoint(podman: str, machine: str, run: CommandRunner) -> Endpoint:
+    """Ask podman where its virtual machine's socket is forwarded to.
+
+    Raises:
+        SandboxError: It does not say.
+    """
+    template = "{{.ConnectionInfo.PodmanSocket.Path}}"
+    result = await run(
+        [podman, "machine", "inspect", "--format", template, machine], timeout=ASK_SECONDS
+    )
+    path = result.stdout.strip()
+    if not result.ok or not path.startswith("/"):
+        raise faults.from_text(
+            result.stderr or path or "no path printed",
+            doing="say where its machine's socket is",
+            engine="podman",
+        )
+    return Endpoint(url=f"unix://{path}", origin=f"podman machine {machine}", explicit=True)

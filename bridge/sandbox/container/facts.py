@@ -1,0 +1,123 @@
+"""What an engine is and what it can enforce, read from its answers.
+
+Owns `EngineFacts` and how it is made from the JSON of `/info`. Pure. Engines'
+claims are taken as upper bounds: what they say they cannot do is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from bridge.model import Json
+
+EngineKind = Literal["docker", "podman"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """One engine, as reached through one socket.
+
+    Attributes:
+        kind: What answers, whatever name it was asked for by.
+        rootless: Whether it runs as an ordinary user, in a user namespace.
+        oci_runtime: What it starts containers with when not told otherwise.
+        oci_runtimes: What it can be told per container, by name.
+        cgroup_version: "1", "2" or empty.
+        cpus: How many the engine has; 0 if it does not say.
+        limits_memory, limits_pids, limits_cpu: Whether a limit asked for will be applied.
+        obeys_ulimits: Whether ulimits asked for reach the process.
+        seccomp: Whether its default seccomp filter is in force.
+        mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
+    """
+
+    kind: EngineKind
+    version: str
+    rootless: bool
+    oci_runtime: str
+    oci_runtimes: tuple[str, ...]
+    cgroup_version: str
+    cpus: int
+    limits_memory: bool
+    limits_pids: bool
+    limits_cpu: bool
+    obeys_ulimits: bool
+    seccomp: bool
+    mandatory_access: str
+
+
+def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
+    """Tell from a ping's headers which engine answers; podman often stands in for Docker."""
+    return "podman" if "Libpod-Api-Version" in ping_headers else "docker"
+
+
+def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
+    """Read Docker's `/info`."""
+    options = _security_options(info)
+    return EngineFacts(
+        kind="docker",
+        version=str(info.get("ServerVersion") or ""),
+        rootless="rootless" in options,
+        oci_runtime=str(info.get("DefaultRuntime") or ""),
+        oci_runtimes=_named_runtimes(info),
+        cgroup_version=str(info.get("CgroupVersion") or ""),
+        cpus=int(info.get("NCPU") or 0),
+        limits_memory=bool(info.get("MemoryLimit")),
+        limits_pids=bool(info.get("PidsLimit", True)),
+        limits_cpu=bool(info.get("CpuCfsQuota")),
+        obeys_ulimits=True,
+        seccomp=options.get("seccomp", "unconfined") != "unconfined",
+        mandatory_access=next((n for n in ("apparmor", "selinux") if n in options), ""),
+    )
+
+
+def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
+    """Read the `/info` of podman's own API.
+
+    The Docker-like one claims every limit, even where rootless podman applies none; the list of
+    delegated controllers in this one tells the truth. It does not list the other OCI runtimes
+    podman knows, which are of no use anyway: one service starts everything with the same.
+    """
+    host: Mapping[str, Json] = info.get("host") or {}
+    security: Mapping[str, Json] = host.get("security") or {}
+    rootless = bool(security.get("rootless"))
+    controllers = frozenset(host.get("cgroupControllers") or ())
+    confined = [n for n in ("apparmor", "selinux") if security.get(f"{n}Enabled")]
+    return EngineFacts(
+        kind="podman",
+        version=str((info.get("version") or {}).get("Version") or ""),
+        rootless=rootless,
+        oci_runtime=runtime_name(str((host.get("ociRuntime") or {}).get("name") or "")),
+        oci_runtimes=(),
+        cgroup_version=str(host.get("cgroupVersion") or "").removeprefix("v"),
+        cpus=int(host.get("cpus") or 0),
+        limits_memory="memory" in controllers,
+        limits_pids="pids" in controllers,
+        limits_cpu="cpu" in controllers,
+        # Its Docker-like API leaves ulimits out when rootless; only its command line has them.
+        obeys_ulimits=not rootless,
+        seccomp=bool(security.get("seccompEnabled")),
+        mandatory_access=confined[0] if confined else "",
+    )
+
+
+def runtime_name(runtime: str) -> str:
+    """Return an OCI runtime's short name, be it given by name or by path."""
+    return PurePosixPath(runtime).name
+
+
+def _named_runtimes(info: Mapping[str, Json]) -> tuple[str, ...]:
+    # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
+    return tuple(sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io.")))
+
+
+def _security_options(info: Mapping[str, Json]) -> dict[str, str]:
+    """Parse "name=seccomp,profile=default" and its like into name → profile."""
+    options: dict[str, str] = {}
+    for text in info.get("SecurityOptions") or []:
+        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
+        if "name" in fields:
+            options[fields["name"]] = fields.get("profile", "")
+    return options

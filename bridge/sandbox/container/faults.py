@@ -1,0 +1,266 @@
+"""What went wrong with an engine, told from what it and the SDK said.
+
+Owns the translation of the docker SDK's and requests' exceptions, of engines' own words and of the
+podman command's output into the bridge's error classes, each with a remedy. Pure: it looks at
+values and raises nothing. When to ask is the callers' business.
+
+The patterns were taken from real engines (Docker 20.10, podman 4.3) and are tested against those
+very strings. Order matters: the first pattern that fits decides, and the specific ones stand first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import docker.errors
+import requests.exceptions
+
+from bridge.errors import (
+    BridgeError,
+    CgroupError,
+    EngineDownError,
+    EngineNotFoundError,
+    EnginePermissionError,
+    ImageMissingError,
+    ImagePullError,
+    LaunchError,
+    OciRuntimeError,
+    SandboxError,
+)
+
+MAX_DETAIL = 2000
+"""Characters kept of what an engine said: enough for a long chain of causes."""
+
+_NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pattern:
+    regex: re.Pattern[str]
+    error: type[SandboxError]
+    remedy: str | None = None
+
+
+def _pattern(regex: str, error: type[SandboxError], remedy: str | None = None) -> _Pattern:
+    return _Pattern(regex=re.compile(regex, re.IGNORECASE), error=error, remedy=remedy)
+
+
+_RUNTIME_REMEDY = (
+    "Install that OCI runtime and make the engine know it, or name another with"
+    " MCP_BRIDGE_OCI_RUNTIME."
+)
+_HYBRID_REMEDY = (
+    "This host's cgroups are mixed (v1 and v2). Set MCP_BRIDGE_OCI_RUNTIME=runc, or boot with"
+    " systemd.unified_cgroup_hierarchy=1."
+)
+_RLIMIT_REMEDY = (
+    "The engine may not raise its own limits. Lower the open-files limit, or start the engine with"
+    " a higher one (ulimit -n, ulimit -u)."
+)
+_SUBUID_REMEDY = (
+    "Give this user a range of at least 65536 subordinate ids (/etc/subuid and /etc/subgid), run"
+    " `podman system migrate`, or set MCP_BRIDGE_CONTAINER_USER to an id within its range."
+)
+
+_PATTERNS: tuple[_Pattern, ...] = (
+    _pattern(r"toomanyrequests|pull access denied|initializing source docker://", ImagePullError),
+    _pattern(r"no such image|image not known|unable to find image", ImageMissingError),
+    _pattern(
+        r"unknown runtime specified|unknown or invalid runtime"
+        r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',
+        OciRuntimeError,
+        _RUNTIME_REMEDY,
+    ),
+    _pattern(
+        r"executable file not found in \$PATH|command that was not found|no such file or directory"
+        r": OCI runtime attempted",
+        LaunchError,
+        "The image has no such command. Rebuild it with `mcp-code-bridge image build`, or set"
+        " MCP_BRIDGE_IMAGE to one with Python.",
+    ),
+    _pattern(
+        r'exec: "[^"]*": permission denied|exec format error',
+        LaunchError,
+        "The image's command cannot be executed here. Rebuild the image for this machine with"
+        " `mcp-code-bridge image build`.",
+    ),
+    _pattern(r"setting rlimit|rlimit type", LaunchError, _RLIMIT_REMEDY),
+    _pattern(
+        r"cgroups in hybrid mode|drop all controllers from cgroupv2", CgroupError, _HYBRID_REMEDY
+    ),
+    _pattern(
+        r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
+        CgroupError,
+        "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
+    ),
+    _pattern(
+        r"cgroup",
+        CgroupError,
+        "Let this user's session manage its cgroup (on systemd: `Delegate=yes` for user@.service),"
+        " or run the engine as root.",
+    ),
+    _pattern(
+        r"setgroups: invalid argument|potentially insufficient UIDs or GIDs|lchown"
+        r"|newuidmap|newgidmap|cannot (?:setup|set up) (?:namespace|user namespace)",
+        LaunchError,
+        _SUBUID_REMEDY,
+    ),
+    _pattern(
+        r"unable to find user",
+        LaunchError,
+        "Set MCP_BRIDGE_CONTAINER_USER to numeric ids, such as 65534:65534.",
+    ),
+    _pattern(
+        r"seccomp profile",
+        LaunchError,
+        "The engine's seccomp profile is broken; reinstall the engine's default one.",
+    ),
+    _pattern(
+        r"OCI runtime|oci runtime error|runc create failed|runsc|crun:|kata"
+        r"|OCI permission denied|shim task",
+        OciRuntimeError,
+        "Name an OCI runtime that works on this host with MCP_BRIDGE_OCI_RUNTIME (runc, crun).",
+    ),
+    _pattern(
+        r"no space left on device|disk quota exceeded",
+        LaunchError,
+        "Free space where the engine keeps its containers.",
+    ),
+)
+
+
+def permission_remedy(engine: str) -> str:
+    """Say how to be let in by `engine`'s socket."""
+    if engine == "docker":
+        return (
+            "Add this user to the group `docker` (`sudo usermod -aG docker $USER`, then log in"
+            " again; the group is as good as root), or use rootless podman:"
+            " MCP_BRIDGE_RUNTIME=podman."
+        )
+    return "Unset CONTAINER_HOST to use this user's own rootless podman."
+
+
+def down_remedy(engine: str) -> str:
+    """Say how to start `engine`."""
+    if engine == "docker":
+        return "Start it (`sudo systemctl start docker`, or Docker Desktop), or check DOCKER_HOST."
+    return (
+        "Start it (`systemctl --user start podman.socket`, or `podman machine start`), or check"
+        " CONTAINER_HOST."
+    )
+
+
+def not_found(engine: str) -> EngineNotFoundError:
+    """Make the error for an engine of which there is no trace."""
+    if engine == "docker":
+        remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
+    else:
+        remedy = (
+            "Install podman (`apt install podman`, `brew install podman`), or use docker:"
+            " MCP_BRIDGE_RUNTIME=docker."
+        )
+    return EngineNotFoundError(f"{engine} is not installed.", remedy=remedy)
+
+
+def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
+    """Classify what an engine, its service or its command said.
+
+    Args:
+        text: The engine's own words.
+        doing: What was being tried, for the message ("create a container").
+        engine: "docker" or "podman".
+    """
+    detail = shorten(text)
+    message = f"{engine} could not {doing}: {detail}."
+    for pattern in _PATTERNS:
+        if pattern.regex.search(text):
+            return pattern.error(message, remedy=pattern.remedy)
+    return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
+
+
+def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeError:
+    """Translate an exception of the docker SDK, of requests or of a socket.
+
+    One of our own errors comes back unchanged.
+    """
+    if isinstance(error, BridgeError):
+        return error
+    if isinstance(error, docker.errors.APIError):
+        return from_text(_explanation(error), doing=doing, engine=engine)
+    os_error = _first_os_error(error)
+    if isinstance(os_error, PermissionError):
+        return EnginePermissionError(
+            f"{engine}'s socket refuses this user (trying to {doing}).",
+            remedy=permission_remedy(engine),
+        )
+    if isinstance(error, requests.exceptions.Timeout):
+        return EngineDownError(
+            f"{engine} did not answer in time (trying to {doing}).", remedy=down_remedy(engine)
+        )
+    if os_error is not None or isinstance(
+        error, (requests.exceptions.RequestException, docker.errors.DockerException)
+    ):
+        reason = os_error.strerror if os_error and os_error.strerror else str(os_error or error)
+        return EngineDownError(
+            f"{engine} does not answer (trying to {doing}): {shorten(reason)}.",
+            remedy=down_remedy(engine),
+        )
+    return LaunchError(f"{engine} could not {doing}: {shorten(repr(error))}.")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Tell whether an engine's refusal means that the container is not there any more."""
+    if isinstance(error, docker.errors.APIError):
+        return error.status_code == 404 and not isinstance(error, docker.errors.ImageNotFound)
+    return False
+
+
+def is_not_running(error: BaseException) -> bool:
+    """Tell whether an engine refused to kill because nothing is running."""
+    return isinstance(error, docker.errors.APIError) and bool(
+        re.search(
+            r"is not running|can only kill running containers|container state improper"
+            r"|no such process",
+            _explanation(error),
+            re.IGNORECASE,
+        )
+    )
+
+
+def is_being_removed(error: BaseException) -> bool:
+    """Tell whether an engine refused because the removal is already under way."""
+    return isinstance(error, docker.errors.APIError) and bool(
+        re.search(r"removal of container .* is already in progress", _explanation(error), re.I)
+    )
+
+
+def shorten(text: str) -> str:
+    """Return `text` on one line, within `MAX_DETAIL`, without a full stop at its end."""
+    line = " ".join(text.split()).rstrip(".")
+    return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
+
+
+def _explanation(error: docker.errors.APIError) -> str:
+    return str(error.explanation or error)
+
+
+def _first_os_error(error: BaseException) -> OSError | None:
+    """Find the operating system's error inside what requests and urllib3 wrapped around it."""
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        current = waiting.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        # requests' own exceptions are OSErrors too, and never the one looked for.
+        if (
+            isinstance(current, OSError)
+            and not isinstance(current, requests.exceptions.RequestException)
+            and current.errno is not None
+        ):
+            return current
+        waiting += [arg for arg in current.args if isinstance(arg, BaseException)]
+        waiting += [e for e in (current.__cause__, current.__context__) if e is not None]
+    return None

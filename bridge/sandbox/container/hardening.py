@@ -1,0 +1,239 @@
+"""What a sandbox's container is created with.
+
+Owns the whole body of the engine's create call, and the account of which layers it puts in force.
+Pure: values in, values out. Everything is written out, even what engines default to, so that an
+engine's changed default or a user's engine configuration does not loosen a sandbox.
+
+What engines add to the environment of the process by themselves: docker PATH, HOSTNAME and HOME;
+podman also TERM and container=podman; both what the image's own configuration sets. None of it
+comes from the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.model import MEBIBYTE, Isolation, Json
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.reaper import RUN_LABEL
+
+WORKSPACE = "/workspace"
+TMP = "/tmp"
+
+HOSTNAME = "sandbox"
+"""The same everywhere: neither the host's name nor the container's id is the guest's business."""
+
+TMPFS_INODES = 16_384
+"""Files and directories each writable mount can hold. Many small files cost kernel memory, though
+that too counts towards the memory limit."""
+
+SHM_BYTES = 16 * MEBIBYTE
+"""For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
+
+USER_PROCESSES = 4096
+"""RLIMIT_NPROC. The kernel counts it per user id over the whole host, and all sandboxes share one
+id, so it is a backstop above the pids limit, which is what bounds a single sandbox."""
+
+_EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
+
+_NAME_PREFIX = "mcp-code-bridge"
+_NAME_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_.-]+")
+_NAME_RUN_CHARACTERS = 64
+"""Of a run's id in its container's name: room for a UUID, short of the engines' name limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where and as whom a sandbox runs.
+
+    Attributes:
+        image: The image's name, present on the engine.
+        user: "uid:gid" inside the container.
+        oci_runtime: What docker is told to start it with; empty leaves docker's default. podman
+            takes no such wish per container, so there it says only what is in use.
+        labels: Whose it is.
+        max_open_files, max_processes: Hard limits of the host, which cannot be exceeded; None when
+            the engine's host is not ours or has none.
+    """
+
+    image: str
+    user: str
+    oci_runtime: str
+    labels: Mapping[str, str]
+    max_open_files: int | None = None
+    max_processes: int | None = None
+
+
+def container_name(run_id: str, nonce: str) -> str:
+    """Make a container's name, known before it exists so that it can always be removed."""
+    safe = _NAME_FORBIDDEN.sub("-", run_id)[:_NAME_RUN_CHARACTERS]
+    return f"{_NAME_PREFIX}-{safe}-{nonce}"
+
+
+def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
+    """Make the body of the create call."""
+    return {
+        "Image": placement.image,
+        "Entrypoint": list(spec.argv),
+        "Cmd": [],
+        "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())],
+        "User": placement.user,
+        "WorkingDir": WORKSPACE,
+        "Hostname": HOSTNAME,
+        "Domainname": "",
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "OpenStdin": True,
+        # With it the process sees its stdin end when the bridge dies, and ends itself.
+        "StdinOnce": True,
+        "Tty": False,
+        # Docker then writes no hosts and resolv.conf of its own either.
+        "NetworkDisabled": True,
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
+        "Volumes": {},
+        "Labels": {**placement.labels, RUN_LABEL: spec.run_id},
+        "HostConfig": _host_config(spec, facts, placement),
+    }
+
+
+def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
+    config: dict[str, Json] = {
+        "NetworkMode": "none",
+        "ReadonlyRootfs": True,
+        "Privileged": False,
+        "CapAdd": [],
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "IpcMode": "private",
+        "PidMode": "",
+        "UTSMode": "",
+        "UsernsMode": "",
+        "ShmSize": SHM_BYTES,
+        "Tmpfs": _tmpfs(spec, facts),
+        "Binds": _binds(facts),
+        "Devices": [],
+        "GroupAdd": [],
+        "Ulimits": _ulimits(spec, placement),
+        # Nothing that a program prints may end up on the host's disk.
+        "LogConfig": {"Type": "none", "Config": {}},
+        # The bridge's own first process reaps; the engine's helper may not even be installed.
+        "Init": False,
+        # Removal is ours: an engine that removes by itself takes the exit report away.
+        "AutoRemove": False,
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+    }
+    config.update(_resources(spec, facts))
+    if facts.kind == "docker" and placement.oci_runtime:
+        config["Runtime"] = placement.oci_runtime
+    return config
+
+
+def _resources(spec: LaunchSpec, facts: EngineFacts) -> dict[str, Json]:
+    """Ask for the limits the engine applies; for others some engines refuse to start at all."""
+    limits = spec.limits
+    resources: dict[str, Json] = {}
+    if facts.limits_memory:
+        resources["Memory"] = limits.memory_bytes
+        # Memory and swap together; equal to memory, it means no swap.
+        resources["MemorySwap"] = limits.memory_bytes
+        if facts.cgroup_version == "1":
+            resources["MemorySwappiness"] = 0  # v2 has no such knob, and needs none
+    if facts.limits_pids:
+        resources["PidsLimit"] = limits.pids
+    if facts.limits_cpu and limits.cpus is not None:
+        # Docker refuses more CPUs than it has.
+        cpus = min(limits.cpus, facts.cpus) if facts.cpus else limits.cpus
+        resources["NanoCpus"] = int(cpus * 1_000_000_000)
+    return resources
+
+
+def _tmpfs(spec: LaunchSpec, facts: EngineFacts) -> dict[str, str]:
+    # podman 4 knows no nr_inodes.
+    inodes = f",nr_inodes={TMPFS_INODES}" if facts.kind == "docker" else ""
+    options = f"rw,noexec,nosuid,nodev,mode=1777{inodes},size="
+    mounts = {
+        TMP: f"{options}{spec.limits.tmp_bytes}",
+        WORKSPACE: f"{options}{spec.limits.workspace_bytes}",
+    }
+    if facts.kind == "podman":
+        # On a read-only root podman puts writable, unsized tmpfs here, unless something is there.
+        mounts["/run"] = _EMPTY_TMPFS
+        mounts["/var/tmp"] = _EMPTY_TMPFS
+    return mounts
+
+
+def _binds(facts: EngineFacts) -> list[str]:
+    if facts.kind != "podman":
+        return []
+    # podman copies the host's names and name servers in, even without a network, unless these
+    # places are taken. The null device exists wherever an engine runs.
+    return ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
+
+
+def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
+    files = _at_most(spec.limits.open_files, placement.max_open_files)
+    processes = _at_most(USER_PROCESSES, placement.max_processes)
+    # Always both: engines' own defaults for them may be more than the host allows.
+    return [
+        {"Name": "nofile", "Soft": files, "Hard": files},
+        {"Name": "nproc", "Soft": processes, "Hard": processes},
+        {"Name": "core", "Soft": 0, "Hard": 0},
+    ]
+
+
+def _at_most(wanted: int, ceiling: int | None) -> int:
+    return wanted if ceiling is None else min(wanted, ceiling)
+
+
+def isolation(spec: LaunchSpec, facts: EngineFacts, *, user: str, oci_runtime: str) -> Isolation:
+    """Say which layers `container_config` puts in force on an engine, and which it cannot."""
+    layers = [
+        "no-network",
+        "read-only-root",
+        "sized-tmpfs-noexec",
+        "no-capabilities",
+        "no-new-privileges",
+        "private-ipc",
+    ]
+    weaker = []
+    if user.partition(":")[0] in ("0", "root", ""):
+        weaker.append("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root")
+    else:
+        layers.append("unprivileged-user")
+    if facts.seccomp:
+        layers.append("seccomp")
+    else:
+        weaker.append("seccomp: the engine runs containers without its filter")
+    if facts.mandatory_access:
+        layers.append(facts.mandatory_access)
+    if facts.rootless:
+        layers.append("user-namespace")
+    cause = _no_limits_cause(facts)
+    wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
+    if spec.limits.cpus is not None:
+        wanted.append(("cpu", facts.limits_cpu))
+    for name, applied in wanted:
+        if applied:
+            layers.append(f"{name}-limit")
+        else:
+            weaker.append(f"{name} limit: best effort, {cause}")
+    if facts.obeys_ulimits:
+        layers.append("ulimits")
+    else:
+        weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
+    return Isolation(
+        backend=facts.kind, oci_runtime=oci_runtime, layers=tuple(layers), weaker=tuple(weaker)
+    )
+
+
+def _no_limits_cause(facts: EngineFacts) -> str:
+    if facts.rootless and facts.cgroup_version == "1":
+        return f"rootless {facts.kind} on cgroup v1 applies none"
+    if facts.rootless:
+        return f"the cgroup controller is not delegated to rootless {facts.kind}"
+    return f"{facts.kind} reports that this host has no such cgroup controller"

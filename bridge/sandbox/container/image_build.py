@@ -1,0 +1,195 @@
+"""`image build`: the runtime image onto an engine, from the public base image or from packages.
+
+Owns the order of steps and their safety: an image is made under a name of its own and takes the
+real name only when it is whole, so a build that fails, is cancelled or is killed leaves the image
+that worked. Both ways go through the engine's API (`image_engine`), never through a command.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from bridge.errors import ImageBuildError, SandboxError
+from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container import image_rootfs
+from bridge.sandbox.container.image import (
+    LABEL_FLAVOUR,
+    LABEL_GUEST,
+    LABEL_VERSION,
+    REPOSITORY,
+    Flavour,
+    ImageStatus,
+    describe,
+    leftovers,
+    local_name,
+    partial_name,
+)
+from bridge.sandbox.container.image_engine import ImageEngine, Progress
+from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_version
+
+CONTAINERFILE = "Containerfile"
+
+_GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
+
+CLEANUP_SECONDS = 60.0
+"""Bound of clearing up after a build, which goes on though the build was cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What to build.
+
+    Attributes:
+        offline: From Debian packages, with no image registry.
+        fresh: Offline: anew, though the root filesystem of an earlier build could be used.
+    """
+
+    flavour: Flavour = "slim"
+    offline: bool = False
+    fresh: bool = False
+
+
+async def build(
+    engine: ImageEngine,
+    request: BuildRequest,
+    context: RootfsContext,
+    *,
+    progress: Progress,
+    clock: Callable[[], float] = time.time,
+) -> ImageStatus:
+    """Build the runtime image on `engine` and return its status.
+
+    Args:
+        context: Where the recipe is, and how the offline build runs its script.
+
+    Raises:
+        ImageBuildError: It could not be built; an image that was there is still there.
+        SandboxError: The engine does not answer.
+    """
+    name, unfinished = local_name(request.flavour), partial_name(request.flavour, now=clock())
+    await _clear_leftovers(engine, now=clock())
+    before = await engine.inspect(name)
+    try:
+        if request.offline:
+            await _build_offline(engine, request, context, unfinished, progress)
+        else:
+            await _build_online(engine, request.flavour, context.recipe, unfinished, progress)
+        built = await engine.inspect(unfinished)
+        status = describe(
+            engine.kind,
+            name,
+            built,
+            guest_digest=guest_digest(),
+            version=recipe_version(context.recipe),
+        )
+        _check(status, request.flavour)
+        await engine.tag(unfinished, name)
+    finally:
+        await _remove(engine, unfinished)
+    if before is not None and before.id != status.id:
+        await _remove_nameless(engine, before.id)
+    progress(f"{engine.kind}: {name} is ready ({status.size // 1024**2} MB)")
+    return status
+
+
+async def _build_offline(
+    engine: ImageEngine,
+    request: BuildRequest,
+    context: RootfsContext,
+    name: str,
+    progress: Progress,
+) -> None:
+    settings = await image_rootfs.changes(context, request.flavour)
+    tarball = await image_rootfs.rootfs(
+        context, request.flavour, fresh=request.fresh, progress=progress
+    )
+    progress(f"{engine.kind}: importing {image_rootfs.size_of(tarball) // 1024**2} MB")
+    await engine.tag(await engine.import_rootfs(tarball, changes=settings), name)
+
+
+async def _build_online(
+    engine: ImageEngine, flavour: Flavour, recipe: Path, name: str, progress: Progress
+) -> None:
+    if not (recipe / CONTAINERFILE).is_file():
+        message = f"There is no {CONTAINERFILE} in {recipe}."
+        raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+    labels = {
+        LABEL_FLAVOUR: flavour,
+        LABEL_VERSION: recipe_version(recipe),
+        LABEL_GUEST: guest_digest(),
+    }
+    with image_rootfs.guest_tree() as guest, tempfile.TemporaryDirectory() as directory:
+        assembled = Path(directory) / "context"
+        await anyio.to_thread.run_sync(partial(assemble, recipe, guest, assembled))
+        await engine.build(assembled, name, target=flavour, labels=labels, progress=progress)
+
+
+def assemble(recipe: Path, guest: Path, output: Path) -> None:
+    """Write an engine's build context: the recipe's files, and the guest's below `guest/`.
+
+    Raises:
+        ImageBuildError: The Containerfile has no place for the guest.
+    """
+    shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
+    text = (recipe / CONTAINERFILE).read_text(encoding="utf-8")
+    (output / CONTAINERFILE).write_text(with_guest(text), encoding="utf-8")
+
+
+def with_guest(containerfile: str) -> str:
+    """Fill the Containerfile's empty `guest` stage from the context's `guest/`.
+
+    On the command line that stage is replaced by `--build-context guest=DIR`, which needs BuildKit
+    or buildah; the API that both engines share has no such parameter.
+
+    Raises:
+        ImageBuildError: There is no such stage.
+    """
+    filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
+    if count != 1:
+        message = f"The {CONTAINERFILE} has no stage for the guest package."
+        raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+    return filled
+
+
+def _check(status: ImageStatus, flavour: Flavour) -> None:
+    """Refuse to give the real name to something else than what was asked for."""
+    if not status.present or status.flavour != flavour or not status.guest_matches:
+        message = (
+            f"{status.engine} made an image without the settings it was given (flavour "
+            f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
+        )
+        raise ImageBuildError(message, remedy=f"Update {status.engine}, or use another engine.")
+
+
+async def _clear_leftovers(engine: ImageEngine, *, now: float) -> None:
+    for name in leftovers(sorted(await engine.names(REPOSITORY)), now=now):
+        await _remove(engine, name)
+
+
+async def _remove_nameless(engine: ImageEngine, image: str) -> None:
+    """Remove the image that lost its name, unless the user gave it another one."""
+    facts = await engine.inspect(image)
+    if facts is not None and not facts.names:
+        await _remove(engine, image)
+
+
+async def _remove(engine: ImageEngine, name: str) -> None:
+    """Remove an image that nobody needs; if that fails, a later build tries again."""
+    with (
+        anyio.CancelScope(shield=True),
+        anyio.move_on_after(CLEANUP_SECONDS),
+        suppress(SandboxError),
+    ):
+        await engine.remove(name)

@@ -1,0 +1,295 @@
+"""The root filesystem of the offline image: where its recipe is, how it is made, where it is kept.
+
+Owns running `build-rootfs.sh` and the cache of what it made. What is in the image is the recipe's
+business; turning the tarball into an image is `image_build`'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from bridge.errors import ImageBuildError
+from bridge.sandbox.bundle import guest_digest, write_guest_tree
+from bridge.sandbox.container.image import LABEL_GUEST, Flavour
+from bridge.sandbox.container.image_engine import Progress
+from bridge.sandbox.container.machine_command import CommandResult, CommandRunner
+
+SCRIPT = "build-rootfs.sh"
+
+SCRIPT_SECONDS = 3600.0
+"""Bound of the script: `slim` takes about half a minute, `data` a few; mirrors can be slow."""
+
+CHANGES_SECONDS = 30.0
+"""Bound of the script's `--changes`, which only prints."""
+
+CACHE_SECONDS = 14 * 24 * 3600.0
+"""Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
+
+PARTIAL_SECONDS = 6 * 3600.0
+"""Age at which an unfinished tarball is taken for a dead build's."""
+
+SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
+"""Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
+(62 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
+
+DETAIL_CHARS = 1500
+"""Most of the script's own words that an error repeats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootfsContext:
+    """What making a root filesystem needs from outside.
+
+    Attributes:
+        recipe: The directory with the script; see `recipe_dir`.
+        state_dir: The bridge's state directory; tarballs are kept below it.
+        clock: Seconds since the epoch, as files' times are.
+    """
+
+    run: CommandRunner
+    recipe: Path
+    state_dir: Path
+    clock: Callable[[], float] = time.time
+
+    @property
+    def cache(self) -> Path:
+        """Where tarballs are kept."""
+        return self.state_dir / "rootfs"
+
+
+def recipe_dir() -> Path:
+    """Return the directory of the image's recipe: in the repository, or in the installed package.
+
+    Raises:
+        ImageBuildError: Neither is there.
+    """
+    package = Path(str(resources.files("bridge")))
+    for candidate in (package.parent / "runtime_image", package / "_runtime_image"):
+        if (candidate / SCRIPT).is_file():
+            return candidate
+    message = "The recipe of the runtime image is not part of this installation."
+    raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+
+
+def recipe_version(recipe: Path) -> str:
+    """Return the version that images made from this recipe carry."""
+    try:
+        return (recipe / "VERSION").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def cache_key(recipe: Path, flavour: Flavour, *, system: str, guest: str = "") -> str:
+    """Return what names a tarball: anything that could change its content changes the name.
+
+    Args:
+        system: The distribution, release and architecture whose packages it is made of.
+        guest: Digest of the guest it carries; empty for none.
+    """
+    digest = hashlib.sha256()
+    parts = [flavour.encode(), guest.encode(), system.encode()]
+    for path in sorted(recipe.iterdir()):
+        if path.is_file() and path.name != "Containerfile":
+            parts += [path.name.encode(), path.read_bytes()]
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+async def rootfs(
+    context: RootfsContext, flavour: Flavour, *, fresh: bool, progress: Progress
+) -> Path:
+    """Return a tarball of the image's root filesystem, made now or kept from before.
+
+    The packages and the guest are put in one after the other, and both results are kept: packages
+    take half a minute and change seldom, the guest a few seconds and with every version.
+
+    Args:
+        fresh: Make it anew whatever is kept.
+
+    Raises:
+        ImageBuildError: It could not be made.
+    """
+    recipe, system = context.recipe, _system()
+    base = context.cache / f"{flavour}-base-{cache_key(recipe, flavour, system=system)}.tar"
+    if fresh or _age(base, context.clock()) > CACHE_SECONDS:
+        progress(f"Building the {flavour} root filesystem from Debian packages")
+        await _make(context, flavour, base, [], progress)
+    key = cache_key(recipe, flavour, system=system, guest=guest_digest())
+    kept = context.cache / f"{flavour}-{key}.tar"
+    if _age(kept, context.clock()) > _age(base, context.clock()):
+        # The packages are the slow part; another guest needs only this.
+        with guest_tree() as guest:
+            options = ["--base", str(base), "--guest-bundle", str(guest)]
+            await _make(context, flavour, kept, options, progress)
+    else:
+        progress(f"Using the root filesystem made before: {kept}")
+    _prune(context, flavour, keep={base, kept})
+    return kept
+
+
+async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
+    """Return the image's settings as Dockerfile instructions, from the recipe.
+
+    Raises:
+        ImageBuildError: The recipe does not tell.
+    """
+    argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
+    result = await context.run(argv, timeout=CHANGES_SECONDS)
+    if not result.ok:
+        raise failure(result)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    return (*(line for line in lines if line), f"LABEL {LABEL_GUEST}={guest_digest()}")
+
+
+@contextmanager
+def guest_tree() -> Iterator[Path]:
+    """Lend a directory with the guest's sources, laid out as an image carries them."""
+    with tempfile.TemporaryDirectory(prefix="mcp-code-bridge-") as name:
+        # Another user reads it when packages are unpacked in a user namespace.
+        root = Path(name)
+        root.chmod(0o755)
+        write_guest_tree(root)
+        yield root
+
+
+async def _make(
+    context: RootfsContext,
+    flavour: Flavour,
+    output: Path,
+    options: Sequence[str],
+    progress: Progress,
+) -> None:
+    """Run the script and put what it made at `output`, whole or not at all."""
+    _check_space(flavour, context.cache)
+    unfinished = output.with_name(f"{output.stem}.{secrets.token_hex(4)}.partial")
+    argv = ["sh", str(context.recipe / SCRIPT), *options, flavour, str(unfinished)]
+    try:
+        result = await context.run(argv, timeout=SCRIPT_SECONDS, on_line=progress)
+        if not result.ok:
+            raise failure(result)
+        if not size_of(unfinished):
+            message = "The root filesystem's script made nothing."
+            raise ImageBuildError(message, remedy=f"Run {argv[1]} yourself and see what it says.")
+        unfinished.replace(output)
+    finally:
+        # The script has a partial file of its own next to its output.
+        for path in context.cache.glob(f"{unfinished.name}*"):
+            path.unlink(missing_ok=True)
+
+
+def failure(result: CommandResult) -> ImageBuildError:
+    """Return the error for a script that failed, with its remedy."""
+    told = result.stderr.strip() or result.stdout.strip()
+    detail = " ".join(told[-DETAIL_CHARS:].split()) or "it said nothing"
+    if result.timed_out:
+        message = f"The root filesystem was not built in time: {detail}"
+        return ImageBuildError(message, remedy="Check the Debian mirror in /etc/apt.")
+    message = f"The root filesystem could not be built: {detail}"
+    return ImageBuildError(message, remedy=_remedy(told, result))
+
+
+_NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")
+_MIRROR = (
+    "could not resolve",
+    "temporary failure",
+    "failed to fetch",
+    "unable to fetch",
+    "could not connect",
+    "connection timed out",
+    "unable to locate package",
+    "apt-get update",
+)
+
+
+def _remedy(told: str, result: CommandResult) -> str:
+    low = told.lower()
+    if result.missing or "is not installed" in low or "not found" in low:
+        return (
+            "The offline build needs Debian's mmdebstrap: `apt-get install mmdebstrap`. On another "
+            "system build online: `mcp-code-bridge image build`."
+        )
+    if "no space left on device" in low or "disk quota exceeded" in low:
+        return "Free disk space, or point TMPDIR and MCP_BRIDGE_STATE_DIR to where there is some."
+    if "no debian" in low or "has no" in low and "source" in low:
+        return "The offline build uses apt's own Debian mirror: name one in /etc/apt/sources.list.d"
+    if any(mark in low for mark in _MIRROR):
+        return "Check that `apt-get update` works here: the packages come from the same mirror."
+    if any(mark in low for mark in _NAMESPACES):
+        return (
+            "An ordinary user needs user namespaces for this: install uidmap and give the user a "
+            "range in /etc/subuid and /etc/subgid, or build as root."
+        )
+    return "Run it with MCP_BRIDGE_LOG_LEVEL=DEBUG, or build online: `mcp-code-bridge image build`."
+
+
+def _check_space(flavour: Flavour, cache: Path) -> None:
+    """Refuse a build that would fill a disk half-way.
+
+    Raises:
+        ImageBuildError: There is too little, or no directory to write to.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not os.access(cache, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "not writable", str(cache))
+        places = {
+            path: shutil.disk_usage(path).free for path in (cache, Path(tempfile.gettempdir()))
+        }
+    except OSError as error:
+        message = f"There is nowhere to build: {error}."
+        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
+    for path, free in places.items():
+        if free < SPACE_BYTES[flavour]:
+            need, have = SPACE_BYTES[flavour] // 1024**2, free // 1024**2
+            message = f"The {flavour} image needs {need} MB free in {path}; there are {have} MB."
+            raise ImageBuildError(
+                message,
+                remedy="Free some, or point TMPDIR and MCP_BRIDGE_STATE_DIR to another disk.",
+            )
+
+
+def _prune(context: RootfsContext, flavour: Flavour, *, keep: Collection[Path]) -> None:
+    """Remove tarballs that no build would use again, and what dead builds left."""
+    for path in context.cache.glob(f"{flavour}-*.tar"):
+        if path not in keep:
+            path.unlink(missing_ok=True)
+    for path in context.cache.glob(f"{flavour}-*.partial*"):
+        if _age(path, context.clock()) > PARTIAL_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """Return a file's size, 0 when there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _age(path: Path, now: float) -> float:
+    try:
+        return now - path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _system() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    return f"{release.get('ID')} {release.get('VERSION_CODENAME')} {platform.machine()}"

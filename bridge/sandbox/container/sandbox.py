@@ -1,0 +1,204 @@
+"""One container with a program in it, as the engine sees it.
+
+Owns the life of a single container: create, attach, start, and its removal whatever happens; and
+the reading of how its first process ended. Which engine, which image and which limits were chosen
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from signal import Signals
+from typing import Protocol
+
+import anyio
+
+from bridge.errors import EngineDownError, SandboxError
+from bridge.model import Isolation, Json
+from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.container.stream import AttachedStream
+
+logger = logging.getLogger(__name__)
+
+REMOVE_SECONDS = 30.0
+"""For kill and removal, 0.05 to 0.5 s usually. What is not gone then is tried again later."""
+
+FIRST_POLL_SECONDS = 0.01
+LAST_POLL_SECONDS = 1.0
+"""Between looks whether a container has ended: at first the time an engine takes to notice, then
+doubled, so that waiting through a long run costs one cheap call a second."""
+
+_SIGNAL_BASE = 128
+"""Engines report death by signal n as exit code 128 + n, as shells do."""
+
+
+class ContainerCalls(Protocol):
+    """What a container's life needs of an engine; `EngineApi` offers it."""
+
+    async def create(self, config: Mapping[str, Json], name: str) -> str: ...
+    async def attach(self, container: str) -> AttachedStream: ...
+    async def start(self, container: str) -> None: ...
+    async def inspect(self, container: str) -> Mapping[str, Json] | None: ...
+    async def kill(self, container: str) -> None: ...
+    async def remove(self, container: str) -> bool: ...
+
+
+class ContainerSandbox:
+    """A started container; see `bridge.sandbox.backend.Sandbox`."""
+
+    def __init__(
+        self,
+        api: ContainerCalls,
+        container: str,
+        stream: AttachedStream,
+        *,
+        isolation: Isolation,
+        knows_oom: bool,
+    ) -> None:
+        self._api = api
+        self._container = container
+        self._stream = stream
+        self._isolation = isolation
+        self._knows_oom = knows_oom
+        self._ending = anyio.Event()
+
+    @property
+    def id(self) -> str:
+        """The container's id."""
+        return self._container
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the backend put in force."""
+        return self._isolation
+
+    async def send(self, data: bytes) -> None:
+        """Write to stdin; see `Sandbox.send`."""
+        await self._stream.send(data)
+
+    async def receive(self) -> bytes:
+        """Read from stdout; see `Sandbox.receive`."""
+        data = await self._stream.receive()
+        if not data:
+            self._ending.set()
+        return data
+
+    def diagnostics(self) -> str:
+        """Return the end of what the process wrote to stderr, as far as it was read."""
+        return self._stream.stderr
+
+    async def kill(self) -> None:
+        """Kill everything in the container; see `Sandbox.kill`."""
+        await self._api.kill(self._container)
+        self._ending.set()
+
+    async def wait(self) -> ExitReport:
+        """Wait for the first process's end; see `Sandbox.wait`.
+
+        Raises:
+            SandboxError: The engine cannot be asked.
+        """
+        pause = FIRST_POLL_SECONDS
+        hurried = False
+        while True:
+            seen = await self._api.inspect(self._container)
+            if seen is None:
+                return ExitReport(detail="The container was removed from outside.")
+            report = exit_report(seen.get("State") or {}, knows_oom=self._knows_oom)
+            if report is not None:
+                return report
+            if self._ending.is_set():
+                if not hurried:
+                    hurried, pause = True, FIRST_POLL_SECONDS
+                await anyio.sleep(pause)
+            else:
+                with anyio.move_on_after(pause):
+                    await self._ending.wait()
+            pause = min(pause * 2, LAST_POLL_SECONDS)
+
+
+def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | None:
+    """Read an engine's `State`; None while the container has not ended.
+
+    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    """
+    if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
+        return None
+    code = state.get("ExitCode")
+    signal = code - _SIGNAL_BASE if isinstance(code, int) else 0
+    killed = _is_signal(signal)
+    oom = bool(state.get("OOMKilled"))
+    return ExitReport(
+        exit_code=None if killed or not isinstance(code, int) else code,
+        signal=signal if killed else None,
+        # Without a limit of its own a sandbox falls to the host's OOM killer, and no engine sees.
+        oom_killed=oom if oom or knows_oom else None,
+        detail=str(state.get("Error") or ""),
+    )
+
+
+def _is_signal(number: int) -> bool:
+    try:
+        Signals(number)
+    except ValueError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def run_container(
+    api: ContainerCalls,
+    name: str,
+    config: Mapping[str, Json],
+    *,
+    isolation: Isolation,
+    knows_oom: bool,
+    not_removed: Callable[[str], None],
+) -> AsyncIterator[ContainerSandbox]:
+    """Start a container under a name nobody else has; on leaving it is gone.
+
+    Args:
+        not_removed: Told the name, should the engine not remove it now.
+
+    Raises:
+        SandboxError: On entering, when it cannot be started.
+    """
+    stream: AttachedStream | None = None
+    try:
+        container = await api.create(config, name)
+        # Before the start, so that no byte is missed: nothing is logged to read it from later.
+        stream = await api.attach(container)
+        await api.start(container)
+        yield ContainerSandbox(api, container, stream, isolation=isolation, knows_oom=knows_oom)
+    finally:
+        if stream is not None:
+            stream.close()
+        # By name: it is known even when the answer to the creation is not.
+        if not await remove_surely(api, name):
+            not_removed(name)
+
+
+async def remove_surely(api: ContainerCalls, name: str) -> bool:
+    """Remove a container, even when cancelled; tell whether it is gone.
+
+    podman refuses to remove what is ending just now, so a refusal is followed by another try.
+    """
+    pause = FIRST_POLL_SECONDS
+    refusal = f"no answer within {REMOVE_SECONDS:g} s"
+    with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVE_SECONDS):
+        while True:
+            try:
+                await api.remove(name)
+            except EngineDownError as error:
+                refusal = error.message
+                break
+            except SandboxError as error:
+                refusal = error.message
+                await anyio.sleep(pause)
+                pause = min(pause * 2, LAST_POLL_SECONDS)
+            else:
+                return True
+    logger.warning("%s was not removed: %s", name, refusal)
+    return False

@@ -1,0 +1,269 @@
+"""A podman service of the bridge's own, for hosts where none is listening.
+
+Owns the process `podman system service`, the private directory with its socket and log, and the
+removal of both; and of what dead bridges left of theirs. Speaks no API.
+
+The service dies with the bridge: at `aclose`; when the bridge is killed, because the kernel then
+signals it (on Linux); and failing that, because the next bridge ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from subprocess import DEVNULL
+
+import anyio
+import anyio.to_thread
+from anyio.abc import Process
+
+from bridge.errors import EngineDownError, LaunchError
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.reaper import Owner, current_owner, is_dead
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 30.0
+"""Until the socket accepts: 0.2 s usually; a first start lays out storage, and maps ids."""
+
+STOP_SECONDS = 10.0
+"""After SIGTERM podman lets requests finish; ours have ended by then. After it comes SIGKILL."""
+
+KILL_SECONDS = 5.0
+"""For a killed process to be reaped."""
+
+POLL_SECONDS = 0.02
+"""Between looks for the socket: podman has no way to say that it is ready."""
+
+LOG_BYTES = 64 * 1024
+"""Read of a log's end for an error message."""
+
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 108 on Linux and 104 on macOS."""
+
+_PODMAN = "podman"
+_DIRECTORY_PREFIX = "podman-"
+_OWNER_FILE = "owner.json"
+_SOCKET = "podman.sock"
+_LOG = "service.log"
+
+_RUNTIME_FLAGS: Mapping[str, tuple[str, ...]] = {
+    # Without it gVisor wants to take over a network that is not there.
+    "runsc": ("network=none",),
+}
+
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Asks for SIGTERM at the parent's death, looks whether it came too late, becomes podman."""
+
+
+def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
+    """Make the command line of a service."""
+    argv = [podman]
+    if oci_runtime:
+        argv += ["--runtime", oci_runtime]
+        for flag in _RUNTIME_FLAGS.get(Path(oci_runtime).name, ()):
+            argv += ["--runtime-flag", flag]
+    return [*argv, "system", "service", "--time=0", f"unix://{socket}"]
+
+
+def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Make the environment of a service: the bridge's, less what would make it a remote client.
+
+    Proxies stay, since images are fetched through it; its Docker-like API passes none of them on
+    to containers.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in ("CONTAINER_HOST", "CONTAINER_SSHKEY", "CONTAINER_CONNECTION")
+    }
+
+
+class PodmanService:
+    """One `podman system service`. Started by `start`, ended by `aclose`.
+
+    Args:
+        podman: The executable.
+        runtime_dir: Where private directories are made; only this user's.
+        environ: The bridge's environment, which configures podman.
+        oci_runtime: What it starts containers with; None leaves podman's default.
+    """
+
+    def __init__(
+        self,
+        *,
+        podman: str,
+        runtime_dir: Path,
+        environ: Mapping[str, str],
+        oci_runtime: str | None = None,
+    ) -> None:
+        self.oci_runtime = oci_runtime
+        self._podman = podman
+        self._directory = runtime_dir / f"{_DIRECTORY_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
+        self._environ = service_environment(environ)
+        self._process: Process | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._directory / _SOCKET
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> Endpoint:
+        """Start it and wait until it listens.
+
+        Raises:
+            SandboxError: It does not come up; the message holds what it said.
+        """
+        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
+            message = f"{self.socket} is too long a path for a socket."
+            raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
+        try:
+            self._make_directory()
+            self._process = await self._spawn()
+            await self._wait_listening(self._process)
+        except BaseException:
+            await self.aclose()
+            raise
+        return Endpoint(url=f"unix://{self.socket}", origin="the bridge's own podman service")
+
+    async def aclose(self) -> None:
+        """End the service and remove its directory. Idempotent; done even when cancelled."""
+        with anyio.CancelScope(shield=True):
+            process, self._process = self._process, None
+            if process is not None:
+                await _end(process)
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _make_directory(self) -> None:
+        try:
+            self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory.mkdir(mode=0o700)
+            owner = json.dumps(asdict(current_owner()))
+            (self._directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
+        except OSError as error:
+            message = f"The bridge cannot make a directory for podman's socket: {error}."
+            raise EngineDownError(
+                message, remedy="Set XDG_RUNTIME_DIR to a directory of this user's."
+            ) from error
+
+    async def _spawn(self) -> Process:
+        argv = service_argv(self._podman, self.socket, self.oci_runtime)
+        if sys.platform == "linux":
+            wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+            argv = [*wrapper, *argv]
+        with (self._directory / _LOG).open("wb") as log:
+            try:
+                return await anyio.open_process(
+                    argv,
+                    stdin=DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environ,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise faults.not_found(_PODMAN) from error
+
+    async def _wait_listening(self, process: Process) -> None:
+        with anyio.move_on_after(START_SECONDS):
+            while process.returncode is None:
+                if await _accepts(self.socket):
+                    return
+                await anyio.sleep(POLL_SECONDS)
+        said = self._log_tail()
+        doing = "start its service"
+        if process.returncode is None:
+            doing = f"listen within {START_SECONDS:g} s"
+        failure = faults.from_text(said or "it said nothing", doing=doing, engine="podman")
+        if isinstance(failure, LaunchError):
+            raise EngineDownError(failure.message, remedy=faults.down_remedy("podman"))
+        raise failure
+
+    def _log_tail(self) -> str:
+        try:
+            data = (self._directory / _LOG).read_bytes()[-LOG_BYTES:]
+        except OSError:
+            return ""
+        return data.decode("utf-8", "replace").strip()
+
+
+async def reap_services(runtime_dir: Path) -> int:
+    """End the services of dead bridges and remove their directories; return how many."""
+    return await anyio.to_thread.run_sync(_reap_services, runtime_dir)
+
+
+def _reap_services(runtime_dir: Path) -> int:
+    judge = current_owner()
+    reaped = 0
+    for directory in sorted(runtime_dir.glob(f"{_DIRECTORY_PREFIX}*")):
+        owner = _owner_of(directory)
+        if owner is None or not is_dead(owner, judge=judge):
+            continue
+        for pid in _listeners(f"unix://{directory / _SOCKET}"):
+            logger.warning("ending podman service %d of a bridge that died", pid)
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+        reaped += 1
+    return reaped
+
+
+def _owner_of(directory: Path) -> Owner | None:
+    try:
+        return Owner(**json.loads((directory / _OWNER_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _listeners(url: str) -> Sequence[int]:
+    """Find processes started to serve `url`, which names a directory that nobody else has."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if url.encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+async def _accepts(socket: Path) -> bool:
+    try:
+        stream = await anyio.connect_unix(socket)
+    except OSError:
+        return False
+    await stream.aclose()
+    return True
+
+
+async def _end(process: Process) -> None:
+    """End the process and its group: asked first, then made to."""
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        # The group outlives its first process: rootless podman is two of them.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with anyio.move_on_after(seconds):
+            await process.wait()
+            break
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,183 @@
+"""The attached connection: a sandbox's stdin, stdout and stderr on one socket.
+
+Owns the socket after the engine has upgraded the HTTP connection to a raw stream, and reads and
+writes it without blocking the event loop, whether it is a local, a TCP or a TLS one. Frames are
+`demux`'s business; asking the engine to attach is `api`'s.
+
+Nothing is read ahead: bytes stay in the kernel's buffers until somebody calls `receive`, so a
+program that floods its output stops at the kernel's bounds and not at the host's memory.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from socket import SHUT_RDWR, SocketIO, socket
+from typing import Protocol, cast
+
+import anyio
+import anyio.lowlevel
+
+from bridge.errors import ChannelClosedError
+from bridge.sandbox.container.demux import FrameDecoder, FramingError
+
+READ_BYTES = 256 * 1024
+"""Most read at once; about what a local socket's buffer holds."""
+
+WRITE_BYTES = 256 * 1024
+"""Most offered to the kernel at once, so that a large message is not copied again and again."""
+
+
+_READ, _WRITE, _WAIT = "read from", "write to", "wait for"
+
+
+class _Body(Protocol):
+    """What is used of the buffered reader under an HTTP response."""
+
+    raw: SocketIO
+
+    def peek(self, size: int = ..., /) -> bytes: ...
+
+
+class Response(Protocol):
+    """What is used of a requests response: closing it returns the connection."""
+
+    def close(self) -> None: ...
+
+
+class AttachedStream:
+    """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
+
+    Args:
+        connection: The socket.
+        leftover: What was read from it already, behind the engine's HTTP header.
+        response: Kept, since closing it is what lets go of the connection.
+    """
+
+    def __init__(self, connection: socket, leftover: bytes, response: Response) -> None:
+        self._socket = connection
+        self._leftover = leftover
+        self._response = response
+        self._decoder = FrameDecoder()
+        self._ended = False
+        self._closed = False
+
+    @property
+    def stderr(self) -> str:
+        """The tail of the process's stderr, and what the engine had to say after it."""
+        parts = (self._decoder.stderr.text(), self._decoder.engine_error.text())
+        return "\n".join(part for part in parts if part)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream was read to its end."""
+        return self._ended
+
+    async def receive(self) -> bytes:
+        """Return the next bytes of stdout, empty at the stream's end.
+
+        Raises:
+            ChannelClosedError: The connection broke, or was closed here.
+        """
+        while not self._ended:
+            data, self._leftover = self._leftover, b""
+            if not data:
+                data = await self._read()
+            if not data:
+                self._end()
+                break
+            try:
+                out = self._decoder.feed(data)
+            except FramingError as error:
+                message = f"The engine sent {error}."
+                raise ChannelClosedError(message) from error
+            if out:
+                return out
+        # A loop over what has ended must still be cancellable.
+        await anyio.lowlevel.checkpoint()
+        return b""
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data`, waiting while the other side does not read.
+
+        Raises:
+            ChannelClosedError: The connection broke, or was closed here.
+        """
+        await anyio.lowlevel.checkpoint()
+        view = memoryview(data)
+        while view:
+            try:
+                sent = self._socket.send(view[:WRITE_BYTES])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                await self._ready(anyio.wait_writable)
+            except ssl.SSLWantReadError:
+                await self._ready(anyio.wait_readable)
+            except (OSError, ValueError) as error:
+                raise self._broken(error, _WRITE) from error
+            else:
+                view = view[sent:]
+
+    def close(self) -> None:
+        """Let go of the connection; whoever waits on it is told that it is closed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(OSError, ValueError):
+            anyio.notify_closing(self._socket)
+        with suppress(OSError, ValueError):
+            self._socket.shutdown(SHUT_RDWR)
+        with suppress(OSError, ValueError):
+            self._response.close()
+        with suppress(OSError, ValueError):
+            self._socket.close()
+
+    async def _read(self) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        while True:
+            try:
+                return self._socket.recv(READ_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await self._ready(anyio.wait_readable)
+            except ssl.SSLWantWriteError:
+                await self._ready(anyio.wait_writable)
+            except (ssl.SSLEOFError, ConnectionResetError):
+                # Reset, not closed, when the process ended before it read all that was sent to it.
+                return b""
+            except (OSError, ValueError) as error:
+                raise self._broken(error, _READ) from error
+
+    async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
+        try:
+            await wait(self._socket)
+        except (OSError, ValueError, anyio.ClosedResourceError) as error:
+            raise self._broken(error, _WAIT) from error
+
+    def _end(self) -> None:
+        self._ended = True
+        # Docker goes on taking stdin for a while when nobody is there to read it.
+        self.close()
+        if not self._decoder.at_boundary:
+            message = "The engine cut the sandbox's output off in the middle of a frame."
+            raise ChannelClosedError(message)
+
+    def _broken(self, error: BaseException, doing: str) -> ChannelClosedError:
+        reason = "it was closed" if self._closed else str(error) or type(error).__name__
+        return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
+
+
+def take_over(attached: object) -> AttachedStream:
+    """Make a stream of what the SDK's `attach_socket` returned.
+
+    The SDK offers no public way to the bytes it read beyond the HTTP header, nor to the response
+    that owns the connection, so both are taken from where requests and http.client keep them.
+    """
+    response = attached._response  # type: ignore[attr-defined]  # set by the SDK
+    body = cast("_Body", response.raw._fp.fp)
+    connection = cast("socket", body.raw._sock)  # type: ignore[attr-defined]  # SocketIO's own
+    connection.setblocking(False)
+    # Without blocking, this returns what is buffered, else at most what one read finds.
+    with suppress(ssl.SSLWantReadError):
+        leftover = body.peek()
+        return AttachedStream(connection, leftover, response)
+    return AttachedStream(connection, b"", response)

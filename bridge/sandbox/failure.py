@@ -1,0 +1,151 @@
+"""How a run ended, told from everything that is known of it.
+
+Pure: frames, the engine's exit report and the host's own clock in, a `Verdict` out. The order of
+the checks is the order of trust: what the host itself did, then what the kernel and the engine say,
+then what the guest claims. A guest that lies can only lie about its own run.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+
+from bridge.guest.wire import Done, Exited
+from bridge.model import Limits, Reason, Status
+from bridge.sandbox.backend import ExitReport
+
+_HINTS = {
+    "SIGSEGV": "a crash in native code, or a recursion too deep for the C stack",
+    "SIGABRT": "the interpreter or a library aborted",
+    "SIGKILL": "something in the sandbox killed it",
+    "SIGSYS": "a forbidden system call",
+    "SIGXCPU": "out of CPU time",
+    "SIGBUS": "a write beyond what the memory-backed directories hold",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The facts.
+
+    Attributes:
+        done, exited: The guest's last frames, if they came.
+        report: The engine's word, if it was asked.
+        deadline_passed: The host's own clock ran out and it killed the sandbox.
+        protocol_error: What was wrong with a frame, if one was malformed.
+        diagnostics: The sandbox's own stderr.
+    """
+
+    done: Done | None = None
+    exited: Exited | None = None
+    report: ExitReport | None = None
+    deadline_passed: bool = False
+    protocol_error: str = ""
+    diagnostics: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Status and reason of a run, one sentence about it, and its exit code if it had one."""
+
+    status: Status
+    reason: Reason | None
+    summary: str
+    exit_code: int | None = None
+    error: str = ""
+
+
+def classify(ending: Ending, limits: Limits) -> Verdict:
+    """Return the verdict on a run."""
+    done, exited = ending.done, ending.exited
+    if ending.deadline_passed or (exited is not None and exited.timed_out):
+        message = f"Stopped after the time limit of {limits.timeout:g} s."
+        return Verdict(
+            status="timeout",
+            reason="timeout",
+            summary=message,
+            error=f"{message} Output up to then is kept. Raise `timeout` or do less per run.",
+        )
+    if ending.protocol_error:
+        return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
+    if _out_of_memory(ending):
+        return _oom(limits, done.error if done is not None else "")
+    if done is not None and done.outcome == "exception":
+        last = done.error.strip().rsplit("\n", 1)[-1] or done.error_type
+        return Verdict(
+            status="error",
+            reason="exception",
+            summary=f"The program raised {last[:300]}",
+            exit_code=done.exit_code or 1,
+            error=done.error,
+        )
+    code = _exit_code(done, exited)
+    if code is not None:
+        if done is not None and code == 0:
+            return Verdict(status="success", reason=None, summary="Success.", exit_code=0)
+        return _exit(code, finished=done is not None, error=done.error if done is not None else "")
+    if exited is not None and exited.signal is not None:
+        name = _signal_name(exited.signal)
+        hint = f" ({_HINTS[name]})" if name in _HINTS else ""
+        return _crash(f"The program was killed by {name}{hint}.", ending)
+    return _crash("The sandbox ended before the program did.", ending)
+
+
+def _exit_code(done: Done | None, exited: Exited | None) -> int | None:
+    """Return the program's exit code; the kernel's word beats the program's own."""
+    if exited is not None and exited.code:
+        return exited.code
+    if done is not None:
+        return done.exit_code
+    return exited.code if exited is not None else None
+
+
+def _out_of_memory(ending: Ending) -> bool:
+    done, exited, report = ending.done, ending.exited, ending.report
+    if done is not None:
+        return done.outcome == "exception" and done.error_type == "MemoryError"
+    killed = exited is None or exited.signal == signals.SIGKILL
+    seen = (exited is not None and exited.oom_kills > 0) or (
+        report is not None and report.oom_killed is True
+    )
+    return killed and seen
+
+
+def _oom(limits: Limits, error: str) -> Verdict:
+    megabytes = limits.memory_bytes // (1024 * 1024)
+    message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
+    return Verdict(
+        status="error",
+        reason="oom",
+        summary=message,
+        error=f"{error}\n{message}".strip() + " Work on less data at a time.",
+    )
+
+
+def _exit(code: int, *, finished: bool, error: str) -> Verdict:
+    if finished:
+        # What it had to say of that it has said itself.
+        summary = f"The program exited with status {code}."
+    else:
+        summary = f"The program ended abruptly with status {code}, before it was through."
+        error = error or summary
+    return Verdict(status="error", reason="exit", summary=summary, exit_code=code, error=error)
+
+
+def _crash(message: str, ending: Ending) -> Verdict:
+    detail = ending.diagnostics.strip()
+    if ending.report is not None and ending.report.detail:
+        detail = f"{detail}\n{ending.report.detail}".strip()
+    return Verdict(
+        status="error",
+        reason="crash",
+        summary=message,
+        error=f"{message}\n{detail}".strip(),
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

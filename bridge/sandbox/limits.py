@@ -1,0 +1,36 @@
+"""What a run may use: the profiles, and settings on top of them. Pure."""
+
+from __future__ import annotations
+
+from bridge.model import MEBIBYTE, Limits
+from bridge.settings import Settings
+
+STRICT_MEMORY_BYTES = 128 * MEBIBYTE
+STRICT_CPUS = 0.5
+STRICT_TIMEOUT = 5.0
+
+
+def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
+    """Return the limits of a run that asks for `timeout` seconds.
+
+    The strict profile caps what the settings say; it never widens it.
+    """
+    wanted = settings.timeout if timeout is None else timeout
+    if settings.profile == "strict":
+        memory = min(settings.memory, STRICT_MEMORY_BYTES)
+        return Limits(
+            timeout=min(wanted, STRICT_TIMEOUT),
+            memory_bytes=memory,
+            pids=settings.pids,
+            cpus=min(settings.cpus or STRICT_CPUS, STRICT_CPUS),
+            tmp_bytes=memory // 4,
+            workspace_bytes=memory // 4,
+        )
+    return Limits(
+        timeout=wanted,
+        memory_bytes=settings.memory,
+        pids=settings.pids,
+        cpus=settings.cpus,
+        tmp_bytes=min(Limits.tmp_bytes, settings.memory // 4),
+        workspace_bytes=min(Limits.workspace_bytes, settings.memory // 4),
+    )

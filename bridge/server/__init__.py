@@ -1,0 +1,1 @@
+"""The bridge as an MCP server. No logic of its own."""

@@ -1,0 +1,135 @@
+"""The arguments of `run_python`: their schema, and the way from JSON to a `RunRequest`. Pure.
+
+The SDK's low-level server passes arguments unchecked, and a schema validator's messages do not tell
+a model what to write instead, so the few rules are checked here in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bridge.errors import InvalidRequestError
+from bridge.model import Json, RunRequest
+
+_KNOWN = ("code", "servers", "timeout")
+
+MAX_SERVERS = 200
+"""Names in one request; more than anybody configures."""
+
+
+def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
+    """Return the JSON Schema of the tool's arguments."""
+    return {
+        "type": "object",
+        "properties": {
+            "code": {
+                "type": "string",
+                "description": "The Python program. Top-level await works.",
+            },
+            "servers": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": (
+                    "Names of MCP servers to load. Leave it out: "
+                    "the servers the code refers to are loaded."
+                ),
+            },
+            "timeout": {
+                "type": "number",
+                "minimum": 1,
+                "maximum": max_timeout,
+                "default": default_timeout,
+                "description": "Seconds the program may take.",
+            },
+        },
+        "required": ["code"],
+        "additionalProperties": False,
+    }
+
+
+OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "runId": {"type": "string"},
+        "status": {"enum": ["success", "error", "timeout", "validation_error"]},
+        "summary": {"type": "string"},
+        "reason": {"type": "string"},
+        "exitCode": {"type": "integer"},
+        "stdout": {"type": "array", "items": {"type": "string"}},
+        "stderr": {"type": "array", "items": {"type": "string"}},
+        "result": {},
+        "error": {"type": "string"},
+        "servers": {"type": "array", "items": {"type": "string"}},
+        "timeoutSeconds": {"type": "number"},
+        "truncated": {"type": "object"},
+        "isolation": {"type": "object"},
+        "usage": {"type": "object"},
+    },
+    "required": ["runId", "status", "summary"],
+}
+"""What structured content looks like; fields that would be empty are left out."""
+
+
+def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest:
+    """Return the request that the arguments make.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    given = arguments or {}
+    for name in given:
+        if name not in _KNOWN:
+            message = f"run_python has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
+            raise InvalidRequestError(message)
+    return RunRequest(
+        code=_code(given.get("code")),
+        servers=_servers(given.get("servers")),
+        timeout=_timeout(given.get("timeout")),
+    )
+
+
+def _code(value: Json) -> str:
+    if value is None:
+        message = "run_python needs `code`: a string holding a Python program."
+        raise InvalidRequestError(message)
+    if not isinstance(value, str):
+        message = f"`code` must be a string, not {_kind(value)}."
+        raise InvalidRequestError(message)
+    if not value.strip():
+        message = "`code` is empty; pass the Python program to run."
+        raise InvalidRequestError(message)
+    return value
+
+
+def _servers(value: Json) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        message = (
+            f"`servers` must be a list of server names such as "
+            f'["git", "time"], not {_kind(value)}; or leave it out.'
+        )
+        raise InvalidRequestError(message)
+    if len(value) > MAX_SERVERS:
+        message = f"`servers` names {len(value)} servers; at most {MAX_SERVERS} are taken."
+        raise InvalidRequestError(message)
+    return tuple(value)
+
+
+def _timeout(value: Json) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        message = f"`timeout` must be a number of seconds, not {_kind(value)}."
+        raise InvalidRequestError(message)
+    return float(value)
+
+
+def _kind(value: Json) -> str:
+    if isinstance(value, list):
+        odd = next((item for item in value if not isinstance(item, str)), None)
+        return "a list" if odd is None else f"a list with {_kind(odd)} in it"
+    names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), f"the number {value!r:.40}")

@@ -1,0 +1,71 @@
+"""How clients reach the server: stdio, or streamable HTTP on the loopback interface."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+
+import uvicorn
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.stdio import stdio_server
+
+from bridge.engine import Engine
+from bridge.errors import UsageError
+from bridge.server.app import build_server
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 3
+"""Runs still under way when the server stops are cancelled after this."""
+
+
+async def serve_stdio(engine: Engine) -> None:
+    """Serve one client on stdin and stdout until it closes stdin."""
+    server = build_server(engine)
+    options = server.create_initialization_options(NotificationOptions())
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, options)
+
+
+async def serve_http(engine: Engine, host: str, port: int) -> None:
+    """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled."""
+    app = build_server(engine).streamable_http_app(host=host)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    await uvicorn.Server(config).serve()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of "HOST:PORT".
+
+    Raises:
+        UsageError: It is no address, or not one of this machine alone.
+    """
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        message = f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765."
+        raise UsageError(message)
+    host = match[1] or match[2]
+    if not _is_loopback(host):
+        message = (
+            f"{host} can be reached from other machines, and whoever reaches the bridge can run "
+            "code and use your servers."
+        )
+        raise UsageError(message, remedy="Bind to 127.0.0.1 and put an authenticating proxy ahead.")
+    return host, int(match[3])
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

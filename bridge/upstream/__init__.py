@@ -1,0 +1,1 @@
+"""Sessions to the user's MCP servers, kept open across runs."""

@@ -1,0 +1,196 @@
+"""What went wrong between the bridge and a server, in the bridge's own terms: pure.
+
+Owns the translation of the SDK's, the HTTP client's and the system's exceptions into the
+`UpstreamError` tree. Nothing foreign passes `session.py`, which calls this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+
+import httpx2
+from mcp import MCPError
+from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_REQUEST
+
+from bridge.errors import (
+    MessageTooLargeError,
+    ServerLostError,
+    ServerStartError,
+    ToolCallError,
+    UpstreamError,
+)
+from bridge.model import ServerSpec
+from bridge.upstream.framing import TooLarge
+from bridge.upstream.http import REFUSED, UNAUTHORIZED
+
+_OVERSIZE = re.compile(r"exceeded the (\d+) byte limit")
+
+_SDK_CLOSED = "Connection closed"
+_SDK_ABANDONED = "SSE stream "
+"""How the SDK's texts begin, in errors with `CONNECTION_CLOSED`, when a connection ended and when
+only one request's own stream did. Servers use the same code for errors of their own."""
+
+_SESSION_EXPIRED = "Session terminated"
+"""The SDK's text for status 404 within a session: the server no longer knows it."""
+
+_TYPESCRIPT_UNKNOWN_SESSION = -32001
+"""The code of servers on the TypeScript SDK for it; other servers use INVALID_REQUEST."""
+
+_STATUS_TEXTS = ("Server returned an error response", "Not Found", _SESSION_EXPIRED, REFUSED)
+"""How errors begin that stand for an HTTP status which nobody put into words."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and all that stands behind it, groups opened, outermost first."""
+    seen: set[int] = set()
+    queue = [error]
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            queue.extend(current.exceptions)
+        queue.extend(e for e in (current.__cause__, current.__context__) if e is not None)
+
+
+def reason(error: BaseException) -> str:
+    """Say in a few words why something failed, from the most telling exception behind it."""
+    plain = ""
+    for cause in causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "the host name cannot be resolved"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {cause.reason or cause}"
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+        if not plain and not isinstance(cause, BaseExceptionGroup):
+            plain = str(cause) or type(cause).__name__
+    return plain or type(error).__name__
+
+
+def start_error(
+    spec: ServerSpec,
+    error: BaseException,
+    *,
+    account: str,
+    refusal: int | None,
+    remedy: str,
+) -> UpstreamError:
+    """Translate what kept a server from becoming ready.
+
+    Args:
+        account: What the transport knows about the end.
+        refusal: The last HTTP status that was an error.
+        remedy: What to do about it.
+    """
+    for cause in causes(error):
+        if isinstance(cause, UpstreamError):
+            return cause
+    status = _status(error, refusal)
+    if status in UNAUTHORIZED:
+        return _unauthorized(spec, status)
+    why = reason(error)
+    if status is not None:
+        why = f"{shown_url(spec)} answered with HTTP status {status}"
+    elif spec.transport == "stdio" and account and why == _SDK_CLOSED:
+        why = "it ended before it was ready"
+    elif spec.transport != "stdio":
+        why = f"{shown_url(spec)}: {why}"
+    text = f"Server {spec.name!r} did not start: {why}."
+    return ServerStartError(f"{text} {account}".strip(), server=spec.name, remedy=remedy)
+
+
+def start_timeout(
+    spec: ServerSpec, seconds: float, *, account: str, remedy: str
+) -> ServerStartError:
+    """Report a server that was not ready in time."""
+    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s. {account}"
+    return ServerStartError(text.strip(), server=spec.name, remedy=remedy)
+
+
+def lost_error(server: str, account: str) -> UpstreamError:
+    """Report a connection that ended while it was needed."""
+    if _OVERSIZE.search(account):
+        return MessageTooLargeError(
+            f"Server {server!r} was disconnected. {account}",
+            server=server,
+            remedy="Ask it for less at a time. The next call connects again.",
+        )
+    return ServerLostError(
+        f"Server {server!r} went away during the call. {account}".strip(),
+        server=server,
+        remedy="The next call connects again. Whether this one had an effect is unknown.",
+    )
+
+
+def is_lost(error: MCPError) -> bool:
+    """Say whether the whole connection is gone, as opposed to one request having failed."""
+    return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
+
+
+def is_unknown_session(error: MCPError) -> bool:
+    """Say whether an error fits a server that no longer knows the session; it words it freely."""
+    return (
+        error.code in (INVALID_REQUEST, _TYPESCRIPT_UNKNOWN_SESSION)
+        or error.message == _SESSION_EXPIRED
+    )
+
+
+def call_error(
+    spec: ServerSpec, what: str, error: MCPError, *, refusal: int | None
+) -> UpstreamError:
+    """Translate a protocol error that answered one request.
+
+    Args:
+        what: The request, as in "tool 'x'".
+    """
+    server = spec.name
+    if isinstance(error.data, TooLarge) or _OVERSIZE.search(error.message):
+        return MessageTooLargeError(
+            f"Server {server!r}, {what}: {error.message}",
+            server=server,
+            remedy="Ask for less at a time; the connection stays open.",
+        )
+    if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
+        return lost_error(server, f"{error.message}.")
+    if (status := _status(error, refusal)) in UNAUTHORIZED:
+        return _unauthorized(spec, status)
+    return ToolCallError(
+        f"Server {server!r} refused {what}: {error.message} (code {error.code})",
+        server=server,
+        rpc_code=error.code,
+        data=error.data,
+    )
+
+
+def shown_url(spec: ServerSpec) -> str:
+    """Return a server's URL without what may be secret in it."""
+    return str(httpx2.URL(spec.url).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def _status(error: BaseException, refusal: int | None) -> int | None:
+    """Return the HTTP status behind an error, given the last one that was seen to be bad."""
+    for cause in causes(error):
+        if isinstance(cause, httpx2.HTTPStatusError):
+            return cause.response.status_code
+        if isinstance(cause, MCPError) and cause.message.startswith(_STATUS_TEXTS):
+            return refusal
+    return None
+
+
+def _unauthorized(spec: ServerSpec, status: int | None) -> ServerStartError:
+    where = f"{shown_url(spec)} answered with HTTP status {status}"
+    return ServerStartError(
+        f"Server {spec.name!r} wants authorization: {where}.",
+        server=spec.name,
+        remedy=(
+            f'Give it in `headers` in {spec.source.path}, for example "Authorization": '
+            '"Bearer ${TOKEN}". Signing in through a browser is not supported.'
+        ),
+    )

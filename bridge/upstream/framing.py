@@ -1,0 +1,186 @@
+"""Bytes from a server's stdout to JSON-RPC messages: pure, incremental and bounded.
+
+Owns where a line ends, how long it may be, and what a line that is not a message means. Reads and
+writes nothing itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types.jsonrpc import PARSE_ERROR
+
+SALVAGE_BYTES = 512
+"""How much of either end of a message is searched for its id. The id is the first or the last
+member in every implementation met; a string id longer than this is not one of ours."""
+
+PREVIEW_CHARACTERS = 200
+"""How much of a line that is not a message is shown in the log."""
+
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+
+# Anchored at the outermost brace: an "id" somewhere inside a result must not be mistaken for it.
+_HEAD_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID)
+_TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One complete line, without its newline."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class OversizeLine:
+    """A line beyond the cap. Its middle was thrown away as it came.
+
+    Attributes:
+        size: Bytes seen of it.
+    """
+
+    head: bytes
+    tail: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """Rides in the `data` of an error that stands for an oversize message.
+
+    An object rather than a code, so that nothing a server sends can be taken for one.
+    """
+
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A line that belongs to no message."""
+
+    preview: str
+
+
+class LineFramer:
+    """Splits a byte stream at newlines, holding at most `max_bytes` of an unfinished line.
+
+    Parts of a line are kept as they came and joined once, at its newline, so that the work stays
+    linear in the size of a message.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head: bytes | None = None
+        self._tail = b""
+
+    def feed(self, data: bytes) -> list[Line | OversizeLine]:
+        """Take what was read and return the lines that it completes."""
+        first, *rest = data.split(b"\n")
+        self._extend(first)
+        done: list[Line | OversizeLine] = []
+        for part in rest:
+            done.append(self._take())
+            self._extend(part)
+        return done
+
+    def finish(self) -> Line | OversizeLine | None:
+        """Return what stands after the last newline, at the end of the stream."""
+        return self._take() if self._size else None
+
+    def _extend(self, part: bytes) -> None:
+        if not part:
+            return
+        self._size += len(part)
+        if self._head is None and self._size <= self._max_bytes:
+            self._parts.append(part)
+            return
+        if self._head is None:
+            self._parts.append(part)
+            whole = b"".join(self._parts)
+            self._parts.clear()
+            self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
+        else:
+            self._tail = (self._tail + part)[-SALVAGE_BYTES:]
+
+    def _take(self) -> Line | OversizeLine:
+        line: Line | OversizeLine
+        if self._head is None:
+            line = Line(b"".join(self._parts))
+        else:
+            line = OversizeLine(self._head, self._tail, self._size)
+        self._parts.clear()
+        self._size = 0
+        self._head = None
+        self._tail = b""
+        return line
+
+
+def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
+    """Parse one line.
+
+    Invalid UTF-8 and lone surrogates inside a message become U+FFFD: a result with a bad character
+    is better than none. A message that cannot be parsed at all, but shows whose answer it is,
+    becomes an error for that request, which would otherwise wait for its timeout.
+
+    Returns:
+        A message, None for a blank line, or `Noise`.
+    """
+    data = line.data
+    if not data.strip():
+        return None
+    try:
+        return jsonrpc_message_adapter.validate_json(data, by_name=False)
+    except ValueError as error:
+        problem = str(error)
+    if data.lstrip()[:1] == b"{":
+        repaired = _repair(data)
+        if repaired is not None:
+            return repaired
+        request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
+        if request_id is not None:
+            deep = "recursion limit" in problem
+            why = "nests too deeply" if deep else "is not a JSON-RPC message"
+            message = f"The server's answer {why}."
+            return _error(request_id, ErrorData(code=PARSE_ERROR, message=message))
+    return Noise(data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
+
+
+def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
+    """Turn an oversize line into an error for the request that it answers, if that can be told."""
+    request_id = _salvage_id(line.head, line.tail)
+    if request_id is None:
+        return None
+    data = TooLarge(line.size, limit)
+    message = f"The server's answer has {line.size} bytes; the limit is {limit}."
+    return _error(request_id, ErrorData(code=PARSE_ERROR, message=message, data=data))
+
+
+def _error(request_id: int | str, error: ErrorData) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+
+def _repair(data: bytes) -> JSONRPCMessage | None:
+    text = data.decode("utf-8", "replace")
+    try:
+        value: Any = json.loads(text)
+        plain = json.dumps(value, ensure_ascii=False)
+        clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _salvage_id(head: bytes, tail: bytes) -> int | str | None:
+    match = _HEAD_ID.match(head) or _TAIL_ID.search(tail)
+    if match is None:
+        return None
+    value: int | str = json.loads(match.group(1).decode("utf-8", "replace"))
+    return value

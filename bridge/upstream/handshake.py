@@ -1,0 +1,104 @@
+"""How a connection agrees on a protocol, and a view of answers as the server sent them.
+
+Owns the choice of eras. A stdio server is greeted with `initialize` and nothing before it, because
+some exit on any other first message; only one that says it knows no such handshake is asked the
+newer way. An HTTP server is asked the newer way first, which costs it one refused request at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from mcp import ClientSession, MCPError
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp.types import RequestId
+from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from bridge.model import Json, Transport
+
+logger = logging.getLogger(__name__)
+
+raw_answers: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_answers", default=None)
+"""Where the answers to a task's requests are put as they came, before the SDK checks their shape.
+
+The SDK raises, and so loses the result, when an answer does not fit the negotiated protocol
+version; and it drops the fields that it does not know.
+"""
+
+
+class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
+    """The SDK's dispatcher, which also says when it ends and shows answers unparsed."""
+
+    def __init__(self, read: Any, write: Any, *, on_end: Callable[[], None]) -> None:
+        super().__init__(read, write)
+        self._on_end = on_end
+
+    async def send_raw_request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions | None = None,
+        *,
+        _related_request_id: RequestId | None = None,
+    ) -> dict[str, Any]:
+        """Send a request, keeping its answer for whoever asked for it through `raw_answers`."""
+        answer = await super().send_raw_request(
+            method, params, opts, _related_request_id=_related_request_id
+        )
+        if (slot := raw_answers.get()) is not None:
+            slot.append(dict(answer))
+        return answer
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        **options: Any,
+    ) -> None:
+        """Receive until the connection ends."""
+        try:
+            await super().run(on_request, on_notify, on_notify_intercept, **options)
+        finally:
+            self._on_end()
+
+
+async def agree(client: ClientSession, transport: Transport) -> None:
+    """Settle the protocol version.
+
+    Raises:
+        MCPError: The server refuses, or speaks nothing that we do.
+    """
+    if transport == "http":
+        try:
+            await client.discover()
+        except MCPError as error:
+            if _is_foreign(error):
+                raise
+        except (ValidationError, RuntimeError):
+            logger.debug("the answer to server/discover is no proof of a newer server")
+        else:
+            return
+    try:
+        await client.initialize()
+    except MCPError as error:
+        if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        await client.discover()
+
+
+def _is_foreign(error: MCPError) -> bool:
+    """Say whether the server named its versions, and a handshake is not among them."""
+    if error.code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, Mapping):
+        return False
+    supported = error.data.get("supported")
+    return isinstance(supported, list) and not set(map(str, supported)) & set(
+        HANDSHAKE_PROTOCOL_VERSIONS
+    )

@@ -1,0 +1,282 @@
+"""MCP over streamable HTTP and over the older HTTP with server-sent events.
+
+Owns the HTTP client (headers, caps, timeouts, what a refused request said) and the event-stream
+transport. Streamable HTTP itself is the SDK's; its event-stream transport is not used, because an
+event beyond 1 MiB kills its connection and the limit cannot be set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urljoin
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp.types import ErrorData, JSONRPCError, JSONRPCRequest
+from mcp_types.jsonrpc import INTERNAL_ERROR
+
+from bridge.model import ServerSpec, Transport
+from bridge.upstream.framing import Line, Noise, decode_line
+
+logger = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 30.0
+"""For connecting, for sending and for a free connection; as in the SDK. Reading has no limit of
+its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
+
+LEAVE_SECONDS = 2.0
+"""For telling a server that its session is over, which is a courtesy."""
+
+MAX_REDIRECTS = 5
+"""Redirects followed within one origin; a trailing slash and a moved path need two."""
+
+OLDER_SERVER = frozenset({400, 404, 405})
+"""What a server that only knows event streams may answer to a post, by the specification."""
+
+SESSION_HEADER = "mcp-session-id"
+
+UNAUTHORIZED = frozenset({401, 403})
+
+REFUSED = "The server refused the request with status"
+"""How the error begins that answers a request whose post was refused."""
+
+Inbound = MemoryObjectSendStream[SessionMessage | Exception]
+Outbound = MemoryObjectReceiveStream[SessionMessage]
+
+
+class OversizeBody(httpx2.StreamError):
+    """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
+
+
+class _CappedStream(httpx2.AsyncByteStream):
+    """A response's body that fails once it is longer than it may be."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, limit: int) -> None:
+        self._inner = inner
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            size += len(chunk)
+            if size > self._limit:
+                msg = f"The body exceeded the {self._limit} byte limit."
+                raise OversizeBody(msg)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class CappedClient(httpx2.AsyncClient):
+    """An HTTP client that caps bodies and remembers the last refusal.
+
+    Event streams are not capped as a whole, since they may last for days; each event is, by whoever
+    decodes them. Compression is not asked for, so that the cap holds for what ends up in memory;
+    where a server compresses all the same, it holds for the bytes as sent.
+    """
+
+    def __init__(self, spec: ServerSpec, *, max_body_bytes: int) -> None:
+        super().__init__(
+            headers={"accept-encoding": "identity", **spec.headers},
+            timeout=httpx2.Timeout(REQUEST_SECONDS, read=None),
+        )
+        self._max_body_bytes = max_body_bytes
+        self.refusal: int | None = None
+        self.expired = False
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request. All responses are read as streams, so that capping those is enough."""
+        if request.method == "DELETE":
+            leave = httpx2.Timeout(LEAVE_SECONDS).as_dict()
+            request.extensions = {**request.extensions, "timeout": leave}
+        response = await super().send(request, **options)
+        if response.is_error:
+            self.refusal = response.status_code
+            # Within a session this is how a server says that it no longer knows it.
+            self.expired |= response.status_code == 404 and SESSION_HEADER in request.headers
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "text/event-stream" and isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _CappedStream(response.stream, self._max_body_bytes)
+        return response
+
+
+class HttpEndpoint:
+    """One server behind a URL."""
+
+    def __init__(self, spec: ServerSpec, *, max_message_bytes: int) -> None:
+        self._spec = spec
+        self._max_bytes = max_message_bytes
+        self._client: CappedClient | None = None
+        self._account = ""
+
+    @property
+    def pid(self) -> int | None:
+        """None: the process is not ours."""
+        return None
+
+    @property
+    def refusal(self) -> int | None:
+        """The status of the last response that was an error."""
+        return self._client.refusal if self._client else None
+
+    @property
+    def expired(self) -> bool:
+        """Whether the server has said that it no longer knows the session."""
+        return self._client is not None and self._client.expired
+
+    @property
+    def transport(self) -> Transport:
+        """Streamable HTTP or event streams."""
+        return self._spec.transport
+
+    def alternative(self) -> HttpEndpoint | None:
+        """Return the event-stream way to a server that refused the streamable one.
+
+        The protocol's own rule for older servers. Many entries carry the URL of an event stream
+        without saying so.
+        """
+        if self._spec.transport != "http" or self.refusal not in OLDER_SERVER:
+            return None
+        return HttpEndpoint(replace(self._spec, transport="sse"), max_message_bytes=self._max_bytes)
+
+    def account(self) -> str:
+        """Say what is known about how the connection ended."""
+        return self._account
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
+        """Connect. Failures to connect surface here, possibly in an exception group."""
+        async with AsyncExitStack() as stack:
+            self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes)
+            client = await stack.enter_async_context(self._client)
+            if self._spec.transport == "sse":
+                transport = _open_events(client, self._spec.url, self._max_bytes)
+                yield await stack.enter_async_context(transport)
+            else:
+                yield await stack.enter_async_context(
+                    streamable_http_client(
+                        self._spec.url, http_client=client, max_sse_event_size=self._max_bytes
+                    )
+                )
+
+
+@asynccontextmanager
+async def _open_events(
+    client: CappedClient, url: str, max_event_bytes: int
+) -> AsyncGenerator[tuple[Any, Any], None]:
+    """Connect to an event-stream server: messages come as events, and go as posts."""
+    inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
+    async with AsyncExitStack() as stack:
+        for stream in (inbound, read, write, outbound):
+            stack.callback(stream.close)
+        response = await stack.enter_async_context(
+            _stream(client, "GET", url, headers={"accept": "text/event-stream"})
+        )
+        response.raise_for_status()
+        tg = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tg.cancel_scope.cancel)
+        events = httpx2.EventSource(response, max_event_size=max_event_bytes)
+        target = await tg.start(_read_events, events, url, inbound)
+        tg.start_soon(_post_messages, client, target, outbound, inbound.clone())
+        yield read, write
+
+
+async def _read_events(
+    events: httpx2.EventSource,
+    url: str,
+    inbound: Inbound,
+    *,
+    task_status: anyio.abc.TaskStatus[str],
+) -> None:
+    """Deliver messages; report where to post once the server has said it.
+
+    Raises:
+        httpx2.TransportError: The stream broke, or an event was beyond the cap. An event stream
+            cannot be taken up again in the middle of an event, so the connection is over.
+    """
+    announced = False
+    async with inbound:
+        async for event in events:
+            if event.event == "endpoint" and not announced:
+                announced = True
+                task_status.started(_same_origin(url, event.data))
+            elif event.event == "message" and event.data:
+                decoded = decode_line(Line(event.data.encode()))
+                if isinstance(decoded, Noise):
+                    logger.warning("an event that is no message was skipped: %r", decoded.preview)
+                elif decoded is not None:
+                    await inbound.send(SessionMessage(decoded))
+        msg = "the server ended its event stream"
+        raise httpx2.RemoteProtocolError(msg)
+
+
+async def _post_messages(
+    client: CappedClient, target: str, outbound: Outbound, inbound: Inbound
+) -> None:
+    async with outbound, inbound:
+        async for item in outbound:
+            message = item.message
+            body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+            # The answer comes as an event. Posts go one after the other, so that order is kept, and
+            # one that is never acknowledged would hold up all that follow.
+            patience = httpx2.Timeout(REQUEST_SECONDS)
+            async with _stream(client, "POST", target, json=body, timeout=patience) as response:
+                refused = response.is_error or response.is_redirect
+            if refused and isinstance(message, JSONRPCRequest):
+                data = ErrorData(
+                    code=INTERNAL_ERROR,
+                    message=f"{REFUSED} {response.status_code}.",
+                )
+                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
+                await inbound.send(SessionMessage(answer))
+
+
+@asynccontextmanager
+async def _stream(
+    client: CappedClient, method: str, url: str, **options: Any
+) -> AsyncGenerator[httpx2.Response, None]:
+    """Send a request and follow redirects as the SDK does: same origin, same method, a few."""
+    request = client.build_request(method, url, **options)
+    response = await client.send(request, stream=True, follow_redirects=False)
+    for _ in range(MAX_REDIRECTS):
+        following = response.next_request
+        if following is None or not may_follow(request, following):
+            break
+        await response.aclose()
+        request = following
+        response = await client.send(request, stream=True, follow_redirects=False)
+    try:
+        yield response
+    finally:
+        await response.aclose()
+
+
+def may_follow(sent: httpx2.Request, following: httpx2.Request) -> bool:
+    """Say whether a redirect keeps the method and stays where the headers were meant for."""
+    if following.method != sent.method:
+        return False
+    if following.url.userinfo and following.url.userinfo != sent.url.userinfo:
+        return False
+    old, new = sent.url, following.url
+    if (old.scheme, old.host, old.port) == (new.scheme, new.host, new.port):
+        return True
+    upgraded = (old.scheme, new.scheme) == ("http", "https")
+    return upgraded and old.host == new.host and old.port is None and new.port is None
+
+
+def _same_origin(url: str, endpoint: str) -> str:
+    target = httpx2.URL(urljoin(url, endpoint))
+    base = httpx2.URL(url)
+    if (base.scheme, base.host, base.port) != (target.scheme, target.host, target.port):
+        msg = f"the server wants messages posted to another origin: {target}"
+        raise httpx2.RemoteProtocolError(msg)
+    return str(target)

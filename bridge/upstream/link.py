@@ -1,0 +1,269 @@
+"""One connection to one server, from its start to its end.
+
+Owns the task that enters and leaves the connection: anyio's cancel scopes may not cross tasks, so
+whoever wants something of a server asks through the connection and never opens or closes it. A
+connection is used once; what comes after it is `session.py`'s decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+from mcp import ClientSession
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from mcp.types import Implementation, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from bridge.errors import ServerStartError, UpstreamError
+from bridge.model import ServerSpec
+from bridge.upstream.failure import reason, start_error, start_timeout
+from bridge.upstream.handshake import RecordingDispatcher, agree
+from bridge.upstream.transport import Endpoint
+
+logger = logging.getLogger(__name__)
+
+SUBSCRIBE_ATTEMPTS = 3
+"""How often notice of tool changes is asked for again after its stream was lost. Beyond that the
+list is no longer cached, so that it cannot be stale."""
+
+SUBSCRIBE_PAUSE_SECONDS = 1.0
+"""Between those attempts: a server that is restarting needs a moment."""
+
+CLIENT_INFO = Implementation(name="mcp-code-bridge", version="0.1.0")
+
+
+class Link:
+    """A connection and its owner task.
+
+    Attributes:
+        ready: Set once it can be used or has failed.
+        ended: Set once nothing of it is left.
+        client: What to send requests through, from `ready` on.
+        failure: Why it never became usable.
+        account: What is known about its end, once it has ended.
+        idle: It was closed because nobody used it.
+        cacheable: The server tells us when its tools change.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        endpoint: Endpoint,
+        *,
+        start_timeout: float,
+        idle_seconds: float | None,
+        remedy: str,
+        on_tools_changed: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.endpoint = endpoint
+        self.ready = anyio.Event()
+        self.ended = anyio.Event()
+        self.listing = anyio.Lock()
+        self.client: ClientSession | None = None
+        self.failure: UpstreamError | None = None
+        self.account = ""
+        self.idle = False
+        self.cacheable = True
+        self._start_timeout = start_timeout
+        self._idle_seconds = idle_seconds
+        self._remedy = remedy
+        self._on_tools_changed = on_tools_changed
+        self._stop = anyio.Event()
+        self._over = anyio.Event()
+        self._retiring = False
+        self._broken = False
+        self._gone = False
+        self._users = 0
+        self._last_used = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Link {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
+            f"users={self._users} ended={self.ended.is_set()}>"
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether new requests may be given to it; true while it starts."""
+        return not (self._broken or self._retiring or self._stop.is_set())
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep it from being closed as idle or as retired."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._last_used = anyio.current_time()
+            if self._retiring and not self._users:
+                self.stop()
+
+    def stop(self) -> None:
+        """Have it closed now; requests under way fail."""
+        self._stop.set()
+        self._over.set()
+
+    def abandon(self) -> None:
+        """Take no new requests, since the server's end of it is gone."""
+        self._broken = True
+        self._over.set()
+
+    def retire(self) -> None:
+        """Take no new requests, and close once those under way have ended.
+
+        No bound of its own: each of them has a timeout.
+        """
+        self._retiring = True
+        if not self._users:
+            self.stop()
+
+    async def run(self, after: anyio.Event | None) -> None:
+        """Own the connection. Raises nothing of the connection's own faults.
+
+        Args:
+            after: Waited for first, so that a server is never run twice at a time.
+        """
+        try:
+            if after is not None:
+                await after.wait()
+            await self._connect_either_way()
+        except Exception as error:
+            # The boundary of one connection: whatever broke it must not break the others.
+            self._record(error)
+        finally:
+            self._broken = True
+            self.account = self.endpoint.account() or self.account
+            if self.client is None and self.failure is None:
+                self.failure = ServerStartError(
+                    f"Server {self.spec.name!r} did not start: it was closed first.",
+                    server=self.spec.name,
+                    remedy="Call again.",
+                )
+            self.ready.set()
+            self.ended.set()
+
+    async def _connect_either_way(self) -> None:
+        first = self.endpoint
+        try:
+            await self._connect()
+        except Exception:
+            second = first.alternative()
+            if self.client is not None or second is None:
+                raise
+            self.endpoint = second
+            try:
+                await self._connect()
+            except Exception as error:
+                logger.debug("server %r: nor is it an event stream: %r", self.spec.name, error)
+            if self.client is None:
+                self.endpoint = first
+                raise
+
+    async def _connect(self) -> None:
+        self._gone = False
+        deadline = anyio.current_time() + self._start_timeout
+        with anyio.CancelScope(deadline=deadline) as scope:
+            async with self.endpoint.open() as (read, write):
+                dispatcher = RecordingDispatcher(read, write, on_end=self._notice_end)
+                async with ClientSession(
+                    dispatcher=dispatcher,
+                    message_handler=self._receive,
+                    client_info=CLIENT_INFO,
+                ) as client:
+                    if not await self._start(client):
+                        return
+                    # The scope has to stay open around the connection; only its deadline ends here.
+                    scope.deadline = math.inf
+                    await self._serve(client)
+        if scope.cancelled_caught and self.client is None:
+            self.failure = start_timeout(
+                self.spec,
+                self._start_timeout,
+                account=self.endpoint.account(),
+                remedy=self._remedy,
+            )
+
+    async def _start(self, client: ClientSession) -> bool:
+        """Agree with the server, unless the connection is stopped first."""
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
+            await agree(client, self.endpoint.transport)
+            self.client = client
+            if self._gone:
+                self.abandon()
+            self._last_used = anyio.current_time()
+            self.ready.set()
+            tg.cancel_scope.cancel()
+        return self.client is not None
+
+    async def _cancel_on_stop(self, scope: anyio.CancelScope) -> None:
+        await self._stop.wait()
+        scope.cancel()
+
+    async def _serve(self, client: ClientSession) -> None:
+        capabilities = client.server_capabilities
+        tools = capabilities.tools if capabilities else None
+        async with anyio.create_task_group() as tg:
+            if client.protocol_version in MODERN_PROTOCOL_VERSIONS and tools and tools.list_changed:
+                tg.start_soon(self._subscribe, client)
+            await self._wait_stop()
+            tg.cancel_scope.cancel()
+
+    async def _wait_stop(self) -> None:
+        """Wait until it is to be closed: told so, broken, or idle for long enough."""
+        while not self._over.is_set():
+            left = math.inf
+            if self._idle_seconds is not None:
+                since = anyio.current_time() if self._users else self._last_used
+                left = since + self._idle_seconds - anyio.current_time()
+                if left <= 0:
+                    self.idle = True
+                    self.stop()
+            with anyio.move_on_after(max(left, 0.0)):
+                await self._over.wait()
+
+    async def _subscribe(self, client: ClientSession) -> None:
+        """Ask a server of the newer era to say when its tools change."""
+        for _ in range(SUBSCRIBE_ATTEMPTS):
+            try:
+                async with listen(client, tools_list_changed=True) as changes:
+                    # What changed before this moment went unseen.
+                    self._on_tools_changed()
+                    async for _ in changes:
+                        self._on_tools_changed()
+            except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
+                logger.debug("server %r: no notice of changed tools: %s", self.spec.name, error)
+            await anyio.sleep(SUBSCRIBE_PAUSE_SECONDS)
+        self.cacheable = False
+        self._on_tools_changed()
+
+    async def _receive(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._on_tools_changed()
+
+    def _notice_end(self) -> None:
+        # Until it is ready, a connection that ends fails its start, which may try another way.
+        self._gone = True
+        if self.client is not None:
+            self.abandon()
+
+    def _record(self, error: Exception) -> None:
+        if self.client is None:
+            self.failure = start_error(
+                self.spec,
+                error,
+                account=self.endpoint.account(),
+                refusal=self.endpoint.refusal,
+                remedy=self._remedy,
+            )
+            return
+        self.account = f"{reason(error)}.".capitalize()
+        logger.warning("the connection to server %r broke: %s", self.spec.name, self.account)

@@ -1,0 +1,249 @@
+"""All of a user's servers, each started when it is first needed.
+
+Owns the set of servers, their configuration's changes and the task group that all their
+connections' owner tasks run in. What happens with one server is `session.py`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bridge.errors import UnknownServerError
+from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
+from bridge.upstream.http import HttpEndpoint
+from bridge.upstream.link import Link
+from bridge.upstream.process import STOP_SECONDS, reap_orphans
+from bridge.upstream.serverlog import ServerLog, log_path
+from bridge.upstream.session import ServerState, Session
+from bridge.upstream.stdio import StdioEndpoint
+from bridge.upstream.transport import Endpoint
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS = 60.0
+"""A call's time where neither the caller nor the configuration says otherwise; as most clients."""
+
+START_SECONDS = 30.0
+"""A start's time, likewise: `npx` and `uvx` may have to fetch a package first."""
+
+MAX_MESSAGE_BYTES = 64 * MEBIBYTE
+"""One message in either direction. As much as the channel into a sandbox takes."""
+
+CLOSE_SECONDS = STOP_SECONDS + 2.0
+"""For closing all servers, which happens at once: one process's whole ladder, and some air."""
+
+
+class Pool:
+    """The servers that are configured, as an async context manager.
+
+    Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ServerSpec],
+        *,
+        log_dir: Path,
+        environ: Mapping[str, str],
+        call_timeout: float = CALL_SECONDS,
+        start_timeout: float = START_SECONDS,
+        idle_seconds: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._log_dir = log_dir
+        self._environ = dict(environ)
+        self._call_timeout = call_timeout
+        self._start_timeout = start_timeout
+        self._idle_seconds = idle_seconds
+        self._max_bytes = max_message_bytes
+        self._tasks: TaskGroup | None = None
+        self._links: set[Link] = set()
+        self._sessions: dict[str, Session] = {}
+        self.update(specs)
+
+    def __repr__(self) -> str:
+        return f"<Pool servers={len(self._sessions)} connections={len(self._links)}>"
+
+    async def __aenter__(self) -> Pool:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._reap)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> bool | None:
+        await self.aclose()
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return None
+        tasks.cancel_scope.cancel()
+        # Not told of the body's exception, which would come out of it wrapped in a group.
+        await tasks.__aexit__(None, None, None)
+        return None
+
+    async def aclose(self) -> None:
+        """Close all servers, at once and within `CLOSE_SECONDS`; calls under way fail."""
+        for session in self._sessions.values():
+            session.close(drain=False)
+        for link in self._links:
+            link.stop()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as scope:
+            for link in tuple(self._links):
+                await link.ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("gave up waiting for %d connections to close", len(self._links))
+
+    def update(self, specs: Iterable[ServerSpec]) -> None:
+        """Take a new configuration.
+
+        Servers that are gone or changed take no new calls; they close in the background, once the
+        calls under way have ended. Unchanged ones stay as they are. Of several with one name the
+        first counts.
+        """
+        wanted: dict[str, ServerSpec] = {}
+        for spec in specs:
+            if wanted.setdefault(spec.name, spec) is not spec:
+                logger.warning(
+                    "server %r is defined twice; %s counts", spec.name, wanted[spec.name].source
+                )
+        sessions: dict[str, Session] = {}
+        for name, spec in wanted.items():
+            old = self._sessions.get(name)
+            sessions[name] = old if old and old.spec == spec else self._new_session(spec)
+        for name, old in self._sessions.items():
+            if sessions.get(name) is not old:
+                old.close(drain=True)
+        self._sessions = sessions
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all servers, in the configuration's order."""
+        return tuple(self._sessions)
+
+    def spec(self, server: str) -> ServerSpec:
+        """Return a server's definition.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        return self._session(server).spec
+
+    def states(self) -> Mapping[str, ServerState]:
+        """Return what is known of every server now."""
+        return MappingProxyType({name: s.state() for name, s in self._sessions.items()})
+
+    async def start(self, server: str) -> None:
+        """Have a server ready for calls.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+            ServerStartError: It cannot be started or reached.
+        """
+        await self._session(server).start()
+
+    async def tools(self, server: str) -> tuple[Tool, ...]:
+        """Return a server's tools, starting it if needed.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+            UpstreamError: It cannot be started, or did not answer.
+        """
+        return await self._session(server).tools()
+
+    async def call_tool(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Json],
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, Json]:
+        """Call a tool, starting its server if needed.
+
+        The result is the server's own, a CallToolResult in its JSON form; one that reports an error
+        is returned like any other. A cancelled or timed-out call is cancelled at the server too.
+
+        Args:
+            timeout: Seconds for the call, from when the server is ready.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: No result came.
+        """
+        return await self._session(server).call_tool(tool, arguments, timeout=timeout)
+
+    def _session(self, server: str) -> Session:
+        session = self._sessions.get(server)
+        if session is not None:
+            return session
+        names = ", ".join(repr(name) for name in self._sessions) or "none"
+        near = difflib.get_close_matches(server, self._sessions, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        msg = f"There is no server named {server!r}.{hint}"
+        raise UnknownServerError(msg, remedy=f"Available: {names}.")
+
+    def _new_session(self, spec: ServerSpec) -> Session:
+        return Session(
+            spec,
+            connect=self._connect,
+            call_timeout=self._call_timeout,
+            max_message_bytes=self._max_bytes,
+        )
+
+    def _connect(self, session: Session, after: anyio.Event | None) -> Link:
+        if self._tasks is None:
+            msg = "the pool has to be entered before its servers can be used"
+            raise RuntimeError(msg)
+        spec = session.spec
+        link = Link(
+            spec,
+            self._endpoint(spec),
+            start_timeout=spec.start_timeout or self._start_timeout,
+            idle_seconds=self._idle_seconds,
+            remedy=_start_remedy(spec),
+            on_tools_changed=session.forget_tools,
+        )
+        self._links.add(link)
+        self._tasks.start_soon(self._own, link, after)
+        return link
+
+    async def _own(self, link: Link, after: anyio.Event | None) -> None:
+        try:
+            await link.run(after)
+        finally:
+            self._links.discard(link)
+
+    def _endpoint(self, spec: ServerSpec) -> Endpoint:
+        if spec.transport != "stdio":
+            return HttpEndpoint(spec, max_message_bytes=self._max_bytes)
+        return StdioEndpoint(
+            spec,
+            environ=self._environ,
+            log=ServerLog(log_path(self._log_dir, spec.name)),
+            max_message_bytes=self._max_bytes,
+        )
+
+    async def _reap(self) -> None:
+        try:
+            count = await reap_orphans()
+        except OSError as error:
+            logger.warning("could not look for what earlier bridges left behind: %s", error)
+            return
+        if count:
+            logger.warning("ended %d processes that an earlier bridge had left behind", count)
+
+
+def _start_remedy(spec: ServerSpec) -> str:
+    if spec.transport == "stdio":
+        return f"Run its command by hand to see more, and check its entry in {spec.source.path}."
+    return f"Check that it is running, and its `url` in {spec.source.path}."

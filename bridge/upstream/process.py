@@ -1,0 +1,258 @@
+"""One server process, from its spawn to the end of its whole tree.
+
+Owns the process, its three pipes and the order in which it is stopped. What travels through the
+pipes is `stdio.py`'s affair; who belongs to the tree is `proctree.py`'s.
+
+If the bridge itself is killed with SIGKILL, the server reads end of file on its stdin, which is
+how MCP servers are told to go. PR_SET_PDEATHSIG is not used: without `preexec_fn` (unsafe in a
+process with threads) it needs a helper program, it fires when the spawning *thread* ends, and it
+reaches no grandchild. What ignores the end of file is found by its tag when the next bridge starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from bridge.upstream.proctree import (
+    HAS_PROC,
+    TAG_VARIABLE,
+    Member,
+    members,
+    new_tag,
+    open_pidfd,
+    orphans,
+    signal_group,
+)
+
+EXIT_SECONDS = 2.0
+"""After stdin is closed. The specification's polite way out; real servers take 10 to 500 ms."""
+
+TERM_SECONDS = 2.0
+"""After SIGTERM: time for a server's own handlers, as in the SDK."""
+
+KILL_SECONDS = 1.0
+"""After SIGKILL, per round: only the kernel has to act."""
+
+KILL_ROUNDS = 4
+"""How often the tree is looked at again, in case it forked while it was being killed."""
+
+STOP_SECONDS = EXIT_SECONDS + TERM_SECONDS + KILL_ROUNDS * KILL_SECONDS + 1.0
+"""Longest that `Child.stop` takes; the last second is for reading /proc on a busy machine."""
+
+POLL_SECONDS = 0.25
+"""How often an exit is looked for where the kernel has no pidfds (macOS, old Linux)."""
+
+READ_BYTES = 256 * 1024
+"""One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
+
+_ANYBODY = 0
+"""The signal that only asks whether somebody is there."""
+
+logger = logging.getLogger(__name__)
+
+
+class Child:
+    """A running server process in a session of its own.
+
+    Made by `spawn`, ended by `stop`; in between its pipes are non-blocking descriptors.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
+        if popen.stdin is None or popen.stdout is None or popen.stderr is None:
+            msg = "the process has to be spawned with three pipes"
+            raise ValueError(msg)
+        self.pid = popen.pid
+        self._popen = popen
+        self._tag = tag
+        self._pipes = (popen.stdin, popen.stdout, popen.stderr)
+        self._stdin_open = True
+        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(fd, False)
+        if sys.platform == "linux":
+            # Refused once a user's pipes hold too much; the default size works, only slower.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, READ_BYTES)
+        self._pidfd = open_pidfd(self.pid)
+        self._exit_code: int | None = None
+        self._ended = anyio.Event()
+
+    def exited(self) -> bool:
+        """Say whether it has ended, without reaping it.
+
+        Unreaped, its pid keeps naming its process group and session, so that no signal can go
+        astray. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
+        """
+        if self._exit_code is None:
+            self._exit_code = self._look()
+        return self._exit_code is not None
+
+    async def watch(self) -> None:
+        """Wait for its end and tell those in `wait_exited`. Exactly one task runs this."""
+        while not self.exited():
+            if self._pidfd is None:
+                await anyio.sleep(POLL_SECONDS)
+            else:
+                await anyio.wait_readable(self._pidfd)
+        self._ended.set()
+
+    async def wait_exited(self) -> None:
+        """Wait until it has ended."""
+        await self._ended.wait()
+
+    def describe_exit(self) -> str:
+        """Say how it ended, as the end of a sentence that starts with the server."""
+        if not self.exited() or self._exit_code is None:
+            return "closed its end of the connection"
+        if self._exit_code >= 0:
+            return f"exited with status {self._exit_code}"
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-self._exit_code).name}"
+        return f"was killed by signal {-self._exit_code}"
+
+    def close_stdin(self) -> None:
+        """End its input. Nobody may be writing to it."""
+        if self._stdin_open:
+            self._stdin_open = False
+            with contextlib.suppress(OSError):
+                self._pipes[0].close()
+
+    async def stop(self) -> None:
+        """End it and all that it started.
+
+        Bounded by `STOP_SECONDS`. Meant to run shielded from cancellation, while other tasks go on
+        with `watch` and with reading its output: a server that is stuck writing cannot see its
+        stdin close.
+        """
+        self.close_stdin()
+        with anyio.move_on_after(EXIT_SECONDS):
+            await self.wait_exited()
+        if await self._signal_tree(_ANYBODY, 0.0):
+            await self._signal_tree(signal.SIGTERM, TERM_SECONDS)
+            for _ in range(KILL_ROUNDS):
+                if not await self._signal_tree(signal.SIGKILL, KILL_SECONDS):
+                    break
+        if self._popen.poll() is None:
+            logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
+
+    def close(self) -> None:
+        """Release the descriptors. Nobody may be using them."""
+        self.close_stdin()
+        for pipe in self._pipes[1:]:
+            pipe.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _look(self) -> int | None:
+        if not hasattr(os, "waitid"):
+            return self._popen.poll()
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            result = os.waitid(os.P_PID, self.pid, flags)
+        except ChildProcessError:
+            return self._popen.poll()
+        if result is None:
+            return None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    async def _signal_tree(self, number: int, wait_seconds: float) -> bool:
+        """Signal the live processes of the tree and wait for them; say whether there were any."""
+        # A limiter of its own: the shared one may be full of threads that wait for something else.
+        tree = await anyio.to_thread.run_sync(
+            members, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
+        )
+        try:
+            if not tree and HAS_PROC:
+                return False
+            # The group too: one signal to all of it cannot be outrun by a fork.
+            if not signal_group(self.pid, number) and not tree:
+                return False
+            await signal_and_wait(tree, number, wait_seconds)
+            return True
+        finally:
+            for member in tree:
+                member.close()
+
+
+def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -> Child:
+    """Start a server.
+
+    Synchronous, so that no cancellation can fall between the spawn and its ownership.
+
+    Raises:
+        OSError: The command or the directory cannot be used.
+        ValueError: An argument or a variable holds a NUL.
+    """
+    tag = new_tag()
+    popen = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        cwd=cwd,
+        env={**environ, TAG_VARIABLE: tag},
+        start_new_session=True,
+    )
+    return Child(popen, tag)
+
+
+async def read_chunk(fd: int) -> bytes:
+    """Read what is there from a non-blocking descriptor; empty at end of file."""
+    while True:
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            await anyio.wait_readable(fd)
+        else:
+            # A server that never stops writing must not keep the event loop from other tasks.
+            await anyio.lowlevel.checkpoint()
+            return data
+
+
+async def write_all(fd: int, data: bytes) -> None:
+    """Write everything to a non-blocking descriptor."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            await anyio.wait_writable(fd)
+
+
+async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -> None:
+    """Signal processes and wait, no longer than `seconds`, until they have ended."""
+    for member in tree:
+        member.send(number)
+    with anyio.move_on_after(seconds):
+        for member in tree:
+            if member.pidfd is not None:
+                await anyio.wait_readable(member.pidfd)
+        if any(member.pidfd is None for member in tree) or not HAS_PROC:
+            await anyio.sleep(seconds)
+
+
+async def reap_orphans() -> int:
+    """End what bridges left behind that died without stopping their servers; return how many."""
+    found = await anyio.to_thread.run_sync(orphans)
+    try:
+        if found:
+            await signal_and_wait(found, signal.SIGTERM, TERM_SECONDS)
+            for member in found:
+                member.send(signal.SIGKILL)
+    finally:
+        for member in found:
+            member.close()
+    return len(found)

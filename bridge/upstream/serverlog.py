@@ -1,0 +1,111 @@
+"""The file that keeps what a server writes to stderr.
+
+Owns the file's name, mode and size, and the few lines kept in memory for error messages. Reading
+the pipe is the transport's part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+LOG_BYTES = 1024 * 1024
+"""Where a server's log is rotated. One older file is kept, so a server holds at most twice this."""
+
+TAIL_BYTES = 2048
+"""Kept in memory for error messages: a traceback's end or a usage text, not a whole log."""
+
+NAME_CHARACTERS = 100
+"""Longest stem of a log file: names come from configuration, file systems stop at 255 bytes."""
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+def log_path(log_dir: Path, server: str) -> Path:
+    """Return the log file of a server, whatever characters its name has.
+
+    A name that has to be changed gets a digest, so that two servers never share a file.
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:NAME_CHARACTERS].lstrip(".")
+    if stem != server:
+        digest = hashlib.sha256(server.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        stem = f"{stem}-{digest}" if stem else digest
+    return log_dir / f"{stem}.log"
+
+
+class ServerLog:
+    """An append-only, size-capped file, and the last of what went into it.
+
+    A directory that cannot be written costs the file, never the server: the tail still works.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._size = 0
+        self._tail = b""
+
+    def __enter__(self) -> ServerLog:
+        try:
+            self.path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            self._rotate()
+        except OSError as error:
+            logger.warning("no log file for this server: %s", error)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def write(self, data: bytes) -> None:
+        """Add what the server wrote."""
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if self._fd is None:
+            return
+        try:
+            if self._size + len(data) > LOG_BYTES:
+                self._rotate()
+            os.write(self._fd, data[-LOG_BYTES:])
+            self._size += len(data)
+        except OSError as error:
+            logger.warning("the log file %s is given up: %s", self.path, error)
+            self._close()
+
+    def note(self, text: str) -> None:
+        """Add a line of the bridge's own, which is not part of the tail."""
+        tail = self._tail
+        self.write(f"[bridge] {text}\n".encode("utf-8", "replace"))
+        self._tail = tail
+
+    def tail(self) -> str:
+        """Return the end of what the server wrote, from the start of a line where possible."""
+        data = self._tail
+        if len(data) == TAIL_BYTES:
+            data = data[data.find(b"\n") + 1 :]
+        return data.decode("utf-8", "replace").strip()
+
+    def _rotate(self) -> None:
+        self._close()
+        # Renamed, not truncated: another bridge of the same user may still be writing to it.
+        with contextlib.suppress(FileNotFoundError):
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, PRIVATE_FILE)
+        self._size = 0
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

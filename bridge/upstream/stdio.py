@@ -1,0 +1,329 @@
+"""MCP over a server process's stdin and stdout.
+
+Owns what travels through the pipes: framing, the size cap, noise, stderr's way into the log. The
+process and its end are `process.py`'s; requests and answers are the SDK's session's.
+
+The SDK's own transport is not used: its work is quadratic in the size of a message, it has no cap,
+and it leaves grandchildren behind.
+
+A message beyond the cap costs one call, not the session: its bytes are dropped as they come, and
+the request that it answers fails. Only if that request cannot be told is the connection given up,
+since some caller would otherwise wait for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+from bridge.errors import ServerStartError
+from bridge.model import ServerSpec, Transport
+from bridge.upstream.framing import (
+    Line,
+    LineFramer,
+    Noise,
+    OversizeLine,
+    decode_line,
+    decode_oversize,
+)
+from bridge.upstream.process import STOP_SECONDS, Child, read_chunk, spawn, write_all
+from bridge.upstream.serverlog import ServerLog
+
+PRIVATE_PREFIX = "MCP_BRIDGE_"
+"""The bridge's own settings, which are no server's business."""
+
+WRITE_QUEUE = 16
+"""Messages waiting for a server that does not read. With some room, a call that is given up can
+leave its cancellation behind at once instead of blocking on the same full pipe."""
+
+FLUSH_SECONDS = 0.5
+"""For messages already queued when the connection is left; a pipe takes them in microseconds."""
+
+EXIT_STATUS_SECONDS = 0.5
+"""After end of file, for the exit status, which the kernel publishes a moment later. Delays the
+error of a call under way, so it is short."""
+
+HELD_OPEN_SECONDS = 0.5
+"""After a process has ended, for what it left in the pipe, if a child of its own keeps the pipe
+open and no end of file will come."""
+
+NOISE_LINES = 100
+"""Lines that are not messages, noted in the log before the rest is only counted."""
+
+Inbound = MemoryObjectSendStream[SessionMessage | Exception]
+Outbound = MemoryObjectReceiveStream[SessionMessage]
+Streams = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pipes:
+    """A process and what its pipe tasks share.
+
+    Attributes:
+        running: Around all of the tasks.
+        writing: Around the one that writes.
+        written: It has ended.
+        drained: Standard output has been read to its end.
+    """
+
+    child: Child
+    inbound: Inbound
+    outbound: Outbound
+    running: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    writing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    written: anyio.Event = field(default_factory=anyio.Event)
+    drained: anyio.Event = field(default_factory=anyio.Event)
+
+
+def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
+    """Return the environment of a server's process.
+
+    All of the bridge's, because that is what the clients do whose configurations are imported
+    (Claude Code among them), and entries rely on it: a proxy, a token, a version manager's
+    variables. The server runs with the user's rights either way; the sandbox gets none of this.
+    """
+    inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
+    return {**inherited, **spec.env}
+
+
+class StdioEndpoint:
+    """One server to be run as a child process."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        environ: Mapping[str, str],
+        log: ServerLog,
+        max_message_bytes: int,
+    ) -> None:
+        self._spec = spec
+        self._environ = server_environment(environ, spec)
+        self._log = log
+        self._max_bytes = max_message_bytes
+        self._child: Child | None = None
+        self._leaving = False
+        self._deaf = False
+        self._account = ""
+        self._noise = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, once it is started."""
+        return self._child.pid if self._child else None
+
+    @property
+    def refusal(self) -> int | None:
+        """None: there is no HTTP."""
+        return None
+
+    @property
+    def transport(self) -> Transport:
+        """A pair of pipes."""
+        return "stdio"
+
+    def alternative(self) -> None:
+        """None: there is one command."""
+
+    @property
+    def expired(self) -> bool:
+        """Never: the process is the session."""
+        return False
+
+    def account(self) -> str:
+        """Say how the process ended and what it wrote last."""
+        parts = [self._account] if self._account else []
+        if tail := self._log.tail():
+            parts.append(f"Its stderr ends with:\n{tail}\n")
+        parts.append(f"Its log is {self._log.path}.")
+        return " ".join(parts)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Streams, None]:
+        """Start the process; leaving stops it and all that it started.
+
+        Raises:
+            ServerStartError: The command or the directory cannot be used.
+        """
+        with self._log:
+            child = self._spawn()
+            # From here on no await stands outside the try: the process has an owner.
+            inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
+            pipes = _Pipes(child=child, inbound=inbound, outbound=outbound)
+            try:
+                async with anyio.create_task_group() as tg:
+                    tg.start_soon(self._run_pipes, pipes)
+                    try:
+                        yield read, write
+                    finally:
+                        self._leaving = True
+                        read.close()
+                        write.close()
+                        with anyio.CancelScope(shield=True):
+                            await self._leave(pipes)
+            finally:
+                for stream in (inbound, read, write, outbound):
+                    stream.close()
+                child.close()
+
+    async def _leave(self, pipes: _Pipes) -> None:
+        with anyio.move_on_after(FLUSH_SECONDS):
+            await pipes.written.wait()
+        # Nobody may be writing to a descriptor that is about to be closed.
+        pipes.writing.cancel()
+        await pipes.written.wait()
+        with anyio.move_on_after(STOP_SECONDS):
+            await pipes.child.stop()
+        pipes.running.cancel()
+
+    async def _run_pipes(self, pipes: _Pipes) -> None:
+        # Shielded: reading goes on while a cancelled connection is being left, or a server that
+        # is stuck writing would never see its stdin close. `_leave` ends it.
+        with pipes.running:
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(pipes.child.watch)
+                tg.start_soon(self._read_messages, pipes)
+                tg.start_soon(self._write_messages, pipes)
+                tg.start_soon(self._drain_stderr, pipes.child)
+                tg.start_soon(self._notice_exit, pipes)
+
+    def _spawn(self) -> Child:
+        spec = self._spec
+        try:
+            self._child = spawn([spec.command, *spec.args], environ=self._environ, cwd=spec.cwd)
+        except (OSError, ValueError) as error:
+            text, remedy = explain_spawn_failure(spec, self._environ, error)
+            raise ServerStartError(text, server=spec.name, remedy=remedy) from error
+        self._log.note(f"started {spec.command} as process {self._child.pid}")
+        return self._child
+
+    async def _read_messages(self, pipes: _Pipes) -> None:
+        framer = LineFramer(self._max_bytes)
+        async with pipes.inbound:
+            while data := await read_chunk(pipes.child.stdout):
+                for line in framer.feed(data) if not self._deaf else ():
+                    await self._deliver(line, pipes.inbound)
+            pipes.drained.set()
+            if (rest := framer.finish()) is not None:
+                await self._deliver(rest, pipes.inbound)
+            await self._record_end(pipes.child)
+
+    async def _deliver(self, line: Line | OversizeLine, inbound: Inbound) -> None:
+        if isinstance(line, OversizeLine):
+            message = decode_oversize(line, self._max_bytes)
+            self._log.note(f"dropped a message of {line.size} bytes: the cap is {self._max_bytes}")
+            if message is None:
+                self._account = (
+                    f"It sent a message of {line.size} bytes, which exceeded the "
+                    f"{self._max_bytes} byte limit and showed no request that it answers."
+                )
+                self._deaf = True
+                inbound.close()
+            else:
+                await self._send(SessionMessage(message), inbound)
+            return
+        decoded = decode_line(line)
+        if isinstance(decoded, Noise):
+            self._noise += 1
+            if self._noise <= NOISE_LINES:
+                self._log.note(f"not a message, on stdout: {decoded.preview!r}")
+        elif decoded is not None:
+            await self._send(SessionMessage(decoded), inbound)
+
+    async def _send(self, message: SessionMessage, inbound: Inbound) -> None:
+        try:
+            await inbound.send(message)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            # The session is being left: what still comes is only drained.
+            self._deaf = True
+
+    async def _write_messages(self, pipes: _Pipes) -> None:
+        try:
+            with pipes.writing:
+                async for message in pipes.outbound:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    await write_all(pipes.child.stdin, text.encode() + b"\n")
+        except OSError:
+            # It reads no more. Nothing can be asked of it, so the connection is over.
+            pipes.outbound.close()
+            await self._record_end(pipes.child)
+            pipes.inbound.close()
+        finally:
+            pipes.written.set()
+
+    async def _drain_stderr(self, child: Child) -> None:
+        while data := await read_chunk(child.stderr):
+            self._log.write(data)
+
+    async def _notice_exit(self, pipes: _Pipes) -> None:
+        """End the connection of a process whose stdout somebody else still holds open."""
+        await pipes.child.wait_exited()
+        with anyio.move_on_after(HELD_OPEN_SECONDS):
+            await pipes.drained.wait()
+            return
+        await self._record_end(pipes.child)
+        pipes.inbound.close()
+
+    async def _record_end(self, child: Child) -> None:
+        with anyio.move_on_after(EXIT_STATUS_SECONDS):
+            await child.wait_exited()
+        if not self._leaving and not self._account:
+            self._account = f"It {child.describe_exit()}."
+            self._log.note(self._account)
+
+
+def explain_spawn_failure(
+    spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
+) -> tuple[str, str]:
+    """Return what went wrong, and what to do about it."""
+    name, command = spec.name, spec.command
+    place = f"in {spec.source.path}"
+    if spec.cwd is not None and not Path(spec.cwd).is_dir():
+        return (
+            f"Server {name!r} did not start: its working directory {spec.cwd} does not exist.",
+            f"Create the directory, or correct `cwd` {place}.",
+        )
+    path = environ.get("PATH", os.defpath)
+    if isinstance(error, FileNotFoundError) and os.sep not in command:
+        return (
+            f"Server {name!r} did not start: no command {command!r} on the PATH {path}.",
+            f"Install it, or give its full path as `command` {place}.",
+        )
+    if isinstance(error, FileNotFoundError) and not Path(spec.cwd or ".", command).exists():
+        return (
+            f"Server {name!r} did not start: there is no file {command}.",
+            f"Correct `command` {place}.",
+        )
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"Server {name!r} did not start: the interpreter that {command} names is missing.",
+            "Install that interpreter, or correct the script's first line.",
+        )
+    if isinstance(error, PermissionError):
+        found = shutil.which(command, mode=os.F_OK, path=path) or command
+        return (
+            f"Server {name!r} did not start: {found} cannot be executed.",
+            f"Make it executable, or correct `command` {place}.",
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        return (
+            f"Server {name!r} did not start: {command} is neither a program nor a script.",
+            "Give it a `#!` line, or name its interpreter as `command`.",
+        )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (
+        f"Server {name!r} did not start: {reason}.",
+        f"Correct `command`, `args` and `env` {place}.",
+    )

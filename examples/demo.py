@@ -1,0 +1,115 @@
+"""The main job, on real input: client, bridge, container, servers.
+
+`make run` calls this. It writes a project configuration of the kind that Claude Code reads, starts
+the bridge in that project as Claude would, and has it run `repository_report.py` with servers from
+the package registries. What it prints is what came back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+SCRIPTS = Path(sys.executable).parent
+
+FILES_PROGRAM = """
+names = [entry["name"] if isinstance(entry, dict) else entry for entry in
+         str((await mcp_filesystem.list_directory(path=REPOSITORY)).content).splitlines()]
+print(len(names), "entries in the repository, seen by the filesystem server")
+"""
+
+
+def servers(repository: Path) -> dict[str, dict[str, object]]:
+    """Return the servers of the demonstration; the Node one only where it is installed."""
+    found: dict[str, dict[str, object]] = {
+        "git": {
+            "command": str(SCRIPTS / "mcp-server-git"),
+            "args": ["--repository", str(repository)],
+        },
+        "time": {
+            "command": str(SCRIPTS / "mcp-server-time"),
+            "args": ["--local-timezone", "UTC"],
+        },
+    }
+    script = REPOSITORY / "tests/node/node_modules/.bin/mcp-server-filesystem"
+    node = SCRIPTS / "node"
+    if script.exists() and node.exists():
+        found["filesystem"] = {"command": str(node), "args": [str(script), str(repository)]}
+    return found
+
+
+async def demonstrate(repository: Path, runtime: str) -> int:
+    """Run the programs and show what came back."""
+    configured = servers(repository)
+    with tempfile.TemporaryDirectory() as project:
+        config = Path(project) / ".mcp.json"
+        config.write_text(json.dumps({"mcpServers": configured}, indent=2))
+        print(f"Servers configured in {config.name}: {', '.join(configured)}")
+        bridge = StdioServerParameters(
+            command=str(SCRIPTS / "mcp-code-bridge"),
+            cwd=project,
+            env={**os.environ, "MCP_BRIDGE_RUNTIME": runtime, "MCP_BRIDGE_LOG_LEVEL": "ERROR"},
+        )
+        async with Client(stdio_client(bridge)) as client:
+            tool = (await client.list_tools()).tools[0]
+            definition = len(tool.model_dump_json(by_alias=True, exclude_none=True))
+            print(f"The model sees one tool, {tool.name}: {definition:,} bytes\n")
+            prefix = f"REPOSITORY = {str(repository)!r}\n"
+            programs = [(HERE / "repository_report.py").read_text()]
+            if "filesystem" in configured:
+                programs.append(FILES_PROGRAM)
+            for program in programs:
+                status = await show(client, prefix + program)
+                if status:
+                    return status
+    return 0
+
+
+async def show(client: Client, code: str) -> int:
+    """Run one program and print its result; return 1 if it failed."""
+    result = await client.call_tool("run_python", {"code": code, "timeout": 60})
+    print("".join(getattr(block, "text", "") for block in result.content).rstrip())
+    document = result.structured_content or {}
+    if result.is_error:
+        return 1
+    usage, isolation = document["usage"], document["isolation"]
+    print(
+        f"\n  {usage['toolCalls']} tool calls to {' and '.join(document['servers'])}, "
+        f"{usage['wallMs']:,} ms; {usage['toolResultBytes']:,} bytes of tool results "
+        "stayed out of the conversation."
+    )
+    print(f"  Ran in {isolation['backend']}/{isolation.get('ociRuntime', '')}: ", end="")
+    print(", ".join(isolation["layers"]) + ".")
+    for text in isolation.get("weaker", []):
+        print(f"  Weaker: {text}")
+    print()
+    return 0
+
+
+def main() -> int:
+    """Parse the flags and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    parser.add_argument("--runtime", default=os.environ.get("MCP_BRIDGE_RUNTIME", "auto"))
+    arguments = parser.parse_args()
+    status = anyio.run(demonstrate, arguments.repository.resolve(), arguments.runtime)
+    if status == 0:
+        bridge = shutil.which("mcp-code-bridge") or SCRIPTS / "mcp-code-bridge"
+        print("To add the bridge to Claude Code:\n")
+        print(f"  claude mcp add --scope user code-bridge -- {bridge}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

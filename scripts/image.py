@@ -1,0 +1,164 @@
+"""Build the offline runtime image once and import it into any engine.
+
+    image.py tarball [FLAVOUR]        print the path of the root filesystem, built if need be
+    image.py load ENGINE [FLAVOUR]    import it into podman, docker or rootless, unless it is there
+
+The root filesystem is cached under `.state/image` by the hash of everything it is made from, and an
+imported image carries that hash as a label, so neither step is repeated without a reason. Owns the
+cache and the imports of the development set-up; how the file system is made belongs to
+`runtime_image/build-rootfs.sh`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = ROOT / "runtime_image"
+CACHE = ROOT / ".state" / "image"
+FLAVOURS = ("slim", "data")
+KEY_LABEL = "org.mcp-code-bridge.image.key"
+# Docker has no `localhost/` namespace; podman puts what it imports there.
+NAMES = {
+    "docker": "mcp-code-bridge-runtime",
+    "podman": "localhost/mcp-code-bridge-runtime",
+    "rootless": "localhost/mcp-code-bridge-runtime",
+}
+COMMANDS = {"podman": ["podman"], "rootless": [str(ROOT / "scripts" / "as-rootless"), "podman"]}
+# An import of 200 MB into a slow storage driver on a busy machine.
+DOCKER_TIMEOUT_SECONDS = 600
+
+
+def recipe_key(flavour: str) -> str:
+    """Return the hash of all that decides what the root filesystem of a flavour contains."""
+    digest = hashlib.sha256()
+    for path in sorted(RECIPE.iterdir()):
+        if path.is_file() and path.name != "Containerfile":
+            digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    digest.update(f"{flavour}\0{release}\0{platform.machine()}".encode())
+    return digest.hexdigest()[:16]
+
+
+def guest_key(bundle: Path | None) -> str:
+    """Return the hash of the guest package to put into the image, or "" for none."""
+    if bundle is None:
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(bundle.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(bundle)}\0".encode() + path.read_bytes() + b"\0")
+    return "-" + digest.hexdigest()[:16]
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Let one process at a time build or import."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(flavour: str, bundle: Path | None) -> Path:
+    """Return the cached root filesystem, building what of it is missing."""
+    script = str(RECIPE / "build-rootfs.sh")
+    base = CACHE / f"{flavour}-{recipe_key(flavour)}.tar"
+    with locked("build"):
+        if not base.exists():
+            print(f"Building the {flavour} root filesystem ...", file=sys.stderr, flush=True)
+            for old in CACHE.glob(f"{flavour}-*.tar"):
+                old.unlink()
+            subprocess.run([script, flavour, str(base)], check=True)
+        if bundle is None:
+            return base
+        with_guest = base.with_name(f"{base.stem}{guest_key(bundle)}.tar")
+        if not with_guest.exists():
+            for old in CACHE.glob(f"{base.stem}-*.tar"):
+                old.unlink()
+            options = ["--base", str(base), "--guest-bundle", str(bundle)]
+            subprocess.run([script, *options, flavour, str(with_guest)], check=True)
+        return with_guest
+
+
+def changes(flavour: str, key: str) -> list[str]:
+    """Return the Dockerfile instructions that an import applies."""
+    command = [str(RECIPE / "build-rootfs.sh"), "--changes", flavour]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [*output.splitlines(), f"LABEL {KEY_LABEL}={key}"]
+
+
+def load_docker(tarball: Path, key: str, flavour: str) -> None:
+    """Import into the Docker Engine that DOCKER_HOST names."""
+    client = docker.from_env(timeout=DOCKER_TIMEOUT_SECONDS)
+    name = f"{NAMES['docker']}:{flavour}"
+    try:
+        if client.images.get(name).labels.get(KEY_LABEL) == key:
+            return
+    except docker.errors.ImageNotFound:
+        pass
+    print(f"Importing {name} into docker ...", file=sys.stderr, flush=True)
+    client.api.import_image(
+        src=str(tarball),
+        repository=NAMES["docker"],
+        tag=flavour,
+        changes=changes(flavour, key),
+    )
+    client.images.get(name)
+
+
+def load_podman(tarball: Path, key: str, flavour: str, engine: str) -> None:
+    """Import into podman, of this user or of the test user."""
+    podman = COMMANDS[engine]
+    name = f"{NAMES[engine]}:{flavour}"
+    template = f'{{{{index .Labels "{KEY_LABEL}"}}}}'
+    inspect = [*podman, "image", "inspect", "--format", template, name]
+    known = subprocess.run(inspect, check=False, capture_output=True, text=True)
+    if known.returncode == 0 and known.stdout.strip() == key:
+        return
+    print(f"Importing {name} into {engine} ...", file=sys.stderr, flush=True)
+    options = [word for change in changes(flavour, key) for word in ("--change", change)]
+    # By stdin: the test user cannot read this directory.
+    with tarball.open("rb") as file:
+        command = [*podman, "import", "--quiet", *options, "-", name]
+        subprocess.run(command, check=True, stdin=file, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Run the command line described in the module's docstring."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--guest-bundle", type=Path, help="directory to put into the image")
+    commands = parser.add_subparsers(dest="command", required=True)
+    tarball_command = commands.add_parser("tarball")
+    load_command = commands.add_parser("load")
+    load_command.add_argument("engine", choices=sorted(NAMES))
+    for command in (tarball_command, load_command):
+        command.add_argument("flavour", nargs="?", choices=FLAVOURS, default="slim")
+    arguments = parser.parse_args()
+
+    flavour, bundle = arguments.flavour, arguments.guest_bundle
+    tarball = build(flavour, bundle)
+    if arguments.command == "tarball":
+        print(tarball)
+        return
+    key = recipe_key(flavour) + guest_key(bundle)
+    with locked(f"import-{arguments.engine}-{os.getuid()}"):
+        if arguments.engine == "docker":
+            load_docker(tarball, key, flavour)
+        else:
+            load_podman(tarball, key, flavour, arguments.engine)
+
+
+if __name__ == "__main__":
+    main()

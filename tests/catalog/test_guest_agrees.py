@@ -1,0 +1,57 @@
+"""What the model is told of a call, and what the guest accepts, must be the same.
+
+The guest reads schemas with its own code, since nothing of the catalog enters a sandbox.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.catalog.naming import server_aliases, tool_aliases
+from bridge.catalog.schema import parameters, schema_order
+from bridge.guest.arguments import Parameters
+from bridge.guest.proxies import Server, ServerModule, usable
+
+STRING = {"type": "string"}
+SCHEMAS: list[Any] = [
+    {"properties": {"a": STRING, "b": STRING}, "required": ["b"]},
+    {"properties": {"a": STRING}, "required": ["a", "undescribed"]},
+    {"allOf": [{"properties": {"a": STRING}, "required": ["a"]}, {"properties": {"b": {}}}]},
+    {"anyOf": [{"properties": {"a": STRING}}, {"properties": {"b": STRING}}]},
+    {
+        "$ref": "#/$defs/base",
+        "properties": {"b": STRING},
+        "$defs": {"base": {"properties": {"a": STRING}, "required": ["a"]}},
+    },
+    {"properties": {"x-y": STRING, "from": STRING, "z": STRING}, "required": ["from"]},
+    {},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_guest_sees_the_same_arguments_in_the_same_order(schema: Any) -> None:
+    guest = Parameters("t", schema)
+    assert tuple(parameter.name for parameter in guest.all) == schema_order(schema)
+    assert {p.name for p in guest.all if p.required} == {
+        p.name for p in parameters(schema) if p.required
+    }
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_guest_takes_every_argument_by_its_own_name(schema: Any) -> None:
+    arguments = dict.fromkeys(schema_order(schema), "v")
+    assert Parameters("t", schema).bind((), arguments) == arguments
+
+
+def test_the_guest_takes_every_alias() -> None:
+    names = ["class", "__init__", "1x", "", "list_tools", "TOOLS", "servers", "é", "_tools"]
+    aliases = [*server_aliases(names).values(), *tool_aliases(names).values()]
+    assert all(usable(alias) for alias in aliases)
+
+
+def test_no_tool_alias_hides_behind_an_attribute_of_the_guests_objects() -> None:
+    own = [name for kind in (Server, ServerModule) for name in dir(kind)]
+    own += ["_tools", "TOOLS", "TOOL_MAP"]
+    assert set(tool_aliases(own).values()).isdisjoint(own)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.catalog.naming import (
+    MAX_ALIAS_CHARS,
+    RESERVED_SERVER_ALIASES,
+    RESERVED_TOOL_ALIASES,
+    server_aliases,
+    tool_aliases,
+)
+
+Aliases = Callable[[Sequence[str]], dict[str, str]]
+
+# Names that meet each other often, beside names that are anything at all.
+CLOSE = st.text(alphabet="aA_-2 3.é", max_size=6)
+HOSTILE = st.sampled_from(
+    ["class", "match", "_", "__import__", "", "servers", "list_tools", "🙂", "1password", "\ud800"]
+)
+NAMES = st.lists(st.one_of(CLOSE, HOSTILE, st.text(max_size=90)), max_size=24)
+BOTH = pytest.mark.parametrize("aliases", [server_aliases, tool_aliases])
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [
+        ("github", "github"),
+        ("git-hub", "git_hub"),
+        ("Git Hub (work)", "git_hub_work"),
+        ("Café", "cafe"),
+        ("io.example/tools", "io_example_tools"),
+        ("createIssue", "createissue"),
+        ("1password", "_1password"),
+        ("__import__", "import_"),
+        ("class", "class_"),
+        ("Type", "type_"),
+        ("_private", "private"),
+        ("a__b", "a__b"),
+        ("日本", "server"),
+        ("", "server"),
+        ("servers", "servers_"),
+        ("x" * 100, "x" * MAX_ALIAS_CHARS),
+    ],
+)
+def test_a_server_name_becomes_an_identifier(name: str, alias: str) -> None:
+    assert server_aliases([name]) == {name: alias}
+
+
+def test_a_tool_named_like_a_method_of_the_server_object_is_set_apart() -> None:
+    assert tool_aliases(["list_tools", "日本"]) == {"list_tools": "list_tools_", "日本": "tool"}
+
+
+def test_the_name_spelled_like_its_base_keeps_it_in_a_collision() -> None:
+    assert server_aliases(["A", "a", "a-", "b"]) == {"A": "a_2", "a": "a", "a-": "a_3", "b": "b"}
+
+
+def test_a_suffix_never_takes_a_name_that_another_server_has() -> None:
+    assert server_aliases(["a", "A", "a_2"]) == {"a": "a", "A": "a_3", "a_2": "a_2"}
+
+
+def test_a_name_given_twice_has_one_alias() -> None:
+    assert server_aliases(["a", "a"]) == {"a": "a"}
+
+
+@BOTH
+@given(names=NAMES)
+def test_every_alias_is_a_plain_unreserved_identifier(aliases: Aliases, names: list[str]) -> None:
+    made = aliases(names)
+    assert list(made) == list(dict.fromkeys(names))
+    for alias in made.values():
+        assert re.fullmatch(r"[a-z0-9_]+", alias)
+        assert alias.isidentifier()
+        assert not keyword.iskeyword(alias)
+        assert not keyword.issoftkeyword(alias)
+        assert not alias.startswith("__")
+    reserved = RESERVED_SERVER_ALIASES if aliases is server_aliases else RESERVED_TOOL_ALIASES
+    assert reserved.isdisjoint(made.values())
+
+
+@BOTH
+@given(names=NAMES)
+def test_no_two_names_share_an_alias(aliases: Aliases, names: list[str]) -> None:
+    made = aliases(names)
+    assert len(set(made.values())) == len(made)
+
+
+@BOTH
+@given(names=NAMES, random=st.randoms())
+def test_the_order_of_names_makes_no_difference(
+    aliases: Aliases, names: list[str], random: Random
+) -> None:
+    shuffled = list(names)
+    random.shuffle(shuffled)
+    assert aliases(shuffled) == aliases(names)
+
+
+def test_thousands_of_colliding_names_are_settled() -> None:
+    names = ["-" * count + "a" for count in range(3_000)]
+    assert len(set(server_aliases(names).values())) == 3_000

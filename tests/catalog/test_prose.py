@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.catalog.prose import clip, first_sentence, one_line, valid
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=200)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("Lists issues. Needs a token.", "Lists issues."),
+        ("Lists issues, e.g. open ones. Needs v1.2 of it.", "Lists issues, e.g. open ones."),
+        ("Lists\n  issues\n\nArgs:\n    repo: it", "Lists issues"),
+        ("Really? Yes!", "Really?"),
+        ("  \n ", ""),
+        ("no end", "no end"),
+    ],
+)
+def test_the_first_sentence_ends_where_a_reader_would_end_it(text: str, sentence: str) -> None:
+    assert first_sentence(text, 100) == sentence
+
+
+def test_what_hides_or_turns_text_is_left_out() -> None:
+    assert one_line("a\x00\x1b[31mb\u202ec\u200bd\re", 50) == "a[31mbcd e"
+
+
+def test_a_long_text_ends_in_an_ellipsis() -> None:
+    assert clip("abcdef", 4) == "abc…"
+    assert clip("abcd", 4) == "abcd"
+
+
+def test_a_lone_surrogate_is_written_out_and_a_pair_is_joined() -> None:
+    assert valid("a\udc80b") == "a\\udc80b"
+    assert valid("\ud83d\ude42") == "🙂"
+
+
+@given(text=ANY_TEXT, limit=st.integers(1, 80))
+def test_any_text_becomes_one_valid_bounded_line(text: str, limit: int) -> None:
+    for line in (one_line(text, limit), first_sentence(text, limit)):
+        assert len(line) <= limit
+        assert len(line.splitlines()) <= 1
+        line.encode()

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.catalog.pytypes import literal_text, split_union, union
+from bridge.catalog.schema import (
+    MAX_PARAMETERS,
+    Parameter,
+    example_value,
+    is_open,
+    parameters,
+    schema_order,
+    type_text,
+)
+
+KEYS = st.sampled_from(
+    [
+        "$ref", "$defs", "a", "b", "type", "properties", "required", "items", "prefixItems",
+        "anyOf", "oneOf", "allOf", "enum", "const", "default", "nullable", "description",
+        "additionalProperties",
+    ]
+)  # fmt: skip
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(codec=None), max_size=8),
+    st.sampled_from(
+        ["string", "object", "array", "null", "#", "#/$defs/a", "#/$defs/b", "#/anyOf/0", "a"]
+    ),
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.one_of(KEYS, st.text()), inner, max_size=6)
+    ),
+    max_leaves=40,
+)
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string"}, "str"),
+        ({"type": "number"}, "float"),
+        ({"type": "null"}, "None"),
+        ({"type": ["string", "null"]}, "str | None"),
+        ({"type": ["null", "string", "string"]}, "str | None"),
+        ({"type": "array"}, "list"),
+        ({"type": "array", "items": {"type": "string"}}, "list[str]"),
+        ({"items": {"type": "boolean"}}, "list[bool]"),
+        (
+            {"type": "array", "prefixItems": [{"type": "number"}, {"type": "string"}]},
+            "tuple[float, str]",
+        ),
+        ({"type": "object"}, "dict"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "dict[str, int]"),
+        ({"type": "object", "additionalProperties": {"type": "oddity"}}, "dict"),
+        ({"additionalProperties": False}, "dict"),
+        (PERSON, "{'name': str, 'age'?: int}"),
+        ({"type": "array", "items": PERSON}, "list[{'name': str, 'age'?: int}]"),
+        ({"enum": ["a", "b"]}, "Literal['a', 'b']"),
+        ({"enum": ["a", None]}, "Literal['a', None]"),
+        ({"enum": [1.5, 2.5]}, "float"),
+        ({"enum": [{"a": 1}, [2], None]}, "dict | list | None"),
+        ({"enum": ["x" * 100, "y"]}, "str"),
+        ({"enum": [None]}, "None"),
+        ({"enum": [object()]}, "Any"),
+        ({"enum": [], "type": "string"}, "str"),
+        ({"const": True}, "Literal[True]"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | None"),
+        ({"oneOf": [{"type": "null"}, {"type": "array", "items": {}}]}, "list | None"),
+        ({"anyOf": [{"type": "integer"}, {}]}, "Any"),
+        ({"anyOf": [False, {"type": "integer"}]}, "int"),
+        ({"type": "string", "nullable": True}, "str | None"),
+        ({"type": ["string", "null"], "nullable": True}, "str | None"),
+        ({"allOf": [PERSON, {"properties": {"id": {"type": "integer"}}, "required": ["id"]}]},
+         "{'name': str, 'age'?: int, 'id': int}"),
+        ({"allOf": [{"anyOf": [{"type": "integer"}, {"type": "null"}]}]}, "int | None"),
+        ({"allOf": [{"type": "string"}], "description": "x"}, "str"),
+        ({"type": "object", "properties": {"x" * 60: {}}}, "dict"),
+        (
+            {"type": "object", "properties": {"x" * 60: {}, "a": {"type": "string"}}},
+            "{'a'?: str, ...}",
+        ),
+        (True, "Any"),
+        (False, "Never"),
+        ({}, "Any"),
+        (None, "Any"),
+        ("string", "Any"),
+        ([], "Any"),
+        ({"type": {"a": 1}}, "Any"),
+    ],
+)  # fmt: skip
+def test_a_schema_is_told_as_a_python_type(schema: Any, text: str) -> None:
+    assert type_text(schema) == text
+
+
+def test_an_enum_with_many_values_shows_that_there_are_more() -> None:
+    text = type_text({"enum": list(range(30))})
+    assert text == "Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"
+
+
+def test_a_union_with_too_many_members_is_any() -> None:
+    branches = [{"const": number} for number in range(30)]
+    assert type_text({"anyOf": branches}) == "Any"
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("#/$defs/person", "{'name': str, 'age'?: int}"),
+        ("#/$defs/list/0", "str"),
+        ("#/$defs/list/7", "Any"),
+        ("#/$defs/list/x", "Any"),
+        ("#/$defs/a~1b~0c%25", "int"),
+        ("#/$defs/nothing", "Any"),
+        ("https://example.com/schema", "Any"),
+        ("#/$defs/" + "x" * 1_000, "Any"),
+    ],
+)
+def test_a_reference_is_followed_within_the_document(reference: str, text: str) -> None:
+    document = {
+        "$ref": reference,
+        "$defs": {"person": PERSON, "list": [{"type": "string"}], "a/b~c%": {"type": "integer"}},
+    }
+    assert type_text(document) == text
+
+
+def test_a_cycle_ends_where_it_closes() -> None:
+    node = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "children": {"items": {"$ref": "#/$defs/n"}}},
+    }
+    document = {"$ref": "#/$defs/n", "$defs": {"n": node}}
+    assert type_text(document) == "{'name'?: str, 'children'?: list}"
+    assert type_text({"$ref": "#"}) == "Any"
+    chain = {f"r{n}": {"$ref": f"#/$defs/r{n + 1}"} for n in range(50)}
+    assert type_text({"$ref": "#/$defs/r0", "$defs": chain}) == "Any"
+    loop = {"allOf": [{"$ref": "#"}], "properties": {"a": {"type": "string"}}}
+    assert type_text(loop) == "{'a'?: str}"
+
+
+def test_references_that_multiply_take_bounded_work() -> None:
+    defs: dict[str, Any] = {"l0": {"type": "string"}}
+    for level in range(1, 30):
+        reference = {"$ref": f"#/$defs/l{level - 1}"}
+        defs[f"l{level}"] = {"anyOf": [reference] * 10, "allOf": [reference] * 10}
+    document = {"$ref": "#/$defs/l29", "$defs": defs}
+    assert len(type_text(document)) < 1_000
+    assert parameters(document) == ()
+
+
+def test_detail_is_dropped_until_the_text_fits() -> None:
+    schema = {
+        "type": "object",
+        "properties": {f"field_{n}": {"type": "array", "items": PERSON} for n in range(4)},
+    }
+    assert type_text(schema, budget=150) == (
+        "{'field_0'?: list[dict], 'field_1'?: list[dict], 'field_2'?: list[dict], "
+        "'field_3'?: list[dict]}"
+    )
+    assert type_text(schema, budget=20) == "dict"
+    assert type_text({"enum": ["a", "b"]}, budget=3) == "str"
+
+
+def test_required_parameters_come_first_and_keep_their_order() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "limit": {"type": "integer", "default": 10},
+            "repo": {"type": "string", "description": "Which\nrepository."},
+            "title": {"type": "string"},
+        },
+        "required": ["title", "repo", "ghost", 3],
+    }
+    assert parameters(schema) == (
+        Parameter(name="repo", required=True, type="str", description="Which repository."),
+        Parameter(name="title", required=True, type="str"),
+        Parameter(name="ghost", required=True),
+        Parameter(name="limit", required=False, type="int", default="10"),
+    )
+    assert schema_order(schema) == ("limit", "repo", "title", "ghost")
+
+
+def test_arguments_beside_a_reference_are_read_with_its_own() -> None:
+    schema = {
+        "$ref": "#/$defs/base",
+        "properties": {"b": {"type": "string"}},
+        "$defs": {"base": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+    }
+    assert schema_order(schema) == ("b", "a")
+    assert [parameter.name for parameter in parameters(schema)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes_others"),
+    [
+        ({"additionalProperties": True}, True),
+        ({"additionalProperties": {}}, True),
+        ({"patternProperties": {"^x": {}}}, True),
+        ({"additionalProperties": False}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_schema_that_takes_other_arguments_is_known(schema: Any, takes_others: bool) -> None:
+    assert is_open(schema) is takes_others
+
+
+def test_a_parameters_default_and_description_are_found_behind_its_reference() -> None:
+    schema = {
+        "properties": {"mode": {"$ref": "#/$defs/mode"}, "own": {"allOf": [{"default": 1}]}},
+        "$defs": {"mode": {"enum": ["r", "w"], "default": "r", "description": "How."}},
+    }
+    mode, own = parameters(schema)
+    assert (mode.type, mode.default, mode.description) == ("Literal['r', 'w']", "'r'", "How.")
+    assert own.default == "1"
+
+
+def test_what_only_one_alternative_requires_is_optional() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"kind": {"type": "string"}},
+        "anyOf": [
+            {"properties": {"id": {"type": "integer"}}, "required": ["id", "kind"]},
+            {"properties": {"name": {"type": "string"}}, "required": ["name", "kind"]},
+        ],
+    }
+    found = {parameter.name: parameter.required for parameter in parameters(schema)}
+    assert found == {"kind": True, "id": False, "name": False}
+
+
+def test_a_tool_with_absurdly_many_parameters_shows_a_bounded_number() -> None:
+    assert len(parameters({"properties": {f"p{n}": {} for n in range(5_000)}})) == MAX_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        (True, "True"),
+        (3, "3"),
+        (10**30, ""),
+        pytest.param(10**5_000, "", id="past-the-digit-limit"),
+        (1.5, "1.5"),
+        (float("nan"), ""),
+        ("a'b", '"a\'b"'),
+        ("\ud800", "'\\ud800'"),
+        ("x" * 50, ""),
+        ("\x00" * 30, ""),
+        ([], "[]"),
+        ({}, "{}"),
+        ([1], ""),
+    ],
+)
+def test_only_short_values_are_written_out(value: Any, text: str) -> None:
+    assert literal_text(value) == text
+
+
+def test_a_bar_in_quotes_or_brackets_does_not_split_a_union() -> None:
+    text = "Literal['a | b', \"it's | \\\\\"] | dict[str, int | None] | None"
+    assert split_union(text) == [
+        "Literal['a | b', \"it's | \\\\\"]",
+        "dict[str, int | None]",
+        "None",
+    ]
+    assert split_union("Literal['\\' | ']") == ["Literal['\\' | ']"]
+    assert union(["None", "int | str", "str"]) == "int | str | None"
+    assert union(["Never"]) == "Never"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string"}, '"..."'),
+        ({"type": ["integer", "null"]}, "1"),
+        ({"type": "number"}, "1.0"),
+        ({"type": "boolean"}, "True"),
+        ({"type": "array", "items": {"type": "string"}}, "[...]"),
+        ({"type": "object"}, "{...}"),
+        ({"enum": ["open", "closed"]}, "'open'"),
+        ({"const": 3}, "3"),
+        ({"$ref": "#/$defs/mode"}, "'r'"),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "..."),
+        ({}, "..."),
+        ({"type": "string", "default": "x"}, "'x'"),
+    ],
+)
+def test_an_example_value_fits_the_parameters_type(schema: Any, value: str) -> None:
+    document = {"properties": {"p": schema}, "$defs": {"mode": {"enum": ["r", "w"]}}}
+    (parameter,) = parameters(document)
+    assert example_value(parameter, document) == value
+
+
+@settings(max_examples=400)
+@given(schema=SCHEMAS)
+def test_no_json_makes_it_fail(schema: Any) -> None:
+    assert type_text(schema)
+    type_text(schema, budget=0).encode()
+    for parameter in parameters(schema):
+        assert parameter.type
+        assert example_value(parameter, schema)
+    assert isinstance(schema_order(schema), tuple)
+
+
+def test_nesting_as_deep_as_a_parser_allows_is_read() -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(20_000):
+        schema = {"type": "array", "items": schema, "allOf": [schema], "anyOf": [schema]}
+    assert type_text(schema)
+    assert parameters(schema) == ()

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.catalog.entries import server_entries, tool_entries
+from bridge.catalog.stubs import (
+    MAX_SIGNATURE_CHARS,
+    call_signature,
+    is_argument_name,
+    run_discovered,
+    run_servers,
+    signature,
+)
+from bridge.model import Tool
+
+JSON_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+def tool(
+    name: str = "create_issue",
+    *,
+    server: str = "github",
+    properties: dict[str, Any] | None = None,
+    required: list[str] | None = None,
+    output: dict[str, Any] | None = None,
+    description: str = "",
+) -> Tool:
+    return Tool(
+        server=server,
+        name=name,
+        description=description,
+        input_schema={
+            "type": "object",
+            "properties": properties or {},
+            "required": required or [],
+        },
+        output_schema=output,
+    )
+
+
+STRING = {"type": "string"}
+
+
+def test_a_signature_shows_types_defaults_and_what_is_optional() -> None:
+    made = tool(
+        properties={
+            "repo": STRING,
+            "title": STRING,
+            "labels": {"type": "array", "items": STRING},
+            "state": {"enum": ["open", "closed"], "default": "open"},
+        },
+        required=["repo", "title"],
+        output={"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+    )
+    assert signature(made, "create_issue") == (
+        "async def create_issue(repo: str, title: str, *, labels: list[str] = ..., "
+        "state: Literal['open', 'closed'] = 'open') -> {'id': int}"
+    )
+
+
+def test_only_leading_required_arguments_stand_before_the_star() -> None:
+    """The contract counts positions in schema order, so only these are the same either way."""
+    made = tool(
+        properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]
+    )
+    assert signature(made, "x") == "async def x(a: str, *, b: str, limit: int = ...) -> Any"
+
+
+def test_a_tool_without_arguments_or_with_only_required_ones_has_no_star() -> None:
+    assert signature(tool(), "x") == "async def x() -> Any"
+    made = tool(properties={"a": STRING}, required=["a"])
+    assert signature(made, "x") == "async def x(a: str) -> Any"
+
+
+def test_arguments_that_are_no_python_names_are_shown_as_they_must_be_passed() -> None:
+    made = tool(
+        properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING}, required=["a", "from"]
+    )
+    assert signature(made, "x") == "async def x(a: str, **{'from': str, 'x-y'?: int}) -> Any"
+
+
+def test_a_long_signature_gets_coarser_types_before_it_loses_arguments() -> None:
+    nested = {"type": "object", "properties": {f"field{n}": STRING for n in range(10)}}
+    made = tool(properties={f"part{n}": nested for n in range(8)}, output=nested)
+    text = signature(made, "x")
+    assert text == (
+        "async def x(*, part0: dict = ..., part1: dict = ..., part2: dict = ..., "
+        "part3: dict = ..., part4: dict = ..., part5: dict = ..., part6: dict = ..., "
+        "part7: dict = ...) -> dict"
+    )
+
+
+def test_too_many_optional_arguments_are_summed_up() -> None:
+    made = tool(properties={"a": STRING, **{f"option{n}": STRING for n in range(90)}})
+    made = tool(properties=dict(made.input_schema["properties"]), required=["a"])
+    assert signature(made, "x") == "async def x(a: str, **others) -> Any"
+
+
+def test_too_many_required_arguments_leave_the_bare_form() -> None:
+    names = [f"argument{n}" for n in range(90)]
+    made = tool(properties=dict.fromkeys(names, STRING), required=names, output={"type": "string"})
+    assert signature(made, "x") == "async def x(**arguments) -> str"
+
+
+def test_an_argument_with_an_absurd_name_is_left_to_the_full_documentation() -> None:
+    made = tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: STRING, "b": STRING})
+    assert signature(made, "x") == "async def x(*, b: str = ..., **others) -> Any"
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [("a", True), ("type", True), ("class", False), ("x-y", False), ("ﬁ", False), ("é", True)],
+)
+def test_an_argument_name_must_arrive_as_it_is_written(name: str, usable: bool) -> None:
+    assert is_argument_name(name) is usable
+
+
+@given(
+    properties=st.dictionaries(st.text(st.characters(codec=None), max_size=8), JSON_VALUES),
+    required=JSON_VALUES,
+    output=st.one_of(st.none(), st.dictionaries(st.text(max_size=5), JSON_VALUES)),
+)
+def test_any_schema_gives_a_short_signature(
+    properties: dict[str, Any], required: Any, output: dict[str, Any] | None
+) -> None:
+    schema = {"properties": properties, "required": required}
+    made = Tool(server="s", name="t", input_schema=schema, output_schema=output)
+    text = signature(made, "t")
+    text.encode()
+    assert len(text) <= MAX_SIGNATURE_CHARS
+    assert len(text.splitlines()) == 1
+
+
+def test_a_tool_that_takes_any_arguments_says_so() -> None:
+    made = Tool(server="s", name="t", input_schema={"additionalProperties": True})
+    assert signature(made, "t") == "async def t(**arguments) -> Any"
+
+
+def test_a_call_signature_names_the_server_object() -> None:
+    (entry,) = tool_entries([tool(properties={"a": STRING}, required=["a"])])
+    assert call_signature("git_hub", entry) == "mcp_git_hub.create_issue(a: str)"
+
+
+def test_a_plain_signature_is_python() -> None:
+    made = tool(properties={"a": STRING, "b": {"type": ["integer", "null"]}}, required=["a"])
+    ast.parse(signature(made, "x") + ": ...")
+
+
+def test_the_guests_data_holds_the_loaded_servers_and_their_tools() -> None:
+    one = tool("create", properties={"a": STRING}, description="Makes one.")
+    two = tool("list-all", output={"type": "array"})
+    servers = server_entries(
+        {"git-hub": "Issues.", "time": "The\ntime.", "idle": ""},
+        {"git-hub": [one, two], "time": []},
+        loaded=["git-hub"],
+    )
+    assert run_servers(servers) == [
+        {
+            "name": "git-hub",
+            "alias": "git_hub",
+            "description": "Issues.",
+            "tools": [
+                {
+                    "name": "create",
+                    "alias": "create",
+                    "description": "Makes one.",
+                    "inputSchema": one.input_schema,
+                },
+                {
+                    "name": "list-all",
+                    "alias": "list_all",
+                    "description": "",
+                    "inputSchema": two.input_schema,
+                    "outputSchema": {"type": "array"},
+                },
+            ],
+        }
+    ]
+    assert run_discovered(servers) == [
+        {"name": "git-hub", "alias": "git_hub", "description": "Issues.", "loaded": True},
+        {"name": "time", "alias": "time", "description": "The time.", "loaded": False},
+        {"name": "idle", "alias": "idle", "description": "", "loaded": False},
+    ]
+
+
+def test_of_two_tools_with_one_name_the_first_counts() -> None:
+    entries = tool_entries(
+        [tool("a", description="first"), tool("a", description="second"), tool("A")]
+    )
+    assert [(entry.alias, entry.tool.description) for entry in entries] == [
+        ("a", "first"),
+        ("a_2", ""),
+    ]
+
+
+def test_a_description_that_looks_like_a_template_or_code_stays_data() -> None:
+    """The older bridge spliced the user's code into descriptions that named its placeholder."""
+    hostile = '__CODE_LITERAL__ {servers} %(x)s """\n\nimport os'
+    servers = server_entries(
+        {"s": hostile}, {"s": [tool("t", server="s", description=hostile)]}, loaded=["s"]
+    )
+    (document,) = json.loads(json.dumps(run_servers(servers)))
+    assert document["description"] == hostile
+    assert document["tools"][0]["description"] == hostile
+
+
+def test_a_server_that_was_never_asked_is_marked_so() -> None:
+    asked, unasked = server_entries({"a": "", "b": ""}, {"a": []})
+    assert (asked.known, unasked.known) == (True, False)

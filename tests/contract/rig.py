@@ -1,0 +1,301 @@
+"""Backends for the contract suite, and an outside view of each engine.
+
+Where the engines are is read from the environment here and nowhere else: `DOCKER_HOST`,
+`CONTAINERS_CONF` and `CONTAINERS_STORAGE_CONF` as the engines know them, and
+
+- `MCP_BRIDGE_TEST_ENGINES`: which to run on, e.g. "fake,podman"; all when unset. An engine that is
+  wanted and absent fails its tests.
+- `MCP_BRIDGE_TEST_IMAGE`: the image's name on every engine.
+- `MCP_BRIDGE_TEST_USER`: the ordinary user that rootless podman runs as when the tests run as root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import docker
+import docker.errors
+import pytest
+
+from bridge.sandbox.backend import Backend, Sandbox
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.container.image import local_name
+from bridge.sandbox.container.service import service_argv
+from bridge.sandbox.reaper import OWNER_LABEL
+from tests.fakes.backend import FakeBackend
+
+ALL_ENGINES = ("fake", "podman", "docker", "rootless")
+DEFAULT_USER = "mcpbridge-test"
+SERVICE_SECONDS = 30.0
+COMMAND_SECONDS = 120.0
+
+
+def wanted_engines() -> tuple[str, ...]:
+    """Return the engines the suite runs on."""
+    text = os.environ.get("MCP_BRIDGE_TEST_ENGINES", "")
+    names = tuple(name.strip() for name in text.split(",") if name.strip()) or ALL_ENGINES
+    unknown = set(names) - set(ALL_ENGINES)
+    if unknown:
+        raise pytest.UsageError(f"MCP_BRIDGE_TEST_ENGINES: no such engine: {sorted(unknown)}")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """One engine as the tests reach it.
+
+    Attributes:
+        name: Its name in the test's id.
+        command: What the backend is told to use.
+        url: Its socket; empty for the fake.
+        environ: The environment the backend is given.
+        applies_limits: Whether memory limits are applied.
+    """
+
+    name: str
+    command: str
+    url: str
+    environ: Mapping[str, str]
+    image: str
+    applies_limits: bool = True
+
+    @property
+    def oom_reports(self) -> tuple[bool | None, ...]:
+        """What may be said of a sandbox that ran out of memory.
+
+        podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
+        """
+        return (True,) if self.name == "docker" else (True, None)
+
+    @contextmanager
+    def outside(self) -> Iterator[docker.APIClient]:
+        """Look at the engine by another connection than the backend's."""
+        client = docker.APIClient(base_url=self.url, version="1.41", timeout=60)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def ours(self) -> list[str]:
+        """Return the containers that this process left on the engine."""
+        if not self.url:
+            return []
+        label = f"{OWNER_LABEL}={os.getpid()}"
+        with self.outside() as client:
+            found = client.containers(all=True, filters={"label": label})
+        return [str(container["Names"]) for container in found]
+
+    def image_environment(self) -> frozenset[str]:
+        """Return the names that the image itself sets."""
+        if not self.url:
+            return frozenset()
+        with self.outside() as client:
+            entries = _inspect_image(client, self.image)["Config"].get("Env") or []
+        return frozenset(entry.partition("=")[0] for entry in entries)
+
+    def kill_from_outside(self, sandbox: Sandbox) -> None:
+        """End a sandbox's first process as if the kernel or a stranger did."""
+        if not self.url:
+            os.kill(int(sandbox.id), 9)
+            return
+        with self.outside() as client:
+            client.kill(sandbox.id, "SIGKILL")
+
+    def remove_from_outside(self, sandbox: Sandbox) -> None:
+        """Take a sandbox away behind the backend's back."""
+        if not self.url:
+            os.kill(int(sandbox.id), 9)
+            return
+        with self.outside() as client, suppress(docker.errors.NotFound):
+            client.remove_container(sandbox.id, force=True)
+
+
+class EngineShelf:
+    """Brings each engine up once, when first asked for."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._ready: dict[str, Engine | str] = {}
+
+    def get(self, name: str) -> Engine:
+        """Return an engine; fail the test if it cannot be had."""
+        if name not in self._ready:
+            try:
+                self._ready[name] = self._bring_up(name)
+            except (OSError, subprocess.SubprocessError, docker.errors.DockerException) as error:
+                self._ready[name] = f"{name} is wanted, and not to be had here: {error}"
+        found = self._ready[name]
+        if isinstance(found, str):
+            pytest.fail(f"{found} (MCP_BRIDGE_TEST_ENGINES limits what is wanted)")
+        return found
+
+    def _bring_up(self, name: str) -> Engine:
+        image = os.environ.get("MCP_BRIDGE_TEST_IMAGE") or local_name("slim")
+        # What a host may hold and a sandbox may not.
+        environ = {**os.environ, "CANARY_TOKEN": "x", "HTTP_PROXY": "http://user:password@proxy"}
+        if name == "fake":
+            return Engine(name=name, command="", url="", environ={}, image="", applies_limits=False)
+        if name == "docker":
+            url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+            engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)
+        else:
+            rootless = name == "rootless" or os.getuid() != 0
+            service = _rootless_service(image) if rootless else _service([], dict(os.environ))
+            url = self._stack.enter_context(service)
+            environ["CONTAINER_HOST"] = url
+            engine = Engine(
+                name=name,
+                command="podman",
+                url=url,
+                environ=environ,
+                image=image,
+                applies_limits=not rootless or Path("/sys/fs/cgroup/cgroup.controllers").exists(),
+            )
+        with engine.outside() as client:
+            _inspect_image(client, image)
+        return engine
+
+
+def _inspect_image(client: docker.APIClient, image: str) -> dict[str, Any]:
+    inspect = cast("Callable[[str], dict[str, Any]]", client.inspect_image)
+    return inspect(image)
+
+
+@contextmanager
+def _rootless_service(image: str) -> Iterator[str]:
+    """Run podman's service as an ordinary user; in the tests' own name if that is one."""
+    if os.getuid() != 0:
+        with _service([], dict(os.environ)) as url:
+            yield url
+        return
+    name = os.environ.get("MCP_BRIDGE_TEST_USER") or DEFAULT_USER
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError as error:
+        raise OSError(f"there is no user {name!r}") from error
+    with _directory_of(user) as runtime:
+        environ = {"HOME": user.pw_dir, "XDG_RUNTIME_DIR": str(runtime)}
+        environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin")
+        if "CONTAINERS_CONF" in os.environ:
+            environ["CONTAINERS_CONF"] = os.environ["CONTAINERS_CONF"]
+        become = ["runuser", "-u", name, "--"]
+        _copy_image(image, become, environ)
+        with _service(become, environ, runtime) as url:
+            yield url
+
+
+@contextmanager
+def _directory_of(user: pwd.struct_passwd) -> Iterator[Path]:
+    # Short, since sockets live in it, and outside of directories only root may enter.
+    directory = Path(tempfile.mkdtemp(prefix="mcb-rootless-", dir="/tmp"))
+    try:
+        os.chown(directory, user.pw_uid, user.pw_gid)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> None:
+    """Give the ordinary user the image that root has, unless it has it already."""
+    there = subprocess.run(
+        [*become, "podman", "image", "exists", image],
+        env=environ,
+        check=False,
+        timeout=COMMAND_SECONDS,
+        cwd="/",
+    )
+    if there.returncode == 0:
+        return
+    with tempfile.TemporaryFile() as archive:
+        for argv, env in (
+            (["podman", "save", image], dict(os.environ)),
+            ([*become, "podman", "load"], dict(environ)),
+        ):
+            archive.seek(0)
+            subprocess.run(
+                argv,
+                env=env,
+                stdin=archive if "load" in argv else subprocess.DEVNULL,
+                stdout=archive if "save" in argv else subprocess.DEVNULL,
+                check=True,
+                timeout=COMMAND_SECONDS,
+                cwd="/",
+            )
+
+
+@contextmanager
+def _service(
+    become: list[str], environ: Mapping[str, str], directory: Path | None = None
+) -> Iterator[str]:
+    """Run a podman service for the session and yield its URL."""
+    if shutil.which("podman") is None:
+        raise OSError("podman is not installed")
+    with ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcb-")))
+        socket = directory / "podman.sock"
+        with (directory / "service.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*become, *service_argv("podman", socket, None)],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+        try:
+            deadline = time.monotonic() + SERVICE_SECONDS
+            while not socket.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise OSError((directory / "service.log").read_text())
+                time.sleep(0.05)
+            yield f"unix://{socket}"
+        finally:
+            process.terminate()
+            process.wait(SERVICE_SECONDS)
+
+
+def _services(runtime_dir: Path) -> list[Path]:
+    return list(runtime_dir.glob("podman-*"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """A backend under test and its engine."""
+
+    backend: Backend
+    engine: Engine
+
+
+@asynccontextmanager
+async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
+    """Open a backend on an engine and see that it leaves nothing."""
+    if engine.name == "fake":
+        fake = FakeBackend()
+        async with fake:
+            yield Rig(backend=fake, engine=engine)
+        assert not fake.live
+        return
+    backend = ContainerBackend(
+        engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ
+    )
+    async with backend:
+        yield Rig(backend=backend, engine=engine)
+    assert engine.ours() == []
+    assert _services(runtime_dir) == []
+
+
+def open_descriptors() -> int:
+    """Count this process's open files, where that can be seen."""
+    here = Path("/proc/self/fd")
+    return len(list(here.iterdir())) if here.exists() else 0

@@ -1,0 +1,422 @@
+"""What every `Backend` promises, tried on the fake and on every real engine.
+
+Mandated by design.md's laws 2, 3 and 5: a run leaves nothing, a program's end is a report and not
+an error, and every buffer has a bound.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from bridge.errors import BridgeError, ChannelClosedError, SandboxError
+from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.backend import LaunchSpec, Sandbox
+from tests.contract.rig import Rig
+
+PATIENCE = 60.0
+"""For a test, on a machine that does other things too."""
+
+ECHO = """
+import os
+while data := os.read(0, 1 << 16):
+    while data:
+        data = data[os.write(1, data):]
+"""
+
+READY_THEN = "import os, sys, time\nos.write(1, b'ready\\n')\n"
+FOREVER = READY_THEN + "\nwhile True: time.sleep(3600)\n"
+BUSY = READY_THEN + "\nwhile True: pass\n"
+
+
+def spec(program: str, *, run_id: str = "contract", limits: Limits | None = None) -> LaunchSpec:
+    return LaunchSpec(
+        run_id=run_id,
+        argv=("python3", "-I", "-S", "-c", program),
+        env={"GREETING": "hello"},
+        limits=limits or Limits(),
+    )
+
+
+async def read_exactly(sandbox: Sandbox, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0:
+        data = await sandbox.receive()
+        if not data:
+            break
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+async def read_all(sandbox: Sandbox) -> bytes:
+    parts = []
+    while data := await sandbox.receive():
+        parts.append(data)
+    return b"".join(parts)
+
+
+@asynccontextmanager
+async def ready(rig: Rig, program: str = FOREVER) -> AsyncIterator[Sandbox]:
+    """Launch a program and wait until it says that it runs."""
+    async with rig.backend.launch(spec(program)) as sandbox:
+        assert await read_exactly(sandbox, 6) == b"ready\n"
+        yield sandbox
+
+
+async def test_what_is_sent_comes_back(rig: Rig) -> None:
+    """stdin and stdout are one byte stream each, in order."""
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(ECHO)) as sandbox:
+            for line in (b"one\n", b"two, half a line", b" and its end\n"):
+                await sandbox.send(line)
+                assert await read_exactly(sandbox, len(line)) == line
+
+
+async def test_every_byte_value_survives(rig: Rig) -> None:
+    """Nothing on the way takes bytes for text."""
+    data = bytes(range(256)) * 64 + b"\r\n\0\x04\x1a\xff"
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(ECHO)) as sandbox:
+            await sandbox.send(data)
+            assert await read_exactly(sandbox, len(data)) == data
+
+
+async def test_twenty_megabytes_go_both_ways(rig: Rig) -> None:
+    """Large messages arrive whole while both directions are in use."""
+    data = bytes(range(256)) * (20 * MEBIBYTE // 256)
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(ECHO)) as sandbox:
+            received = b""
+            async with anyio.create_task_group() as group:
+                group.start_soon(sandbox.send, data)
+                received = await read_exactly(sandbox, len(data))
+            assert received == data
+
+
+async def test_a_line_of_a_hundred_megabytes_arrives(rig: Rig) -> None:
+    """The byte stream knows no longest line; that bound is the channel's."""
+    size = 100 * MEBIBYTE
+    program = (
+        f"import sys\nfor _ in range({size >> 20}): sys.stdout.write('x' * (1 << 20))\nprint()"
+    )
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            length = 0
+            while data := await sandbox.receive():
+                length += len(data)
+            assert length == size + 1
+
+
+async def test_a_flood_that_nobody_reads_stays_in_the_sandbox(rig: Rig) -> None:
+    """Output waits in the kernel, not in this process; and none of it is lost."""
+    program = (
+        READY_THEN + "\nfor n in range(1, 9): os.write(2, b'e'); sys.stdout.write('x' * (8 << 20))"
+    )
+    with anyio.fail_after(PATIENCE):
+        async with ready(rig, program) as sandbox:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            # The program can only have written what fits the buffers on the way.
+            with anyio.move_on_after(1):
+                await sandbox.wait()
+            after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            assert after - before < 16 * 1024, "kilobytes of output piled up in the host"
+            length = 0
+            while data := await sandbox.receive():
+                length += len(data)
+            assert length == 64 * MEBIBYTE
+
+
+async def test_a_flood_on_stderr_neither_blocks_nor_grows(rig: Rig) -> None:
+    """stderr is drained along with stdout, and only its end is kept."""
+    program = (
+        "import os\n"
+        "for _ in range(640): os.write(2, b'e' * (1 << 16))\n"
+        "os.write(2, b'THE END')\n"
+        "print('done')"
+    )
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            assert await read_all(sandbox) == b"done\n"
+            said = sandbox.diagnostics()
+            assert said.endswith("THE END")
+            assert len(said) <= 64 * 1024
+
+
+async def test_stderr_that_is_not_text_is_shown_all_the_same(rig: Rig) -> None:
+    """Diagnostics are for people and never fail."""
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec("import os; os.write(2, b'\\xff\\xfe!')")) as sandbox:
+            await read_all(sandbox)
+            assert sandbox.diagnostics().endswith("!")
+
+
+@pytest.mark.parametrize("code", [0, 3, 97])
+async def test_an_exit_code_is_reported(rig: Rig, code: int) -> None:
+    """A program's end is a report (law 2)."""
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(f"import os; os._exit({code})")) as sandbox:
+            assert await read_all(sandbox) == b""
+            report = await sandbox.wait()
+            assert (report.exit_code, report.signal) == (code, None)
+
+
+async def test_death_by_a_signal_is_reported(rig: Rig) -> None:
+    """A crash is told from an exit."""
+    program = (
+        "import os, signal, sys, resource\n"
+        # The first process of a pid namespace takes no deadly signal from itself, so a child dies
+        # and the parent, like the supervisor, ends the way engines report it.
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "_, status = os.waitpid(child, 0)\n"
+        "number = os.WTERMSIG(status)\n"
+        "signal.signal(number, signal.SIG_DFL)\n"
+        "os._exit(128 + number) if os.getpid() == 1 else os.kill(os.getpid(), number)\n"
+    )
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            await read_all(sandbox)
+            report = await sandbox.wait()
+            assert (report.exit_code, report.signal) == (None, 11)
+
+
+@pytest.mark.parametrize("program", [FOREVER, BUSY], ids=["asleep", "busy"])
+async def test_kill_ends_the_process_and_its_stream(rig: Rig, program: str) -> None:
+    """Killing works on what does not cooperate, and may be repeated."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(rig, program) as sandbox:
+            await sandbox.kill()
+            assert await read_all(sandbox) == b""
+            assert (await sandbox.wait()).signal == 9
+            await sandbox.kill()
+
+
+async def test_kill_ends_children_too(rig: Rig) -> None:
+    """No descendant keeps the stream open or lives on."""
+    program = "import os\nos.fork()\nos.fork()\n" + FOREVER
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            assert (await read_exactly(sandbox, 24)).count(b"ready\n") == 4
+            await sandbox.kill()
+            while await sandbox.receive():
+                pass
+            await sandbox.wait()
+
+
+async def test_children_end_with_the_first_process(rig: Rig) -> None:
+    """The end of the first process is the end of the stream, whoever else holds it."""
+    program = "import os, time\nif not os.fork():\n    time.sleep(3600)\nprint('bye')\n"
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            assert await read_all(sandbox) == b"bye\n"
+            assert (await sandbox.wait()).exit_code == 0
+
+
+async def test_sending_to_a_process_that_has_ended_says_so(rig: Rig) -> None:
+    """The channel's end is an error with a code, not a hang."""
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec("pass")) as sandbox:
+            await read_all(sandbox)
+            await sandbox.wait()
+            with pytest.raises(ChannelClosedError):
+                await sandbox.send(b"x" * (64 * MEBIBYTE))
+
+
+async def test_a_send_that_waits_ends_when_the_process_does(rig: Rig) -> None:
+    """A program that stops reading cannot hold a writer beyond its own life."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(rig) as sandbox, anyio.create_task_group() as group:
+            failures: list[BridgeError] = []
+
+            async def send() -> None:
+                try:
+                    await sandbox.send(b"x" * (64 * MEBIBYTE))
+                except ChannelClosedError as error:
+                    failures.append(error)
+
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            await sandbox.kill()
+            while await sandbox.receive():
+                pass
+        assert len(failures) == 1
+
+
+@pytest.mark.parametrize("how", ["kill_from_outside", "remove_from_outside"])
+async def test_death_from_outside_is_noticed(rig: Rig, how: str) -> None:
+    """A sandbox taken away behind our back ends the stream; waiting returns."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(rig) as sandbox:
+            await anyio.to_thread.run_sync(getattr(rig.engine, how), sandbox)
+            assert await read_all(sandbox) == b""
+            report = await sandbox.wait()
+            assert report.signal == 9 or "removed" in report.detail
+
+
+async def test_memory_beyond_the_limit_is_reported_as_such(rig: Rig) -> None:
+    """Death by memory has a name of its own where the engine applies limits."""
+    if not rig.engine.applies_limits:
+        # Best effort there, and `isolation.weaker` says so; the guest limits itself.
+        async with ready(rig) as sandbox:
+            assert any(
+                "memory" in text or "everything" in text for text in sandbox.isolation.weaker
+            )
+        return
+    limits = replace(Limits(), memory_bytes=64 * MEBIBYTE)
+    hog = "blocks = []\nwhile True: blocks.append(bytearray(b'x') * (1 << 20))\n"
+    child = "import os, time\nif os.fork():\n    os.wait(); time.sleep(0.2); os._exit(9)\n"
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(child + hog, limits=limits)) as sandbox:
+            await read_all(sandbox)
+            report = await sandbox.wait()
+            assert report.exit_code == 9
+            assert report.oom_killed in rig.engine.oom_reports
+        async with rig.backend.launch(spec(hog, limits=limits)) as sandbox:
+            await read_all(sandbox)
+            report = await sandbox.wait()
+            assert report.signal == 9
+            assert report.oom_killed in rig.engine.oom_reports
+
+
+async def test_the_environment_is_what_was_asked_for(rig: Rig) -> None:
+    """Nothing of the host's environment enters (law 6)."""
+    added = {"PATH", "HOME", "HOSTNAME", "TERM", "container", "LC_CTYPE", "GREETING"}
+    program = "import os\nfor name in os.environ: print(name)\nprint(os.environ['GREETING'])"
+    with anyio.fail_after(PATIENCE):
+        async with rig.backend.launch(spec(program)) as sandbox:
+            *names, greeting = (await read_all(sandbox)).decode().split()
+            assert greeting == "hello"
+            assert set(names) - added <= rig.engine.image_environment()
+
+
+async def test_two_sandboxes_at_once_do_not_mix(rig: Rig) -> None:
+    """Concurrent runs each have their own stream, and may share a run id."""
+    with anyio.fail_after(PATIENCE):
+        async with (
+            rig.backend.launch(spec(ECHO)) as first,
+            rig.backend.launch(spec(ECHO)) as second,
+        ):
+            assert first.id != second.id
+            await first.send(b"first")
+            await second.send(b"second")
+            assert await read_exactly(second, 6) == b"second"
+            assert await read_exactly(first, 5) == b"first"
+
+
+async def test_a_failed_launch_is_an_error_and_the_next_one_works(rig: Rig) -> None:
+    """What the image does not have is named; nothing is left of the attempt (law 3)."""
+    missing = replace(spec(ECHO), argv=("no-such-command",))
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(SandboxError, match="no-such-command"):
+            async with rig.backend.launch(missing):
+                pass
+        assert rig.engine.ours() == []
+        async with ready(rig):
+            pass
+
+
+async def test_an_error_of_the_caller_passes_through(rig: Rig) -> None:
+    """What is raised inside the context comes out as it was, and the sandbox is gone."""
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(ZeroDivisionError):
+            async with ready(rig):
+                raise ZeroDivisionError
+        assert rig.engine.ours() == []
+
+
+async def test_the_probe_succeeds_and_says_what_is_in_force(rig: Rig) -> None:
+    """`auto` and `doctor` believe only what ran."""
+    with anyio.fail_after(PATIENCE):
+        probe = await rig.backend.probe()
+    assert probe.ok, (probe.summary, probe.remedy)
+    assert probe.isolation is not None
+    assert probe.isolation.backend in ("fake", "podman", "docker")
+
+
+async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:
+    """A bridge that starts never removes a live one's sandboxes."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(rig) as sandbox:
+            await rig.backend.reap()
+            await sandbox.kill()
+            assert (await sandbox.wait()).signal == 9
+
+
+async def test_closing_twice_is_harmless(rig: Rig) -> None:
+    """`aclose` is idempotent, also before the first use."""
+    await rig.backend.aclose()
+    await rig.backend.aclose()
+
+
+async def _send(rig: Rig, reached: Callable[[], None]) -> None:
+    async with ready(rig) as sandbox:
+        reached()
+        await sandbox.send(b"x" * (64 * MEBIBYTE))
+
+
+async def _receive(rig: Rig, reached: Callable[[], None]) -> None:
+    async with ready(rig) as sandbox:
+        reached()
+        await sandbox.receive()
+
+
+async def _kill(rig: Rig, reached: Callable[[], None]) -> None:
+    async with ready(rig) as sandbox:
+        reached()
+        await sandbox.kill()
+
+
+async def _wait(rig: Rig, reached: Callable[[], None]) -> None:
+    async with ready(rig) as sandbox:
+        reached()
+        await sandbox.wait()
+
+
+async def _leave(rig: Rig, reached: Callable[[], None]) -> None:
+    async with ready(rig):
+        reached()
+
+
+@pytest.mark.parametrize("phase", [_send, _receive, _kill, _wait, _leave])
+async def test_cancelled_in_a_phase_nothing_is_left(
+    rig: Rig, phase: Callable[[Rig, Callable[[], None]], Coroutine[Any, Any, None]]
+) -> None:
+    """Cancellation during any use of a sandbox destroys it (law 3)."""
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            reached = anyio.Event()
+            group.start_soon(phase, rig, reached.set)
+            await reached.wait()
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        assert rig.engine.ours() == []
+        async with ready(rig):
+            pass
+
+
+@pytest.mark.parametrize("twelfth", range(13))
+async def test_cancelled_anywhere_in_a_launch_nothing_is_left(rig: Rig, twelfth: int) -> None:
+    """Wherever a launch is interrupted, its container goes (law 3).
+
+    Spread over a launch's usual time; `tests/sandbox/container/test_sandbox.py` meets each await
+    exactly, with an engine that stands still there.
+    """
+    with anyio.fail_after(PATIENCE):
+        begin = anyio.current_time()
+        async with rig.backend.launch(spec(FOREVER)):
+            usual = anyio.current_time() - begin  # the second is faster: connected by then
+        with anyio.move_on_after(usual * twelfth / 12):
+            async with rig.backend.launch(spec(FOREVER)):
+                pass
+        assert rig.engine.ours() == []
+        async with ready(rig):
+            pass

@@ -1,0 +1,78 @@
+"""Decoding a file, and saying what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.discovery.documents import MalformedError, decode, kind, repeated_keys
+
+
+def reason(raw: bytes, *, toml: bool = False) -> str:
+    with pytest.raises(MalformedError) as caught:
+        decode(raw, toml=toml)
+    return str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
+    assert decode(b'\xef\xbb\xbf{"a": 1}', toml=False) == {"a": 1}
+    assert decode(b"\xef\xbb\xbfa = 1", toml=True) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  // servers\n  "a": 1}', ("line 2, column 3", "comment")),
+        ('{"a": 1 /* one */}', ("comment",)),
+        ('# servers\n{"a": 1}', ("line 1, column 1", "comment")),
+        ('{"a": 1,}', ("line 1", "comma before the closing bracket")),
+        ('{"a": [1,\n]}', ("comma before the closing bracket",)),
+        ("{'a': 1}", ("double quotes",)),
+        ('{"a": 1', ("line 1, column 8",)),
+        ('{"a": NaN}', ("NaN is not JSON",)),
+        ('{"a": ' + "9" * 5000 + "}", ("unusable number",)),
+        ("[" * 100_000, ("nested too deeply",)),
+        ("", ("empty",)),
+        (" \n", ("empty",)),
+    ],
+)
+def test_bad_json_is_explained(text: str, said: tuple[str, ...]) -> None:
+    message = reason(text.encode())
+    for part in said:
+        assert part in message
+
+
+def test_a_sound_bracket_gets_no_hint_about_commas() -> None:
+    assert "comma before" not in reason(b'{"a": }')
+
+
+def test_bad_toml_is_explained() -> None:
+    assert "not valid TOML" in reason(b"a = ", toml=True)
+
+
+def test_bytes_that_are_not_utf_8_are_named() -> None:
+    assert "not valid UTF-8 (byte 2)" in reason(b'{"\xff": 1}')
+    assert "UTF-16" in reason('{"a": 1}'.encode("utf-16"))
+
+
+def test_repeated_keys_are_remembered_and_the_last_one_counts() -> None:
+    value = decode(b'{"a": 1, "b": 2, "a": 3, "a": 4}', toml=False)
+    assert value == {"a": 4, "b": 2}
+    assert repeated_keys(value) == 'defined more than once: "a"; the last one counts'
+
+
+def test_many_repeated_keys_are_counted_rather_than_listed() -> None:
+    pairs = ", ".join(f'"k{n}": 0, "k{n}": 1' for n in range(9))
+    assert "and 4 more" in repeated_keys(decode(f"{{{pairs}}}".encode(), toml=False))
+
+
+def test_nothing_is_said_of_objects_without_repeated_keys() -> None:
+    assert repeated_keys(decode(b'{"a": 1}', toml=False)) == ""
+    assert repeated_keys({"a": 1}) == ""
+
+
+def test_values_are_named_in_json_s_words() -> None:
+    values = [None, True, 1, 1.5, "x", [], {}, decode(b"d = 1979-05-27", toml=True)["d"]]  # type: ignore[index]  # a table
+    assert [kind(value) for value in values] == [
+        *("null", "a boolean", "a number", "a number", "a string", "a list", "an object"),
+        "a date or time",
+    ]

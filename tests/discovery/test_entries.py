@@ -1,0 +1,260 @@
+"""One entry to one server, or to the reason why not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bridge.discovery.clients import CLAUDE_CODE, GENERIC, Dialect
+from bridge.discovery.entries import (
+    MAX_DESCRIPTION_CHARS,
+    MAX_ITEMS,
+    MAX_NAME_CHARS,
+    MAX_TIMEOUT_SECONDS,
+)
+from bridge.discovery.parse import Origin, Parsed, parse_config
+from bridge.model import ServerSpec
+
+SECRET = "s3cr3t-value"
+
+
+def written(text: str, dialect: Dialect) -> Parsed:
+    """What a file with this text means."""
+    origin = Origin(
+        client="Some client",
+        scope="user",
+        path="/conf/servers.json",
+        dialect=dialect,
+        environ={"TOKEN": SECRET, "NUL": "a\0b", "EMPTY": ""},
+        home="/home/me",
+    )
+    return parse_config(text.encode(), origin)
+
+
+def named(name: str, entry: object, dialect: Dialect = GENERIC) -> Parsed:
+    return written(json.dumps({"mcpServers": {name: entry}}), dialect)
+
+
+def only(entry: object, dialect: Dialect = GENERIC) -> Parsed:
+    return named("x", entry, dialect)
+
+
+def spec_of(entry: object, dialect: Dialect = GENERIC) -> ServerSpec:
+    found = only(entry, dialect)
+    assert found.skipped == ()
+    return found.servers[0]
+
+
+def reason_of(entry: object, dialect: Dialect = GENERIC) -> str:
+    found = only(entry, dialect)
+    assert found.servers == ()
+    (skipped,) = found.skipped
+    assert skipped.source.path == "/conf/servers.json"
+    assert skipped.source.key == "mcpServers.x"
+    said = {str(warning) for warning in found.warnings}
+    assert f"/conf/servers.json (mcpServers.x): skipped: {skipped.reason}" in said
+    return skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (None, "must be an object, not null"),
+        ("npx", "must be an object, not a string"),
+        ([], "must be an object, not a list"),
+        ({}, "neither command nor url"),
+        ({"command": None}, "command must be a string, not null"),
+        ({"command": ["npx"]}, "command must be a string, not a list"),
+        ({"command": 7}, "command must be a string, not a number"),
+        ({"command": ""}, "command is empty"),
+        ({"command": " "}, "command is empty"),
+        ({"command": "${EMPTY}"}, "command is empty"),
+        ({"command": "a\0b"}, "command holds a character"),
+        ({"command": "${NUL}"}, "command holds a character"),
+        ({"command": "\ud800"}, "command holds a character"),
+        ({"command": "c", "args": "-y pkg"}, "args must be a list of strings, not a string"),
+        ({"command": "c", "args": None}, "args must be a list of strings, not null"),
+        ({"command": "c", "args": ["-y", {}]}, "args[1] must be a string, not an object"),
+        ({"command": "c", "args": [10**18]}, "args[0] must be a string, not a number"),
+        ({"command": "c", "args": ["a"] * (MAX_ITEMS + 1)}, "args has more than"),
+        ({"command": "c", "env": ["A=1"]}, "env must be an object of strings, not a list"),
+        ({"command": "c", "env": {"A": None}}, "env.A must be a string, not null"),
+        ({"command": "c", "env": {"A=B": "x"}}, 'env has a member named "A=B"'),
+        ({"command": "c", "env": {"": "x"}}, 'env has a member named ""'),
+        ({"command": "c", "env": {"A\n": "x"}}, 'env has a member named "A\\u000a"'),
+        ({"command": "c", "cwd": 5}, "cwd must be a string, not a number"),
+        ({"command": "c", "disabled": "yes"}, "disabled must be true or false, not a string"),
+        ({"command": "c", "type": 1}, "type must be a string, not a number"),
+        ({"command": "c", "type": None}, "type must be a string, not null"),
+        ({"type": "stdio", "url": "http://h"}, "command must be a string, not null"),
+        ({"type": "http", "command": "c"}, "its type needs a url"),
+        ({"type": "ws", "url": "ws://h"}, 'type "ws" is not supported'),
+        ({"type": "sdk"}, 'type "sdk" is not supported'),
+        ({"url": 5}, "url must be a string, not a number"),
+        ({"url": ""}, "url must be http:// or https:// and a host"),
+        ({"url": "ftp://h/"}, "url must be http:// or https:// and a host"),
+        ({"url": "https://"}, "url must be http:// or https:// and a host"),
+        ({"url": "http://[h/"}, "url must be http:// or https:// and a host"),
+        ({"url": "http://h/a b"}, "url must be http:// or https:// and a host"),
+        ({"url": "${BASE}/mcp"}, "url must be http:// or https:// and a host"),
+        ({"url": "http://h", "headers": "A: b"}, "headers must be an object of strings"),
+        ({"url": "http://h", "headers": {"A b": "x"}}, 'headers has a member named "A b"'),
+        ({"url": "http://h", "headers": {"A": "x\r\nB: y"}}, "headers.A holds a line break"),
+    ],
+)
+def test_a_bad_entry_is_skipped_with_a_precise_reason(entry: object, said: str) -> None:
+    assert said in reason_of(entry)
+
+
+def test_claude_code_s_files_are_read_as_strictly_as_claude_code_reads_them() -> None:
+    assert 'add "type": "http"' in reason_of({"url": "https://h/mcp"}, CLAUDE_CODE)
+    assert "not a number" in reason_of({"command": "c", "env": {"P": 1}}, CLAUDE_CODE)
+    assert "not a boolean" in reason_of({"command": "c", "args": [True]}, CLAUDE_CODE)
+    assert "not supported" in reason_of({"type": "streamableHttp", "url": "http://h"}, CLAUDE_CODE)
+
+
+def test_elsewhere_scalars_stand_for_their_text_and_a_bare_url_is_http() -> None:
+    spec = spec_of({"command": "c", "args": [1, 2.5, False], "env": {"ON": True}})
+    assert spec.args == ("1", "2.5", "false")
+    assert spec.env == {"ON": "true"}
+    assert spec_of({"url": "https://h/mcp"}).transport == "http"
+
+
+@pytest.mark.parametrize(
+    ("spelled", "transport"),
+    [("http", "http"), ("streamable-http", "http"), ("sse", "sse"), ("streamableHttp", "http")],
+)
+def test_types_name_transports(spelled: str, transport: str) -> None:
+    spec = spec_of({"type": spelled, "url": "https://h/mcp", "headers": {"X": "${TOKEN}"}})
+    assert spec.transport == transport
+    assert spec.headers == {"X": SECRET}
+
+
+def test_a_command_wins_over_a_url_when_no_type_is_given() -> None:
+    assert spec_of({"command": "c", "url": "http://h"}, CLAUDE_CODE).transport == "stdio"
+
+
+def test_variables_expand_in_every_field_that_takes_them_and_in_no_key() -> None:
+    spec = spec_of(
+        {"command": "${TOKEN}", "args": ["${TOKEN}"], "env": {"${TOKEN}": "${TOKEN}"}},
+        CLAUDE_CODE,
+    )
+    assert (spec.command, spec.args) == (SECRET, (SECRET,))
+    assert spec.env == {"${TOKEN}": SECRET}
+    assert spec_of({"url": "http://h/${TOKEN}"}).url == f"http://h/{SECRET}"
+
+
+def test_an_unset_variable_stays_and_is_named_with_its_place() -> None:
+    found = only({"command": "c", "env": {"KEY": "a${MISSING}"}}, CLAUDE_CODE)
+    assert found.servers[0].env == {"KEY": "a${MISSING}"}
+    (warning,) = found.warnings
+    assert str(warning) == (
+        "/conf/servers.json (mcpServers.x.env.KEY): the variable MISSING is not set; "
+        "${MISSING} is left as written"
+    )
+
+
+def test_entries_that_are_off_are_skipped_without_a_warning_and_hold_their_name() -> None:
+    for entry, said in (
+        ({"command": "c", "disabled": True}, '"disabled": true'),
+        ({"enabled": False}, '"enabled": false'),
+    ):
+        found = only(entry)
+        assert said in found.skipped[0].reason
+        assert found.skipped[0].holds_name
+        assert found.warnings == ()
+    assert spec_of({"command": "c", "disabled": False, "enabled": True}).name == "x"
+
+
+@pytest.mark.parametrize(
+    ("cwd", "expected"),
+    [
+        ("data", "/conf/data"),
+        ("../data", "/conf/../data"),
+        ("/abs", "/abs"),
+        ("~", "/home/me"),
+        ("~/notes", "/home/me/notes"),
+        ("~other", "/conf/~other"),
+        ("", None),
+        (None, None),
+        ("${UNSET:-sub}", "/conf/sub"),
+    ],
+)
+def test_cwd_starts_from_the_file_s_directory(cwd: str | None, expected: str | None) -> None:
+    assert spec_of({"command": "c", "cwd": cwd}).cwd == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "start", "call"),
+    [
+        ({"timeout": 45000}, None, 45.0),
+        ({"timeout": 1000}, None, 1.0),
+        ({"timeout": 10**400}, None, float(MAX_TIMEOUT_SECONDS)),
+        ({"timeout": 1500.5}, None, 1.5005),
+        ({"tool_timeout_sec": 9, "timeout": 45000}, None, 9.0),
+        ({"startup_timeout_sec": 0.5}, 0.5, None),
+        ({"startup_timeout_sec": 1e300}, float(MAX_TIMEOUT_SECONDS), None),
+        ({"timeout": None}, None, None),
+    ],
+)
+def test_timeouts_are_read_in_their_units(
+    fields: dict[str, object], start: float | None, call: float | None
+) -> None:
+    spec = spec_of({"command": "c", **fields})
+    assert (spec.start_timeout, spec.call_timeout) == (start, call)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout", 30),
+        ("timeout", "30000"),
+        ("timeout", True),
+        ("tool_timeout_sec", 0),
+        ("startup_timeout_sec", -1),
+        ("startup_timeout_sec", 1e999),
+        ("startup_timeout_sec", [1]),
+        ("description", 5),
+    ],
+)
+def test_a_useless_minor_field_is_ignored_with_a_warning(field: str, value: object) -> None:
+    raw = f'{{"mcpServers": {{"x": {{"command": "c", "{field}": {json.dumps(value)}}}}}}}'
+    found = written(raw.replace("Infinity", "1e999"), GENERIC)
+    assert [warning.key for warning in found.warnings] == [f"mcpServers.x.{field}"]
+    assert found.warnings[0].reason.startswith("ignored")
+    spec = found.servers[0]
+    assert (spec.start_timeout, spec.call_timeout, spec.description) == (None, None, "")
+
+
+def test_a_description_is_trimmed_and_bounded() -> None:
+    assert spec_of({"command": "c", "description": "  notes \ud800 "}).description == "notes ?"
+    assert len(spec_of({"url": "http://h", "description": "d" * 9999}).description) == (
+        MAX_DESCRIPTION_CHARS
+    )
+
+
+@pytest.mark.parametrize("name", ["g", "my server", "n.dot/слово", "class", "__import__", "名"])
+def test_any_visible_name_is_good(name: str) -> None:
+    assert named(name, {"command": "c"}).servers[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "empty"),
+        (" ", "empty"),
+        ("a\nb", "control"),
+        ("a\x1b[31m", "control"),
+        ("a\u202eb", "control"),
+        ("a\ud800", "control"),
+        ("n" * (MAX_NAME_CHARS + 1), "longer"),
+    ],
+)
+def test_a_name_that_cannot_be_shown_is_skipped(name: str, said: str) -> None:
+    found = named(name, {"command": "c"})
+    assert found.servers == ()
+    assert said in found.skipped[0].reason
+    for text in (str(found.skipped[0]), str(found.warnings[0])):
+        assert text.isprintable()
+        assert len(text) < 300

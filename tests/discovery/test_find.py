@@ -1,0 +1,394 @@
+"""Discovery as a whole, on a home and a project made for the test."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.clients import LOCATIONS
+from bridge.discovery.documents import MAX_FILE_BYTES
+from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
+from bridge.discovery.places import fill, find_project, places_for
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> DiscoveryContext:
+    cwd = tmp_path / "home" / "repo"
+    cwd.mkdir(parents=True)
+    return DiscoveryContext(
+        home=tmp_path / "home",
+        cwd=cwd,
+        platform="linux",
+        environ={"TOKEN": "the-secret"},
+        system_root=tmp_path / "system",
+    )
+
+
+def write(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def servers(**commands: str) -> dict[str, object]:
+    return {"mcpServers": {name: {"command": command} for name, command in commands.items()}}
+
+
+def names(found: Discovery) -> list[str]:
+    return [spec.name for spec in found.servers]
+
+
+def reasons(found: Discovery) -> dict[str, str]:
+    return {skipped.name: skipped.reason for skipped in found.skipped}
+
+
+def test_a_machine_without_any_configuration_has_no_servers(context: DiscoveryContext) -> None:
+    found = discover(context)
+    assert (found.servers, found.skipped, found.warnings) == ((), (), ())
+
+
+def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
+    """The order of the table is the documented precedence, on every platform."""
+    for platform in ("linux", "darwin", "win32"):
+        base = replace(
+            context,
+            platform=platform,
+            home=context.home / platform,
+            cwd=context.home / platform / "repo",
+            environ={"ProgramFiles": str(context.home / platform / "programs")},
+            system_root=context.home / platform / "system",
+            extra_config=Path("~/extra.json"),
+        )
+        base.cwd.mkdir(parents=True)
+        places = places_for(
+            platform=base.platform,
+            home=base.home,
+            environ=base.environ,
+            system_root=base.system_root,
+            extra=base.extra_config,
+            project=find_project(base.cwd),
+        )
+        table = [location for location in LOCATIONS if platform in location.platforms]
+        expected = []
+        state: dict[str, object] = {}
+        for rank, location in enumerate(table):
+            path = fill(location.template, places)[0]
+            path = path.with_name("one.json") if path.name == "*.json" else path
+            expected.append((f"rank-{rank}", str(path)))
+            content = servers(same=f"rank-{rank}")
+            if location.template == "{claude_state}/.claude.json":
+                per_project = location.dialect.per_project
+                state |= {"projects": {str(base.cwd): content}} if per_project else content
+                write(path, state)
+            else:
+                write(path, content)
+        while expected:
+            found = discover(base)
+            assert [(spec.command, spec.source.path) for spec in found.servers] == expected[:1]
+            assert [skipped.source.path for skipped in found.skipped] == [
+                p for _, p in expected[1:]
+            ]
+            for skipped in found.skipped:
+                assert skipped.reason.startswith(f"shadowed by {expected[0][1]} (")
+            path = Path(expected.pop(0)[1])
+            if path.name == ".claude.json" and "projects" in state:
+                del state["projects"]
+                write(path, state)
+            else:
+                path.unlink()
+
+
+def test_the_nearest_project_file_wins(context: DiscoveryContext) -> None:
+    write(context.cwd / ".mcp.json", servers(same="near"))
+    write(context.home / ".mcp.json", servers(same="far", other="far"))
+    found = discover(context)
+    assert [(spec.name, spec.command) for spec in found.servers] == [
+        ("same", "near"),
+        ("other", "far"),
+    ]
+
+
+def test_a_broken_definition_does_not_hide_a_weaker_good_one(context: DiscoveryContext) -> None:
+    write(context.cwd / ".mcp.json", {"mcpServers": {"same": {"command": ""}}})
+    write(context.home / ".claude.json", servers(same="good"))
+    assert [spec.command for spec in discover(context).servers] == ["good"]
+
+
+def test_a_server_turned_off_by_a_stronger_file_stays_off(context: DiscoveryContext) -> None:
+    write(context.home / "extra.json", {"servers": {"same": {"disabled": True}}})
+    write(context.home / ".claude.json", servers(same="weaker"))
+    found = discover(replace(context, extra_config=Path("~/extra.json")))
+    assert found.servers == ()
+    assert [skipped.reason for skipped in found.skipped] == [
+        'turned off by "disabled": true',
+        f"shadowed by {context.home}/extra.json (servers.same), which turns it off",
+    ]
+
+
+def test_a_server_turned_off_by_a_weaker_file_stays_on(context: DiscoveryContext) -> None:
+    write(context.home / ".claude.json", servers(same="good"))
+    write(context.home / "MCPs" / "a.json", {"servers": {"same": {"disabled": True}}})
+    found = discover(context)
+    assert names(found) == ["same"]
+    assert "shadowed by" in reasons(found)["same"]
+
+
+def test_local_servers_are_those_of_the_repository_s_root(context: DiscoveryContext) -> None:
+    (context.cwd / ".git").mkdir()
+    below = context.cwd / "src" / "deep"
+    below.mkdir(parents=True)
+    write(
+        context.home / ".claude.json",
+        {"projects": {str(context.cwd): servers(mine="c"), str(context.home): servers(no="c")}},
+    )
+    assert names(discover(replace(context, cwd=below))) == ["mine"]
+
+
+def test_without_a_repository_local_servers_are_those_of_the_directory_itself(
+    context: DiscoveryContext,
+) -> None:
+    write(
+        context.home / ".claude.json",
+        {"projects": {str(context.home): servers(no="c"), str(context.cwd): servers(mine="c")}},
+    )
+    assert names(discover(context)) == ["mine"]
+
+
+def test_a_rejected_project_server_is_skipped_and_says_where(context: DiscoveryContext) -> None:
+    write(context.cwd / ".mcp.json", servers(a="c", b="c", c="c"))
+    write(
+        context.home / ".claude.json",
+        {"projects": {str(context.cwd): {"disabledMcpjsonServers": ["a"]}}},
+    )
+    path = write(context.cwd / ".claude" / "settings.json", {"disabledMcpjsonServers": ["b"]})
+    found = discover(context)
+    assert names(found) == ["c"]
+    assert "disabledMcpjsonServers" in reasons(found)["a"]
+    assert str(path) in reasons(found)["b"]
+
+
+def test_a_rejection_of_a_project_server_does_not_touch_the_user_s_own(
+    context: DiscoveryContext,
+) -> None:
+    write(context.cwd / ".mcp.json", servers(same="project"))
+    write(context.cwd / ".claude" / "settings.json", {"disabledMcpjsonServers": ["same"]})
+    write(context.home / ".claude.json", servers(same="user"))
+    assert [spec.command for spec in discover(context).servers] == ["user"]
+
+
+def test_a_worktree_obeys_the_lists_of_its_main_repository(
+    context: DiscoveryContext, tmp_path: Path
+) -> None:
+    main = tmp_path / "main"
+    (main / ".git" / "worktrees" / "wt").mkdir(parents=True)
+    write(context.cwd / ".git", f"gitdir: {main}/.git/worktrees/wt")
+    write(context.cwd / ".mcp.json", servers(a="c", b="c"))
+    write(main / ".claude" / "settings.local.json", {"disabledMcpjsonServers": ["a"]})
+    assert names(discover(context)) == ["b"]
+
+
+def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryContext) -> None:
+    write(context.cwd / ".mcp.json", servers(a="c", b="c", d="c"))
+    write(context.cwd / "mcp-servers" / "e.json", {"command": "c"})
+    write(context.home / ".claude.json", servers(user="c"))
+    write(context.home / ".claude" / "settings.json", {"enabledMcpjsonServers": ["a"]})
+    write(context.cwd / ".claude" / "settings.local.json", {"enabledMcpjsonServers": ["b"]})
+    write(context.cwd / ".claude" / "settings.json", {"enableAllProjectMcpServers": True})
+    asked = replace(context, project_servers="approved")
+    found = discover(asked)
+    assert names(found) == ["a", "user"]
+    assert "not approved" in reasons(found)["b"]
+    assert "do not cover" in reasons(found)["e"]
+    trusted = {
+        **servers(user="c"),
+        "projects": {str(context.cwd): {"hasTrustDialogAccepted": True}},
+    }
+    write(context.home / ".claude.json", trusted)
+    assert names(discover(asked)) == ["a", "b", "user"]
+
+
+def test_no_project_server_is_used_when_so_asked(context: DiscoveryContext) -> None:
+    write(
+        context.cwd / ".mcp.json",
+        {"mcpServers": {"a": {"command": "c"}, "user": {"enabled": False}}},
+    )
+    write(context.cwd / "claude_desktop_config.json", servers(b="c"))
+    write(context.home / ".claude.json", servers(user="c"))
+    found = discover(replace(context, project_servers="none"))
+    assert names(found) == ["user"]
+    assert set(reasons(found)) == {"a", "b", "user"}
+
+
+def test_entries_that_start_the_bridge_are_skipped_unless_allowed(
+    context: DiscoveryContext,
+) -> None:
+    write(
+        context.home / ".claude.json",
+        {
+            "mcpServers": {
+                "bridge": {"command": "${TOOLS:-/opt}/mcp-code-bridge"},
+                "wrapped": {"command": "sh", "args": ["-c", "exec uvx mcp-code-bridge"]},
+                "git": {"command": "mcp-server-git", "args": ["-r", "/x/mcp-code-bridge"]},
+                "web": {"type": "http", "url": "https://h.example/mcp-code-bridge"},
+            }
+        },
+    )
+    found = discover(context)
+    assert names(found) == ["git", "web"]
+    assert reasons(found)["bridge"] == "it would start this bridge again"
+    assert names(discover(replace(context, allow_self=True))) == ["bridge", "wrapped", "git", "web"]
+
+
+def test_an_extra_file_that_is_not_there_is_worth_a_warning(context: DiscoveryContext) -> None:
+    found = discover(replace(context, extra_config=Path("none.toml")))
+    assert [str(said) for said in found.warnings] == [
+        f"{context.cwd}/none.toml: there is no such file"
+    ]
+
+
+def test_an_extra_file_that_does_not_parse_is_warned_about_once(
+    context: DiscoveryContext,
+) -> None:
+    write(context.home / "extra.toml", "mcp_servers = ")
+    found = discover(replace(context, extra_config=Path("~/extra.toml")))
+    (said,) = found.warnings
+    assert "not valid TOML" in str(said)
+
+
+def test_an_extra_toml_file_is_read_as_toml(context: DiscoveryContext) -> None:
+    write(context.home / "s.TOML", '[mcp_servers.x]\ncommand = "c"\n')
+    assert names(discover(replace(context, extra_config=context.home / "s.TOML"))) == ["x"]
+
+
+def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
+    context: DiscoveryContext,
+) -> None:
+    folder = context.home / "MCPs"
+    write(folder / "good.json", {"command": "c"})
+    os.truncate(write(folder / "big.json", ""), MAX_FILE_BYTES + 1)
+    write(folder / "list.json", [])
+    write(folder / "comment.json", '{"command": "c" // why\n}')
+    (folder / "latin.json").write_bytes(b'{"command": "\xe9"}')
+    (folder / "dir.json").mkdir()
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "gone.json").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.json")
+    found = discover(context)
+    assert names(found) == ["good"]
+    said = {Path(warning.path).stem: warning.reason for warning in found.warnings}
+    assert said == {
+        "big": f"it is larger than {MAX_FILE_BYTES} bytes",
+        "comment": said["comment"],
+        "dir": "it is a directory, not a file",
+        "latin": "not valid UTF-8 (byte 13)",
+        "list": "the file must hold an object, not a list",
+        "loop": "its symbolic links form a loop",
+        "pipe": "it is not a regular file",
+    }
+    assert "comment" in said["comment"]
+
+
+def test_a_broken_state_file_is_warned_about_once(context: DiscoveryContext) -> None:
+    write(context.home / ".claude.json", "{")
+    assert len(discover(context).warnings) == 1
+    write(context.home / ".claude.json", '{"a": 1, "a": 2}')
+    assert len(discover(context).warnings) == 1
+
+
+def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> None:
+    (context.home / "MCPs").symlink_to("MCPs")
+    assert [str(said) for said in discover(context).warnings] == [
+        f"{context.home}/MCPs: its symbolic links form a loop"
+    ]
+
+
+def test_lists_of_the_wrong_type_in_settings_are_warned_about(context: DiscoveryContext) -> None:
+    write(context.home / ".claude" / "settings.json", {"disabledMcpjsonServers": "all"})
+    assert [said.key for said in discover(context).warnings] == ["disabledMcpjsonServers"]
+
+
+def test_a_server_whose_directory_is_missing_is_kept_with_a_warning(
+    context: DiscoveryContext,
+) -> None:
+    write(
+        context.home / ".claude.json",
+        {
+            "mcpServers": {
+                "a": {"command": "c", "cwd": "repo"},
+                "b": {"command": "c", "cwd": "gone"},
+                "d": {"command": "c", "cwd": "n" * 300},
+            }
+        },
+    )
+    write(context.home / "MCPs" / "e.json", {"command": "c", "cwd": "gone"})
+    found = discover(context)
+    assert names(found) == ["a", "b", "d", "e"]
+    assert [said.key for said in found.warnings] == ["mcpServers.b.cwd", "mcpServers.d.cwd", "cwd"]
+
+
+def test_a_file_known_under_two_places_is_read_once(context: DiscoveryContext) -> None:
+    here = context.home / ".config" / "Claude"
+    write(here / "claude_desktop_config.json", servers(a="c"))
+    found = discover(replace(context, cwd=here))
+    assert names(found) == ["a"]
+    assert found.skipped == ()
+
+
+def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None:
+    entry = {"command": "c", "env": {"T": "${TOKEN}"}, "args": [5]}
+    write(context.home / ".claude.json", {"mcpServers": {"a": entry}})
+    found = discover(context)
+    said = (*map(str, (*found.skipped, *found.warnings)), repr(found.skipped), repr(context))
+    assert "the-secret" not in "".join(said)
+
+
+def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> None:
+    write(context.home / ".claude.json", servers(a="c"))
+    found = discover(context)
+    assert found.stamp == current_stamp(context) == discover(context).stamp
+    assert hash(found.stamp) == hash(current_stamp(context))
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        *("home/.claude.json", "home/MCPs/new.json", "home/.config/mcp/servers/new.json"),
+        *("home/repo/.mcp.json", "home/.mcp.json", "home/repo/mcp-servers/new.json"),
+        *("home/repo/.claude/settings.local.json", "home/.claude/settings.json"),
+        *("home/extra.json", "system/etc/claude-code/managed-mcp.json"),
+    ],
+)
+def test_the_stamp_follows_files_that_appear_change_and_vanish(
+    context: DiscoveryContext, tmp_path: Path, at: str
+) -> None:
+    context = replace(context, extra_config=Path("~/extra.json"))
+    stamps = [current_stamp(context)]
+    file = write(tmp_path / at, "{}")
+    stamps.append(current_stamp(context))
+    write(file, '{"a": 1}')
+    stamps.append(current_stamp(context))
+    replacement = write(file.with_name("replacement"), '{"b": 1}')
+    os.utime(replacement, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    replacement.rename(file)
+    stamps.append(current_stamp(context))
+    assert len(set(stamps)) == 4
+    file.unlink()
+    assert current_stamp(context) == stamps[0]
+
+
+def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
+    context: DiscoveryContext,
+) -> None:
+    below = replace(context, cwd=context.cwd / "src")
+    below.cwd.mkdir()
+    before = current_stamp(below)
+    (context.cwd / ".git").mkdir()
+    assert current_stamp(below) != before
+
+
+def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
+    assert MAX_FILE_BYTES >= 16 * 1024 * 1024

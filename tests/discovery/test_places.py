@@ -1,0 +1,106 @@
+"""What the places in templates stand for, and which project a directory belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bridge.discovery.places import Places, fill, find_project, places_for
+
+
+def places(home: Path, cwd: Path, **changes: object) -> Places:
+    given: dict[str, object] = {
+        "platform": "linux",
+        "home": home,
+        "environ": {},
+        "system_root": Path("/"),
+        "extra": None,
+        "project": find_project(cwd),
+        **changes,
+    }
+    return places_for(**given)  # type: ignore[arg-type]  # the test's own fields
+
+
+def made(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_below_home_project_files_count_up_to_home(tmp_path: Path) -> None:
+    home, cwd = tmp_path / "home", made(tmp_path / "home" / "a" / "repo" / "src")
+    made(home / "a" / "repo" / ".git")
+    assert places(home, cwd)["upwards"] == (cwd, cwd.parent, home / "a", home)
+
+
+def test_outside_home_project_files_count_up_to_the_repository_s_root(tmp_path: Path) -> None:
+    cwd = made(tmp_path / "srv" / "repo" / "src")
+    made(tmp_path / "srv" / "repo" / ".git")
+    assert places(tmp_path / "home", cwd)["upwards"] == (cwd, cwd.parent)
+
+
+def test_outside_home_and_repository_only_the_directory_itself_counts(tmp_path: Path) -> None:
+    cwd = made(tmp_path / "srv" / "x")
+    assert places(tmp_path / "home", cwd)["upwards"] == (cwd,)
+    assert places(tmp_path / "home", Path("/"))["upwards"] == (Path("/"),)
+
+
+def test_a_home_behind_a_link_is_recognised(tmp_path: Path) -> None:
+    cwd = made(tmp_path / "real" / "a")
+    (tmp_path / "home").symlink_to("real")
+    assert places(tmp_path / "home", cwd)["upwards"] == (cwd, tmp_path / "real")
+
+
+def test_a_project_is_known_by_its_repository_then_by_its_directory(tmp_path: Path) -> None:
+    cwd = made(tmp_path / "repo" / "src")
+    assert find_project(cwd).keys == (str(cwd),)
+    made(tmp_path / "repo" / ".git")
+    project = find_project(cwd)
+    assert project.root == tmp_path / "repo"
+    assert project.keys == (str(tmp_path / "repo"), str(cwd))
+
+
+def test_a_linked_directory_is_known_by_its_real_name_first(tmp_path: Path) -> None:
+    made(tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    keys = find_project(tmp_path / "link").keys
+    assert keys == (str(tmp_path / "real"), str(tmp_path / "link"))
+
+
+def test_a_worktree_is_known_by_its_main_repository(tmp_path: Path) -> None:
+    made(tmp_path / "main" / ".git" / "worktrees" / "wt")
+    cwd = made(tmp_path / "wt" / "src")
+    (tmp_path / "wt" / ".git").write_text(f"gitdir: {tmp_path}/main/.git/worktrees/wt\n")
+    assert find_project(cwd).keys == tuple(
+        str(tmp_path / name) for name in ("main", "wt", "wt/src")
+    )
+
+
+def test_other_git_files_leave_the_root_as_it_is(tmp_path: Path) -> None:
+    for text in ("gitdir: ../.git/modules/sub\n", "something else", "gitdir: a\0b"):
+        (tmp_path / ".git").write_text(text)
+        assert find_project(tmp_path).keys == (str(tmp_path),)
+
+
+def test_a_git_entry_of_another_kind_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").symlink_to(".git")
+    assert find_project(tmp_path).root is None
+
+
+def test_the_extra_file_may_start_from_home_or_the_working_directory(tmp_path: Path) -> None:
+    for given, path in (
+        ("~/s.json", tmp_path / "h" / "s.json"),
+        ("s.json", tmp_path / "s.json"),
+        ("/abs/s.json", Path("/abs/s.json")),
+    ):
+        found = places(tmp_path / "h", tmp_path, extra=Path(given))
+        assert fill("{extra}", found) == (path,)
+    assert fill("{extra}", places(tmp_path, tmp_path)) == ()
+
+
+def test_windows_program_files_have_a_default_and_no_meaning_elsewhere(tmp_path: Path) -> None:
+    windows = places(tmp_path, tmp_path, platform="win32")
+    assert fill("{programs}/ClaudeCode", windows) == (Path("C:/Program Files/ClaudeCode"),)
+    assert fill("{programs}/ClaudeCode", places(tmp_path, tmp_path)) == ()
+
+
+def test_a_template_may_be_a_plain_path(tmp_path: Path) -> None:
+    assert fill("/etc/x.json", places(tmp_path, tmp_path)) == (Path("/etc/x.json"),)

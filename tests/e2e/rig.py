@@ -1,0 +1,156 @@
+"""The installed bridge, started as a client starts it, on real engines and real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.types import CallToolResult
+
+SCRIPTS = Path(sys.executable).parent
+BRIDGE = SCRIPTS / "mcp-code-bridge"
+REPOSITORY = Path(__file__).parents[2]
+WORKSHOP = REPOSITORY / "tests" / "fakes" / "servers" / "workshop.py"
+
+RUN_LABEL = "org.mcp-code-bridge.run"
+"""On every container that the bridge makes."""
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with a home directory, a project and MCP servers configured for Claude Code.
+
+    Attributes:
+        mark: In the environment of every server process, to find them by.
+    """
+
+    home: Path
+    project: Path
+    engine: str
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def configure(self) -> None:
+        """Write what `claude mcp add` writes: servers of the user, and of the project."""
+        user = {
+            "git": self._server("mcp-server-git", "--repository", str(self.project)),
+            "time": self._server("mcp-server-time", "--local-timezone", "UTC"),
+        }
+        (self.home / ".claude.json").write_text(json.dumps({"mcpServers": user}))
+        shop = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"MARK": self.mark}}
+        (self.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"workshop": shop}}))
+        git = [
+            "git",
+            "-c",
+            "user.name=t",
+            "-c",
+            "user.email=t@example.org",
+            "-C",
+            str(self.project),
+        ]
+        subprocess.run([*git, "init", "-q"], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first light"], check=True)
+
+    def _server(self, command: str, *arguments: str) -> dict[str, Any]:
+        return {
+            "command": str(SCRIPTS / command),
+            "args": list(arguments),
+            "env": {"MARK": self.mark},
+        }
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Return the environment that a client of this user passes on."""
+        return {
+            **os.environ,
+            "HOME": str(self.home),
+            "MCP_BRIDGE_RUNTIME": self.engine,
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_RUNTIME_DIR": str(self.home / "run"),
+            **more,
+        }
+
+    @asynccontextmanager
+    async def client(self, mode: Any = "auto", **environ: str) -> AsyncIterator[Client]:
+        """Start the bridge as a client does, and close it again."""
+        parameters = StdioServerParameters(
+            command=str(BRIDGE), cwd=self.project, env=self.environ(**environ)
+        )
+        with (self.home / "bridge.log").open("a") as log:
+            async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+                yield client
+
+    def command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the bridge's command line."""
+        return subprocess.run(
+            [str(BRIDGE), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=self.project,
+            env=self.environ(),
+            timeout=120,
+            check=False,
+        )
+
+    def server_processes(self) -> list[str]:
+        """Return the command lines of this user's servers and of all that they started."""
+        needle = f"MARK={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and needle in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def servers_running(self) -> int:
+        """Return how many server processes there are, without what they started."""
+        processes = self.server_processes()
+        return sum("mcp-server-" in command or WORKSHOP.name in command for command in processes)
+
+
+def containers(engine: str) -> list[str]:
+    """Return the ids of the bridge's containers on an engine, dead or alive."""
+    if engine == "docker":
+        client = docker.APIClient(base_url=os.environ["DOCKER_HOST"])
+        try:
+            found = client.containers(all=True, filters={"label": RUN_LABEL})
+            return [container["Id"] for container in found]
+        finally:
+            client.close()
+    listing = subprocess.run(
+        ["podman", "ps", "--all", "--quiet", "--filter", f"label={RUN_LABEL}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return listing.stdout.split()
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return a result's text."""
+    return "".join(getattr(block, "text", "") for block in result.content)
+
+
+def document_of(result: CallToolResult) -> dict[str, Any]:
+    """Return a result's structured content."""
+    document = result.structured_content
+    assert isinstance(document, dict), text_of(result)
+    return document
+
+
+def engines() -> Sequence[str]:
+    """Return the engines that end-to-end tests run on."""
+    chosen = os.environ.get("MCP_BRIDGE_TEST_ENGINES", "podman,docker")
+    return [name for name in chosen.split(",") if name in ("podman", "docker")]

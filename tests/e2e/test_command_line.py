@@ -1,0 +1,128 @@
+"""The command line, as installed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.rig import User, containers
+from tests.waiting import until
+
+
+def test_run_behaves_as_the_program_does(user: User) -> None:
+    """Its stdout, its stderr, its arguments and its exit status."""
+    code = "import sys; print(sys.argv[1:]); print('oops', file=sys.stderr); sys.exit(3)"
+    done = user.command("run", "-c", code, "--", "a", "-b")
+    assert (done.stdout, done.stderr, done.returncode) == ("['a', '-b']\n", "oops\n", 3)
+
+
+def test_run_takes_a_file_or_stdin_and_uses_servers(user: User) -> None:
+    """As python does."""
+    (user.project / "program.py").write_text("print((await mcp_workshop.add(a=2, b=3)).sum)")
+    assert user.command("run", "program.py").stdout == "5\n"
+    assert user.command("run", "-", stdin="print('in')").stdout == "in\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["run", "-c", "1/0"], 1, "ZeroDivisionError"),
+        (["run"], 2, "Name a FILE"),
+        (["run", "/no/such/file"], 2, "cannot be read"),
+        (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
+        (["run", "-c", "1", "--timeout", "soon"], 2, "not a number of seconds"),
+        (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
+        (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
+        (["run", "-c", "1", "--image", "localhost/no-such-image:x"], 3, "image build"),
+        (["run", "-c", "while True: pass", "--timeout", "1"], 124, "time limit of 1 s"),
+        (["serve", "--http", "0.0.0.0:1"], 2, "other machines"),
+    ],
+)
+def test_exit_statuses_and_errors_are_those_of_the_contract(
+    user: User, arguments: list[str], status: int, complaint: str
+) -> None:
+    """Scripts rely on them."""
+    done = user.command(*arguments)
+    assert done.returncode == status, done.stderr
+    assert complaint in done.stderr
+    assert "Traceback (most recent call last)" not in done.stderr or status == 1
+
+
+def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
+    """Told apart from a program that failed."""
+    config = user.project / ".mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"gone": {"command": "/no/such/command"}}}))
+    done = user.command("run", "-c", "await mcp_gone.x()")
+    assert done.returncode == 4
+    assert "/no/such/command" in done.stderr
+
+
+def test_run_json_prints_the_structured_result(user: User) -> None:
+    """For scripts; errors too."""
+    document = json.loads(user.command("run", "--json", "-c", "print(1); {'a': 2}").stdout)
+    assert (document["status"], document["stdout"], document["result"]) == (
+        "success",
+        ["1"],
+        {"a": 2},
+    )
+    refused = json.loads(user.command("run", "--json", "-c", "1", "--servers", "nobody").stdout)
+    assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
+
+
+def test_servers_lists_what_was_found_and_what_was_not(user: User) -> None:
+    """With the file, and the reason for what is left out."""
+    config = json.loads((user.project / ".mcp.json").read_text())
+    config["mcpServers"]["itself"] = {"command": "mcp-code-bridge"}
+    config["mcpServers"]["broken"] = {"command": 7}
+    (user.project / ".mcp.json").write_text(json.dumps(config))
+    rows = {row["name"]: row for row in json.loads(user.command("servers", "--json").stdout)}
+    assert rows["git"]["state"] == "idle"
+    assert rows["git"]["source"].startswith(str(user.home / ".claude.json"))
+    assert rows["itself"]["state"] == rows["broken"]["state"] == "skipped"
+    assert rows["broken"]["reason"]
+    started = user.command("servers", "--start")
+    assert started.returncode == 0
+    assert "ready" in started.stdout
+
+
+def test_tools_lists_and_searches(user: User) -> None:
+    """Across servers, or within one."""
+    listed = user.command("tools", "--server", "workshop")
+    assert "mcp_workshop.add(a: float, b: float)" in listed.stdout
+    found = json.loads(user.command("tools", "convert time", "--json").stdout)
+    assert found[0]["tool"] == "convert_time"
+
+
+def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
+    """By running something in it."""
+    document = json.loads(user.command("doctor", "--json").stdout)
+    assert document["chosen"] == user.engine
+    [probe] = document["backends"]
+    assert probe["ok"] is True
+    assert "no-network" in probe["isolation"]["layers"]
+    plain = user.command("doctor")
+    assert plain.returncode == 0
+    assert f"Programs run in: {user.engine}" in plain.stdout
+
+
+def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
+    """Exit status 1, and never a run without a sandbox."""
+    done = user.command("doctor", "--runtime", "/no/such/podman")
+    assert done.returncode == 1
+    assert "refuses" in done.stdout
+    run = user.command("run", "-c", "print('ran')", "--runtime", "/no/such/podman")
+    assert (run.returncode, run.stdout) == (3, "")
+
+
+def test_image_status_tells_of_the_image_in_use(user: User) -> None:
+    """And whether it fits this bridge."""
+    [first, *_] = json.loads(user.command("image", "status", "--json").stdout)
+    assert first["engine"] == user.engine
+
+
+async def test_the_command_line_leaves_nothing(user: User) -> None:
+    """After a run, no container and no server."""
+    user.command("run", "-c", "await mcp_workshop.add(a=1, b=1)")
+    await until(lambda: not user.server_processes())
+    await until(lambda: not containers(user.engine))

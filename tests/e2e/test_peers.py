@@ -1,0 +1,182 @@
+"""The bridge against clients and testers that others wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.e2e.rig import BRIDGE, REPOSITORY, SCRIPTS, User, document_of, text_of
+from tests.waiting import until
+
+PEERS = REPOSITORY / "tests" / "node" / "node_modules"
+NODE = SCRIPTS / "node"
+
+pytestmark = pytest.mark.node
+
+PASSED_ON = (
+    "HOME",
+    "MCP_BRIDGE_RUNTIME",
+    "DOCKER_HOST",
+    "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+)
+
+FIXTURE_FREE = [
+    ("conformance", "server-initialize"),
+    ("conformance", "ping"),
+    ("conformance", "server-sse-multiple-streams"),
+    ("conformance", "dns-rebinding-protection"),
+    ("conformance", "tools-list"),
+    ("conformance-next", "server-initialize"),
+    ("conformance-next", "ping"),
+    ("conformance-next", "server-session-lifecycle"),
+    ("conformance-next", "server-sse-multiple-streams"),
+    ("conformance-next", "dns-rebinding-protection"),
+    ("conformance-next", "tools-list"),
+]
+"""Scenarios of the official suite that need no tools or prompts of the suite's own."""
+
+
+def _peer(name: str) -> Path:
+    found = PEERS / ".bin" / name
+    assert found.exists(), f"{name} is missing; `make test` installs it"
+    return found
+
+
+async def _node(user: User, *command: str | Path) -> tuple[int, str]:
+    """Run a program with the Node of the virtual environment first on the path."""
+    path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+    done = await anyio.run_process(
+        [str(word) for word in command],
+        check=False,
+        cwd=user.project,
+        env=user.environ(PATH=path, NO_COLOR="1"),
+        stderr=subprocess.STDOUT,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+async def test_claude_code_connects(user: User) -> None:
+    """`claude mcp list` starts what it lists and shakes hands."""
+    with anyio.fail_after(120):
+        claude = _peer("claude")
+        added = await _node(
+            user, claude, "mcp", "add", "--scope", "user", "code-bridge", "--", BRIDGE
+        )
+        assert added[0] == 0, added[1]
+        _, listing = await _node(user, claude, "mcp", "list")
+    [line] = [line for line in listing.splitlines() if line.startswith("code-bridge:")]
+    assert "Connected" in line, listing
+
+
+async def test_the_bridge_does_not_start_itself_from_claudes_configuration(user: User) -> None:
+    """Once added to Claude Code it finds its own entry, and leaves it out."""
+    config = user.home / ".claude.json"
+    document = json.loads(config.read_text())
+    document["mcpServers"]["code-bridge"] = {"command": str(BRIDGE), "args": []}
+    config.write_text(json.dumps(document))
+    rows = {row["name"]: row for row in json.loads(user.command("servers", "--json").stdout)}
+    assert rows["code-bridge"]["state"] == "skipped"
+    assert rows["git"]["state"] == "idle"
+
+
+async def test_the_inspector_lists_and_calls(user: User) -> None:
+    """Over stdio, as its command line does it."""
+    with anyio.fail_after(180):
+        # It hands on only what it is told to of its environment.
+        environ = user.environ()
+        passed = [f"{name}={environ[name]}" for name in PASSED_ON if name in environ]
+        options = [word for pair in passed for word in ("-e", pair)]
+        inspector: list[str | Path] = [NODE, _peer("mcp-inspector"), "--cli", BRIDGE, *options]
+        status, text = await _node(user, *inspector, "--method", "tools/list")
+        assert status == 0, text
+        assert '"name": "run_python"' in text
+        call = ["--method", "tools/call", "--tool-name", "run_python", "--tool-arg"]
+        status, text = await _node(user, *inspector, *call, "code=print(6*7)")
+        assert status == 0, text
+        assert '"42\\n"' in text
+
+
+async def test_the_filesystem_server_of_the_npm_registry_is_usable(user: User) -> None:
+    """A server in another language, found in the project's configuration."""
+    config = user.project / ".mcp.json"
+    config.write_text(
+        json.dumps(
+            {
+                "mcpServers": {
+                    "filesystem": {
+                        "command": str(NODE),
+                        "args": [str(_peer("mcp-server-filesystem")), str(user.project)],
+                    },
+                    "everything": {
+                        "command": str(NODE),
+                        "args": [str(_peer("mcp-server-everything"))],
+                    },
+                }
+            }
+        )
+    )
+    (user.project / "hello.txt").write_text("hello from a file")
+    code = f"""
+read = await mcp_filesystem.read_text_file(path={str(user.project / "hello.txt")!r})
+echo = await mcp_everything.echo(message="across")
+print(str(read), "|", echo)
+"""
+    with anyio.fail_after(120):
+        async with user.client() as client:
+            result = await client.call_tool("run_python", {"code": code})
+    assert "hello from a file" in text_of(result)
+    assert "across" in text_of(result)
+    assert document_of(result)["servers"] == ["filesystem", "everything"]
+
+
+@pytest.fixture
+def http_bridge(user: User) -> Iterator[str]:
+    """The bridge over HTTP on a free port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [str(BRIDGE), "serve", "--http", f"127.0.0.1:{port}"],
+        cwd=user.project,
+        env=user.environ(),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        anyio.run(_until_listening, port)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+async def _until_listening(port: int) -> None:
+    def listening() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    await until(listening)
+
+
+async def test_the_conformance_suites_scenarios_pass(user: User, http_bridge: str) -> None:
+    """Those that need no fixtures, of the released suite and of the next."""
+    failures = []
+    with anyio.fail_after(300):
+        for suite, scenario in FIXTURE_FREE:
+            package = PEERS / ("conformance-next" if "next" in suite else "@modelcontextprotocol")
+            entry = package if "next" in suite else package / "conformance"
+            script = entry / json.loads((entry / "package.json").read_text())["bin"]["conformance"]
+            status, text = await _node(
+                user, NODE, script, "server", "--url", http_bridge, "--scenario", scenario
+            )
+            if status != 0 or "0 failed" not in text:
+                failures.append(f"{suite} {scenario}: {text[-800:]}")
+    assert not failures, "\n\n".join(failures)

@@ -1,0 +1,164 @@
+"""The main job: client, bridge, container, servers; and nothing left afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.e2e.rig import BRIDGE, User, containers, document_of, text_of
+from tests.waiting import until, until_exists
+
+TWO_SERVERS = """
+import asyncio
+now, log = await asyncio.gather(
+    mcp_time.get_current_time(timezone="UTC"),
+    mcp_git.git_log(repo_path=REPOSITORY, max_count=5),
+)
+print("first light" in str(log), now.timezone)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_twenty_runs_with_two_servers_succeed_and_leave_nothing(
+    user: User, mode: str
+) -> None:
+    """The older bridge died on the first run that named a server."""
+    code = f"REPOSITORY = {str(user.project)!r}\n{TWO_SERVERS}"
+    with anyio.fail_after(300):
+        async with user.client(mode) as client:
+            for _ in range(20):
+                result = await client.call_tool(
+                    "run_python", {"code": code, "servers": ["time", "git"]}
+                )
+                assert result.is_error is False, text_of(result)
+                document = document_of(result)
+                assert document["stdout"] == ["True UTC"]
+                assert document["servers"] == ["time", "git"]
+                assert document["isolation"]["backend"] == user.engine
+            assert user.servers_running() == 2
+    await until(lambda: not user.server_processes())
+    await until(lambda: not containers(user.engine))
+
+
+async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
+    """Five programs, one process per server."""
+    results: list[str] = []
+    with anyio.fail_after(120):
+        async with user.client() as client:
+
+            async def one(number: int) -> None:
+                code = f"print((await mcp_workshop.add(a={number}, b=1)).sum)"
+                results.append(text_of(await client.call_tool("run_python", {"code": code})))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(one, number)
+            assert user.servers_running() == 1
+    assert sorted(text.split()[0] for text in results) == ["1", "2", "3", "4", "5"]
+
+
+async def test_a_program_finds_no_host_and_no_network(user: User) -> None:
+    """What a hostile program would look for first."""
+    code = """
+import os, socket
+found = {
+    "uid": os.getuid(),
+    "home": os.path.exists("/root/.bashrc") and os.access("/root", os.R_OK),
+    "secrets": sorted(name for name in os.environ if "MCP" in name or "TOKEN" in name),
+    "interfaces": [name for _, name in socket.if_nameindex() if name != "lo"],
+    "hostname": socket.gethostname(),
+}
+try:
+    open("/etc/made-it", "w")
+except OSError as error:
+    found["root"] = error.strerror
+try:
+    socket.create_connection(("1.1.1.1", 53), timeout=2)
+except OSError as error:
+    found["network"] = type(error).__name__
+open("/workspace/file", "w").write("x")
+found
+"""
+    with anyio.fail_after(60):
+        async with user.client(SECRET_TOKEN="canary") as client:
+            result = document_of(await client.call_tool("run_python", {"code": code}))
+    found = result["result"]
+    assert found["uid"] == 65534
+    assert found["home"] is False
+    assert found["secrets"] == []
+    assert found["interfaces"] == []
+    assert found["hostname"] == "sandbox"
+    assert found["root"] == "Read-only file system"
+    assert found["network"] in ("OSError", "TimeoutError", "ConnectionRefusedError")
+    layers = result["isolation"]["layers"]
+    assert {"no-network", "read-only-root", "no-capabilities", "memory-limit"} <= set(layers)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        ("while True: pass", "timeout", "timeout"),
+        ("x = b'a' * 10**9", "error", "oom"),
+        ("import ctypes; ctypes.string_at(0)", "error", "crash"),
+        ("import os; os._exit(0)", "error", "exit"),
+        ("import sys; sys.exit(3)", "error", "exit"),
+        ("raise SystemExit", "success", None),
+        ("1 +", "error", "exception"),
+    ],
+)
+async def test_every_end_has_its_name_and_the_next_run_works(
+    user: User, code: str, status: str, reason: str | None
+) -> None:
+    """A program cannot harm the next one."""
+    with anyio.fail_after(120):
+        async with user.client() as client:
+            arguments = {"code": f"print('before')\n{code}", "timeout": 2}
+            document = document_of(await client.call_tool("run_python", arguments))
+            assert (document["status"], document.get("reason")) == (status, reason)
+            if "1 +" not in code:
+                assert document["stdout"] == ["before"]
+            after = await client.call_tool("run_python", {"code": "print('after')"})
+            assert document_of(after)["stdout"] == ["after"]
+
+
+async def test_a_cancelled_call_ends_the_container_and_the_upstream_call(
+    user: User, tmp_path: Path
+) -> None:
+    """The client gives up; nobody goes on working for it."""
+    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
+    code = f"await mcp_workshop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
+    with anyio.fail_after(120):
+        async with user.client(MCP_BRIDGE_WARM="0") as client:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.call_tool, "run_python", {"code": code})
+                await until_exists(started)
+                tasks.cancel_scope.cancel()
+            await until_exists(cancelled)
+            await until(lambda: not containers(user.engine))
+
+
+async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
+    """Closing stdin is all the notice that a crashing client gives."""
+    started = tmp_path / "started"
+    code = f"await mcp_workshop.slow(started={str(started)!r}, cancelled='/dev/null')"
+    with anyio.fail_after(120):
+        async with user.client() as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "run_python", {"code": code})
+            await until_exists(started)
+            tasks.cancel_scope.cancel()
+    await until(lambda: not user.server_processes())
+    await until(lambda: not containers(user.engine))
+
+
+async def test_a_bridge_killed_outright_leaves_nothing_for_long(user: User) -> None:
+    """SIGKILL runs no clean-up: the sandbox sees its stdin end, the next bridge does the rest."""
+    command = [str(BRIDGE), "run", "-c", "await mcp_workshop.meet(count=2)", "--timeout", "100"]
+    async with await anyio.open_process(command, cwd=user.project, env=user.environ()) as process:
+        await until(lambda: bool(user.server_processes()) and bool(containers(user.engine)))
+        process.kill()
+        await process.wait()
+    await until(lambda: not user.server_processes())
+    assert user.command("run", "-c", "print(1)").stdout == "1\n"
+    await until(lambda: not containers(user.engine))

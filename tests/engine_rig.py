@@ -1,0 +1,78 @@
+"""An engine on the fake backend, with real servers behind it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.find import Discovery
+from bridge.engine import Engine, open_engine
+from bridge.model import ServerSpec, Source
+from bridge.settings import Settings, load
+from tests.fakes.backend import FakeBackend
+
+WORKSHOP = Path(__file__).parent / "fakes" / "servers" / "workshop.py"
+
+
+def workshop(name: str = "work-shop") -> ServerSpec:
+    """Return the definition of the workshop server."""
+    return ServerSpec(
+        name=name,
+        transport="stdio",
+        source=Source(client="Test", scope="user", path="/test.json", key=f"mcpServers.{name}"),
+        command=sys.executable,
+        args=(str(WORKSHOP),),
+        description="A workshop",
+    )
+
+
+class ListFinder:
+    """Finds what it is given, and notices when it is given something else."""
+
+    def __init__(self, *specs: ServerSpec) -> None:
+        self.specs = specs
+
+    def stamp(self) -> object:
+        """Return the list itself."""
+        return self.specs
+
+    def find(self) -> Discovery:
+        """Return the list."""
+        return Discovery(servers=self.specs, skipped=(), warnings=(), stamp=())
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings that touch nothing outside the test's directory."""
+    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    return load({"warm": "0"}, environ)
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """The backend under the engine."""
+    return FakeBackend()
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """What discovery finds."""
+    return ListFinder(workshop())
+
+
+@pytest.fixture
+async def engine(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> AsyncIterator[Engine]:
+    """An engine, open."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+        yield opened
+    assert backend.live == set()

@@ -1,0 +1,280 @@
+"""A stdio MCP server in plain Python that misbehaves on request. Standard library only.
+
+Its first argument is a comma-separated list of modes, which change how it starts and lists its
+tools; each of its tools misbehaves in a call. If PID_FILE is set, its pid is appended to that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MODES = set(sys.argv[1].split(",")) if len(sys.argv) > 1 else set()
+
+SLEEP = "import time; time.sleep(3600)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); {SLEEP}"
+DAEMON = (
+    "import os, sys\n"
+    "if os.fork(): os._exit(0)\n"
+    "os.setsid()\n"
+    "if os.fork(): os._exit(0)\n"
+    "print(os.getpid(), flush=True)\n"
+    "os.close(1)\n"
+    f"{SLEEP}\n"
+)
+
+stdout = sys.stdout.buffer
+
+
+def send_bytes(data: bytes) -> None:
+    stdout.write(data + b"\n")
+    stdout.flush()
+
+
+def send(message: dict[str, Any]) -> None:
+    send_bytes(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def answer(request_id: Any, result: dict[str, Any]) -> None:
+    send({"id": request_id, "result": result})
+
+
+def spawn_grandchild(arguments: dict[str, Any]) -> int:
+    kind = arguments["kind"]
+    if kind == "daemon":
+        out = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=True)
+        return int(out.stdout)
+    program = STUBBORN if kind == "stubborn" else f"print(1); {SLEEP}"
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=kind == "setsid",
+    )
+    if child.stdout is not None:
+        child.stdout.readline()
+    return child.pid
+
+
+def call_crash(request_id: Any, arguments: dict[str, Any]) -> None:
+    print("about to crash", file=sys.stderr, flush=True)
+    os._exit(7)
+
+
+def call_killed(request_id: Any, arguments: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def call_crash_holding_stdout(request_id: Any, arguments: dict[str, Any]) -> None:
+    subprocess.Popen([sys.executable, "-c", SLEEP], stdin=subprocess.DEVNULL)
+    os._exit(8)
+
+
+def call_never(request_id: Any, arguments: dict[str, Any]) -> None:
+    if "started" in arguments:
+        Path(arguments["started"]).write_text("yes")
+
+
+def call_deaf(request_id: Any, arguments: dict[str, Any]) -> None:
+    os.close(0)
+    answer(request_id, text("deaf now"))
+    time.sleep(3600)
+
+
+def call_jam(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, text("reading no more"))
+    time.sleep(3600)
+
+
+def call_noise(request_id: Any, arguments: dict[str, Any]) -> None:
+    for noise in (b"Loading...", b"", b"\xff\xfe\x00 garbage", b"42", b"[1,2]", b"{broken"):
+        send_bytes(noise)
+    answer(request_id, text("after the noise"))
+
+
+def call_big(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, text("x" * arguments["size"]))
+
+
+def call_big_id_last(request_id: Any, arguments: dict[str, Any]) -> None:
+    result = json.dumps(text("x" * arguments["size"]))
+    send_bytes(f'{{"result":{result},"jsonrpc":"2.0","id":{request_id}}}'.encode())
+
+
+def call_big_nameless(request_id: Any, arguments: dict[str, Any]) -> None:
+    send_bytes(b"x" * arguments["size"])
+
+
+def call_bad_utf8(request_id: Any, arguments: dict[str, Any]) -> None:
+    result = b'{"content":[{"type":"text","text":"caf\xe9"}]}'
+    send_bytes(b'{"jsonrpc":"2.0","id":%d,"result":%s}' % (request_id, result))
+
+
+def call_surrogate(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, text("cut \ud83d"))
+
+
+def call_deep(request_id: Any, arguments: dict[str, Any]) -> None:
+    depth = arguments["depth"]
+    deep = "[" * depth + "]" * depth
+    result = f'{{"content":[],"structuredContent":{{"deep":{deep}}}}}'
+    send_bytes(f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode())
+
+
+def call_nan(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, {"content": [], "structuredContent": {"nan": float("nan")}})
+
+
+def call_odd_shape(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, {"structuredContent": [1, 2], "madeUp": {"kept": True}})
+
+
+def call_resource(request_id: Any, arguments: dict[str, Any]) -> None:
+    link = {"type": "resource_link", "uri": "file:///a%20b.txt", "name": "a"}
+    embedded = {"type": "resource", "resource": {"uri": "memo://1", "text": "hi"}}
+    answer(request_id, {"content": [link, embedded], "_meta": {"x/y": 1}})
+
+
+def call_refuse(request_id: Any, arguments: dict[str, Any]) -> None:
+    send({"id": request_id, "error": {"code": -32042, "message": "no", "data": {"why": "so"}}})
+
+
+def call_stderr(request_id: Any, arguments: dict[str, Any]) -> None:
+    for _ in range(arguments["lines"]):
+        print("e" * 99, file=sys.stderr)
+    sys.stderr.flush()
+    answer(request_id, text("written"))
+
+
+def call_grow(request_id: Any, arguments: dict[str, Any]) -> None:
+    CALLS["grown"] = call_echo
+    send({"method": "notifications/tools/list_changed"})
+    answer(request_id, text("grown"))
+
+
+def call_where(request_id: Any, arguments: dict[str, Any]) -> None:
+    facts = {"cwd": str(Path.cwd()), "env": dict(os.environ), "pid": os.getpid()}
+    answer(request_id, {"content": [], "structuredContent": facts})
+
+
+def call_spawn(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, {"content": [], "structuredContent": {"pid": spawn_grandchild(arguments)}})
+
+
+def call_echo(request_id: Any, arguments: dict[str, Any]) -> None:
+    answer(request_id, {**text(json.dumps(arguments)), "structuredContent": arguments})
+
+
+CALLS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
+    name.removeprefix("call_"): value
+    for name, value in list(globals().items())
+    if name.startswith("call_")
+}
+
+
+def describe(name: str) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}}
+
+
+def list_tools(request_id: Any, cursor: str | None) -> None:
+    page = int(cursor or 0)
+    if "pages" in MODES:
+        entries = [describe(f"tool_{page}_{i}") for i in range(2)]
+        answer(
+            request_id, {"tools": entries, **({"nextCursor": str(page + 1)} if page < 2 else {})}
+        )
+    elif "same-cursor" in MODES:
+        answer(request_id, {"tools": [describe("only")], "nextCursor": "0"})
+    elif "endless" in MODES:
+        answer(request_id, {"tools": [describe(f"t{page}")], "nextCursor": str(page + 1)})
+    elif "odd-tools" in MODES:
+        first = {**describe("twice"), "description": "the first"}
+        names = ["__import__", "class", "a b", "\u202eevil", ""]
+        listed: list[Any] = [first, describe("twice"), *map(describe, names)]
+        answer(request_id, {"tools": [*listed, {"inputSchema": 1}, 7]})
+    elif "no-tools" in MODES:
+        send({"id": request_id, "error": {"code": -32601, "message": "Method not found"}})
+    else:
+        answer(request_id, {"tools": [describe(name) for name in CALLS]})
+
+
+def initialize(request_id: Any, params: dict[str, Any]) -> None:
+    if "silent" in MODES:
+        return
+    if "fail-once" in MODES:
+        marker = Path(os.environ["FAIL_ONCE"])
+        if not marker.exists():
+            marker.write_text("failed")
+            print("not today", file=sys.stderr, flush=True)
+            sys.exit(5)
+    if "newer-only" in MODES:
+        error = {"code": -32022, "message": "no handshake", "data": {"supported": ["2026-07-28"]}}
+        send({"id": request_id, "error": error})
+        return
+    answer(
+        request_id,
+        {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "raw", "version": "1.2"},
+        },
+    )
+
+
+def handle(message: dict[str, Any]) -> None:
+    method, request_id = message.get("method"), message.get("id")
+    params = message.get("params") or {}
+    if method == "initialize":
+        initialize(request_id, params)
+    elif method == "server/discover":
+        answer(
+            request_id,
+            {
+                "resultType": "complete",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {}},
+                "ttlMs": 0,
+                "cacheScope": "private",
+            },
+        )
+    elif method == "tools/list":
+        list_tools(request_id, params.get("cursor"))
+    elif method == "tools/call":
+        CALLS[params["name"]](request_id, params.get("arguments") or {})
+    elif method == "notifications/cancelled" and "CANCELLED" in os.environ:
+        Path(os.environ["CANCELLED"]).write_text(str(params.get("reason")))
+
+
+def main() -> None:
+    if "PID_FILE" in os.environ:
+        with Path(os.environ["PID_FILE"]).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+    if "exit" in MODES:
+        print("cannot find my configuration", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if "stubborn" in MODES:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    first = True
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        if first and "strict" in MODES and message.get("method") != "initialize":
+            sys.exit(9)
+        first = False
+        handle(message)
+    if "stubborn" in MODES:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The gate: what a run was not given it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bridge.errors import CallBudgetError, CallDeniedError
+from bridge.gate.calls import Gate, Grant, result_size
+
+
+async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": f"{server}.{tool}"}]}
+
+
+async def test_a_call_is_counted_with_the_bytes_it_kept_out_of_the_conversation() -> None:
+    """The receipt is made of what really passed."""
+    gate = Gate(Grant(servers=None, calls=10), _answer)
+    result = await gate.call("s", "t", {})
+    assert gate.calls == 1
+    assert gate.result_bytes == result_size(result) > 0
+
+
+async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
+    """A guest can name any server; the host decides."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=10), _answer)
+    with pytest.raises(CallDeniedError, match=r"may not use the server 'b'\. It may use: a"):
+        await gate.call("b", "t", {})
+    assert gate.calls == 0
+
+
+async def test_a_run_out_of_calls_is_refused() -> None:
+    """A loop that never ends does not call forever."""
+    gate = Gate(Grant(servers=None, calls=1), _answer)
+    await gate.call("a", "t", {})
+    with pytest.raises(CallBudgetError, match="all of the 1 tool calls"):
+        await gate.call("a", "t", {})

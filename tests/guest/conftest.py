@@ -1,0 +1,357 @@
+"""Plays host to a real guest: the bootstrap in a subprocess, frames over its stdin and stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.guest.wire import (
+    Call,
+    Cancel,
+    Done,
+    Exited,
+    GuestFrame,
+    Hello,
+    LineDecoder,
+    Output,
+    Reply,
+    Run,
+    decode_guest_frame,
+    encode,
+)
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
+
+PATIENCE = 60.0
+"""Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
+
+VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+
+ECHO_SERVER: dict[str, Any] = {
+    "name": "git-hub",
+    "alias": "git_hub",
+    "description": "Repositories",
+    "tools": [
+        {
+            "name": "echo",
+            "alias": "echo",
+            "description": "Return the arguments.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "What to say."},
+                    "from": {"type": "integer"},
+                    "x-y": {"type": "string"},
+                },
+                "required": ["text"],
+            },
+        },
+        {"name": "create-issue", "alias": "create_issue", "description": "", "inputSchema": {}},
+    ],
+}
+
+DISCOVERED = [
+    {"name": "git-hub", "alias": "git_hub", "description": "Repositories", "loaded": True},
+    {"name": "mail", "alias": "mail", "description": "Letters", "loaded": False},
+]
+
+Answer = Callable[["Guest", Call], None]
+
+
+def echo(guest: Guest, call: Call) -> None:
+    """Answer a call with its arguments."""
+    guest.reply(call.id, {"json": call.params.get("arguments")})
+
+
+@dataclass
+class Finished:
+    """All that a run sent, sorted."""
+
+    stdout: str = ""
+    stderr: str = ""
+    skipped: dict[str, int] = field(default_factory=dict)
+    done: Done | None = None
+    exited: Exited | None = None
+    calls: list[Call] = field(default_factory=list)
+    cancels: list[Cancel] = field(default_factory=list)
+    frames: list[GuestFrame] = field(default_factory=list)
+    diagnostics: str = ""
+    status: int | None = None
+
+    @property
+    def outcome(self) -> Done:
+        """The `Done` frame, which a test expects to be there."""
+        assert self.done is not None, (self.exited, self.stderr, self.diagnostics)
+        return self.done
+
+    @property
+    def value(self) -> Any:
+        """The last expression's value, which a test expects to be there."""
+        assert self.outcome.outcome == "ok", self.outcome.error
+        assert self.outcome.has_result, self.outcome
+        return self.outcome.result
+
+    @property
+    def exit(self) -> Exited:
+        """The `Exited` frame, which a test expects to be there."""
+        assert self.exited is not None, self.diagnostics
+        return self.exited
+
+
+class Guest:
+    """One guest process, from its start to its end."""
+
+    def __init__(self, command: tuple[str, ...], cwd: Path) -> None:
+        self.cwd = cwd
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env={"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C"},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin = self._process.stdin.fileno()
+        self._stdout = self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self._decoder = LineDecoder()
+        self._lines: deque[bytes] = deque()
+        self._unsent = bytearray()
+        self.write(bundle_bytes())
+
+    @property
+    def pid(self) -> int:
+        """The guest's process."""
+        return self._process.pid
+
+    def hello(self) -> Hello:
+        """Wait for the guest to be up."""
+        frame = self.receive()
+        assert isinstance(frame, Hello), (frame, self.diagnostics())
+        return frame
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the guest; `receive` keeps writing while it reads."""
+        self._unsent += data
+        self._flush()
+
+    def send(self, frame: Run | Reply) -> None:
+        """Queue a frame for the guest."""
+        self.write(encode(frame))
+
+    def reply(self, call_id: int, value: Any = None, error: dict[str, Any] | None = None) -> None:
+        """Answer a call."""
+        self.send(Reply(id=call_id, value=value, error=error))
+
+    def receive(self) -> GuestFrame | None:
+        """Return the next frame, or None at the end."""
+        line = self.receive_line()
+        return None if line is None else decode_guest_frame(line)
+
+    def receive_line(self) -> bytes | None:
+        """Return the next line, or None at the end."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._lines:
+            poller = select.poll()
+            poller.register(self._stdout, select.POLLIN)
+            if self._unsent:
+                poller.register(self._stdin, select.POLLOUT)
+            left = deadline - time.monotonic()
+            assert left > 0, "the guest is silent"
+            for fd, _ in poller.poll(left * 1000):
+                if fd == self._stdin:
+                    self._flush()
+                    continue
+                data = os.read(fd, 1 << 18)
+                if not data:
+                    return None
+                self._lines.extend(self._decoder.feed(data))
+        return self._lines.popleft()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                written = os.write(self._stdin, self._unsent[: 1 << 18])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self._unsent.clear()
+                return
+            del self._unsent[:written]
+
+    def start(self, code: str, **fields: Any) -> None:
+        """Send the `Run` frame; limits are completed with defaults."""
+        limits = {
+            "timeout": PATIENCE,
+            "output_bytes": 65536,
+            "result_bytes": 1 << 20,
+            "frame_bytes": 64 << 20,
+            **fields.pop("limits", {}),
+        }
+        fields.setdefault("servers", [ECHO_SERVER])
+        fields.setdefault("discovered", DISCOVERED)
+        self.send(Run(code=code, limits=limits, **fields))
+
+    def finish(self, answer: Answer = echo) -> Finished:
+        """Serve the run to its end."""
+        finished = Finished()
+        while True:
+            frame = self.receive()
+            if frame is None:
+                break
+            finished.frames.append(frame)
+            match frame:
+                case Output():
+                    text = getattr(finished, frame.stream) + frame.text
+                    setattr(finished, frame.stream, text)
+                    if frame.skipped:
+                        finished.skipped[frame.stream] = frame.skipped
+                case Call():
+                    finished.calls.append(frame)
+                    answer(self, frame)
+                case Cancel():
+                    finished.cancels.append(frame)
+                case Done():
+                    assert finished.done is None, "a second done frame"
+                    finished.done = frame
+                case Exited():
+                    finished.exited = frame
+                case Hello():
+                    raise AssertionError("a second hello")
+        finished.diagnostics = self.diagnostics()
+        finished.status = self._process.wait(PATIENCE)
+        return finished
+
+    def run(self, code: str, answer: Answer = echo, **fields: Any) -> Finished:
+        """Wait for the guest, run a program and return how it ended."""
+        self.hello()
+        self.start(code, **fields)
+        return self.finish(answer)
+
+    def hang_up(self) -> None:
+        """Close our end, as a dying bridge does."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self) -> int:
+        """Wait for the guest's end."""
+        return self._process.wait(PATIENCE)
+
+    def diagnostics(self) -> str:
+        """Return what the guest itself wrote to stderr, once it has ended."""
+        assert self._process.stderr is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        if self._process.stderr.closed:
+            return ""
+        os.set_blocking(self._process.stderr.fileno(), False)
+        data = self._process.stderr.read()
+        return (data or b"").decode(errors="replace")
+
+    def close(self) -> None:
+        """End the guest whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        self._process.wait(PATIENCE)
+
+
+@cache
+def interpreter_path(version: str) -> str | None:
+    """Return the interpreter of that version, wherever this machine keeps it."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [str(path) for path in sorted(kept.glob(f"{version}.*/bin/python3"))]
+    on_path = shutil.which(f"python{version}")
+    if on_path is not None:
+        candidates.append(on_path)
+    for candidate in candidates:
+        probe = subprocess.run([candidate, "-I", "-c", ""], capture_output=True, check=False)
+        if probe.returncode == 0:
+            return candidate
+    return None
+
+
+def require(version: str) -> str:
+    """Return the interpreter of that version; skip only when there is none."""
+    path = interpreter_path(version)
+    if path is None:
+        pytest.skip(f"no Python {version} here")
+    return path
+
+
+@pytest.fixture(params=["3.9", "3.13"])
+def python(request: pytest.FixtureRequest) -> str:
+    """The oldest and the newest interpreter supported."""
+    return require(request.param)
+
+
+@pytest.fixture(params=VERSIONS)
+def every_python(request: pytest.FixtureRequest) -> str:
+    """Each interpreter supported."""
+    return require(request.param)
+
+
+MakeGuest = Callable[..., Guest]
+
+
+@pytest.fixture
+def make_guest(tmp_path: Path) -> Iterator[MakeGuest]:
+    """Starts guests, in a process namespace of their own where asked."""
+    made: list[Guest] = []
+
+    def make(interpreter: str = sys.executable, *, prefix: tuple[str, ...] = ()) -> Guest:
+        guest = Guest((*prefix, interpreter, *BOOTSTRAP_ARGV[1:]), tmp_path)
+        made.append(guest)
+        return guest
+
+    yield make
+    for guest in made:
+        guest.close()
+
+
+@pytest.fixture
+def guest(make_guest: MakeGuest) -> Guest:
+    """A guest on the interpreter that runs the tests."""
+    return make_guest()
+
+
+@pytest.fixture
+def guest_on(make_guest: MakeGuest, python: str) -> Guest:
+    """A guest on the oldest and on the newest interpreter."""
+    return make_guest(python)
+
+
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.fixture
+def init_guest(make_guest: MakeGuest) -> Guest:
+    """A guest that is PID 1 of its own process namespace, as in a container."""
+    works = subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
+    if not works:
+        pytest.skip("this user cannot make a process namespace")
+    return make_guest(prefix=UNSHARE)
+
+
+def limits(**values: Any) -> Mapping[str, Any]:
+    """Return limits that differ from the defaults."""
+    return values

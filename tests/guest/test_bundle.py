@@ -1,0 +1,129 @@
+"""The guest as it travels: complete, standard-library only, and the same from memory or a tree."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.guest import bootstrap
+from bridge.sandbox import bundle
+
+
+def test_the_bundle_is_its_length_and_every_module_but_the_bootstrap() -> None:
+    data = bundle.bundle_bytes()
+    size = int.from_bytes(data[:8], "big")
+    document = json.loads(data[8:])
+    assert size == len(data) - 8 < bootstrap.MAX_BUNDLE_BYTES
+    assert document["digest"] == bundle.guest_digest()
+    assert set(document["modules"]) == set(bundle.guest_modules()) - {"bridge.guest.bootstrap"}
+    assert {"bridge.guest", "bridge.guest.wire", "bridge.guest.supervisor"} <= set(
+        document["modules"]
+    )
+
+
+def test_the_command_fits_where_commands_are_kept() -> None:
+    assert bundle.BOOTSTRAP_ARGV[:4] == ("python3", "-I", "-S", "-c")
+    # Engines show the command in listings and pass it in one argument (128 KiB on Linux).
+    assert sum(map(len, bundle.BOOTSTRAP_ARGV)) < 8192
+
+
+def test_guest_modules_import_the_standard_library_and_each_other_only() -> None:
+    for name, source in bundle.guest_modules().items():
+        for node in ast.walk(ast.parse(source)):
+            imported: list[str] = []
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, name
+                imported = [node.module or ""]
+            for target in imported:
+                root = target.partition(".")[0]
+                assert root in sys.stdlib_module_names or target.startswith("bridge.guest"), (
+                    name,
+                    target,
+                )
+
+
+def test_guest_modules_are_within_the_house_limits() -> None:
+    for name, source in bundle.guest_modules().items():
+        assert len(source.splitlines()) <= 400, name
+
+
+def test_the_copied_folder_imports_in_an_isolated_interpreter(
+    tmp_path: Path, every_python: str
+) -> None:
+    root = bundle.write_guest_tree(tmp_path)
+    assert root == tmp_path / bundle.guest_digest()
+    names = sorted(bundle.guest_modules())
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+    )
+    found = subprocess.run(
+        [every_python, "-I", "-S", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert found.stderr == ""
+
+
+def test_a_tree_in_the_image_is_used_and_said_so(tmp_path: Path) -> None:
+    bundle.write_guest_tree(tmp_path / "image")
+    hello = hello_with_tree(tmp_path / "image")
+    assert hello["facts"]["precompiled"] is True
+    assert hello["digest"] == bundle.guest_digest()
+
+
+def test_a_tree_of_another_digest_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "image" / ("0" * 64)).mkdir(parents=True)
+    assert hello_with_tree(tmp_path / "image")["facts"]["precompiled"] is False
+
+
+def hello_with_tree(tree: Path) -> dict[str, Any]:
+    """Return what a guest says that looks for its modules below `tree`."""
+    source = bundle.guest_modules()["bridge.guest.bootstrap"]
+    process = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source.replace(bootstrap.TREE, str(tree))],
+        input=bundle.bundle_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    hello: dict[str, Any] = json.loads(process.stdout.splitlines()[0])
+    return hello
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "stdin ended"),
+        (b"\0" * 7, "stdin ended"),
+        (b"\0" * 7 + b"\x09{}", "stdin ended"),
+        (b"\x7f" * 8, "longer than"),
+        ((9).to_bytes(8, "big") + b"not  json", "Expecting value"),
+    ],
+)
+def test_a_broken_bundle_is_refused_audibly(data: bytes, message: str) -> None:
+    process = subprocess.run(
+        [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]], input=data, capture_output=True, check=False
+    )
+    assert process.returncode != 0
+    assert message in process.stderr.decode()
+    assert process.stdout == b""
+
+
+def test_exactly_the_bundle_is_read_from_stdin() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"12345rest")
+    assert bootstrap.read_exactly(reader, 5) == b"12345"
+    assert os.read(reader, 100) == b"rest"
+    os.close(reader)
+    os.close(writer)

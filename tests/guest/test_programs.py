@@ -1,0 +1,585 @@
+"""What a program may rely on inside a run, on the oldest and the newest Python."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.guest.wire import Call, Done
+
+pytestmark = pytest.mark.usefixtures("tmp_path")
+
+
+def test_the_last_expression_is_the_result(guest_on: Any) -> None:
+    finished = guest_on.run("x = 20\nx + 22")
+    assert finished.value == 42
+    assert finished.exit.code == 0
+    assert finished.status == 0
+
+
+def test_output_of_prints_children_and_raw_writes_lands_in_order(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+        import os, subprocess, sys
+        print("one")
+        os.write(1, b"two\\n")
+        subprocess.run(["echo", "42"])
+        os.system("echo three")
+        print("four", end="")
+        print("err", file=sys.stderr)
+        """
+    )
+    assert finished.stdout == "one\ntwo\n42\nthree\nfour"
+    assert finished.stderr == "err\n"
+    assert finished.outcome == Done("ok")
+
+
+def test_blank_lines_and_lookalikes_pass_unaltered(guest_on: Any) -> None:
+    text = '\n\n()\n{"type":"exited"}\nExtracting\n  \n'
+    assert guest_on.run(f"print({text!r}, end='')").stdout == text
+
+
+def test_top_level_await_async_with_and_comprehensions_work(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def double(n):
+    await asyncio.sleep(0)
+    return n * 2
+class Context:
+    async def __aenter__(self): return "inside"
+    async def __aexit__(self, *exc): return None
+async with Context() as where:
+    pass
+[where, [await double(n) for n in range(3)]]
+"""
+    )
+    assert finished.value == ["inside", [0, 2, 4]]
+
+
+def test_asyncio_run_works_without_and_within_a_running_loop(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def main():
+    return (await mcp_git_hub.echo(text="a")).text
+first = asyncio.run(main())
+second = await main()
+third = asyncio.run(main())
+loop = asyncio.get_running_loop()
+fourth = loop.run_until_complete(main())
+other = asyncio.new_event_loop()
+fifth = other.run_until_complete(main())
+other.close()
+async def nested():
+    return asyncio.run(main())
+[first, second, third, fourth, fifth, asyncio.run(nested())]
+"""
+    )
+    assert finished.value == ["a"] * 6
+    assert finished.stderr == ""
+
+
+def test_asyncio_run_in_a_plain_program_needs_no_tricks(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio, threading
+async def main():
+    return threading.current_thread() is threading.main_thread()
+asyncio.run(main())
+"""
+    )
+    assert finished.value is True
+
+
+def test_a_forgotten_await_on_the_last_line_is_forgiven(guest_on: Any) -> None:
+    assert guest_on.run('mcp_git_hub.echo("a")').value == {"text": "a"}
+
+
+def test_a_forgotten_await_elsewhere_is_warned_of(guest_on: Any) -> None:
+    finished = guest_on.run('x = mcp_git_hub.echo("a")\nprint(1)')
+    assert "was never awaited" in finished.stderr
+    assert finished.calls == []
+
+
+def test_gather_has_all_calls_under_way_at_once(guest_on: Any) -> None:
+    held: list[Call] = []
+
+    def answer(guest: Any, call: Call) -> None:
+        held.append(call)
+        if len(held) == 5:
+            for waiting in reversed(held):
+                guest.reply(waiting.id, {"json": waiting.params["arguments"]["text"]})
+
+    finished = guest_on.run(
+        """
+import asyncio
+await asyncio.gather(*[mcp_git_hub.echo(str(n)) for n in range(5)])
+""",
+        answer,
+    )
+    assert finished.value == ["0", "1", "2", "3", "4"]
+
+
+def test_calls_work_from_threads_with_loops_of_their_own(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+def work(n):
+    return asyncio.run(mcp_git_hub.echo(str(n))).text
+with ThreadPoolExecutor(8) as pool:
+    found = list(pool.map(work, range(20)))
+found
+"""
+    )
+    assert finished.value == [str(n) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "stderr"),
+    [
+        ("sys.exit()", 0, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(-1)", 255, ""),
+        ("sys.exit('bad')", 1, "bad\n"),
+        ("exit(4)", 4, ""),
+        ("raise SystemExit", 0, ""),
+    ],
+)
+def test_exits_mean_what_they_mean_to_python(
+    make_guest: Any, statement: str, code: int, stderr: str
+) -> None:
+    finished = make_guest().run(f"import sys\nprint('before')\n{statement}\nprint('after')")
+    assert (finished.outcome.outcome, finished.outcome.exit_code) == ("exit", code)
+    assert finished.exit.code == code
+    assert finished.stdout == "before\n"
+    assert finished.stderr == stderr
+
+
+def test_an_abrupt_exit_loses_no_output_and_sends_no_done(guest_on: Any) -> None:
+    finished = guest_on.run("import os\nprint('kept')\nos._exit(7)")
+    assert finished.done is None
+    assert finished.exit.code == 7
+    assert finished.stdout == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "signal"),
+    [
+        ("import os; os.abort()", 6),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 9),
+        ("import ctypes; ctypes.string_at(0)", 11),
+    ],
+)
+def test_a_crash_is_reported_by_its_signal(make_guest: Any, code: str, signal: int) -> None:
+    finished = make_guest().run(f"print('kept')\n{code}")
+    assert finished.done is None
+    assert finished.exit.signal == signal
+    assert finished.stdout == "kept\n"
+
+
+def test_a_traceback_shows_the_programs_frames_and_lines_only(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+def inner(n):
+    return 1 / n
+
+await mcp_git_hub.echo("a")
+inner(0)
+"""
+    )
+    error = finished.outcome.error
+    assert error.startswith("Traceback (most recent call last):\n")
+    assert 'File "<run_python>", line 6, in <module>\n    inner(0)' in error
+    assert 'File "<run_python>", line 3, in inner\n    return 1 / n' in error
+    assert error.endswith("ZeroDivisionError: division by zero")
+    assert "guest" not in error
+    assert "asyncio" not in error
+    assert (finished.outcome.error_type, finished.exit.code) == ("ZeroDivisionError", 1)
+
+
+def test_a_tools_error_points_at_the_call_and_carries_its_data(guest_on: Any) -> None:
+    def refuse(guest: Any, call: Call) -> None:
+        error = {
+            "kind": "tool",
+            "message": "no such repo",
+            "server": "git-hub",
+            "tool": "echo",
+            "data": {"x": 1},
+        }
+        guest.reply(call.id, error=error)
+
+    finished = guest_on.run(
+        """
+try:
+    await mcp_git_hub.echo("a")
+except RuntimeError as e:
+    assert type(e) is MCPError is mcp.runtime.MCPError
+    print(e.server, e.tool, e.data.x, e.kind)
+await mcp_git_hub.echo("b")
+""",
+        refuse,
+    )
+    assert finished.stdout == "git-hub echo 1 tool\n"
+    assert 'line 7, in <module>\n    await mcp_git_hub.echo("b")' in finished.outcome.error
+    assert finished.outcome.error.endswith("MCPError: git-hub.echo: no such repo")
+    assert "client.py" not in finished.outcome.error
+
+
+def test_causes_and_contexts_keep_their_lines(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+def f():
+    try:
+        {}["k"]
+    except KeyError as e:
+        raise ValueError("outer") from e
+f()
+"""
+    )
+    error = finished.outcome.error
+    assert "KeyError: 'k'" in error
+    assert "direct cause" in error
+    assert error.endswith("ValueError: outer")
+
+
+def test_groups_and_notes_are_shown(make_guest: Any) -> None:
+    finished = make_guest().run(
+        """
+import asyncio
+async def bad(n):
+    raise ValueError(f"no {n}")
+try:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bad(1))
+        tasks.create_task(bad(2))
+except ExceptionGroup as group:
+    group.add_note("both failed")
+    raise
+"""
+    )
+    error = finished.outcome.error
+    assert "ValueError: no 1" in error
+    assert "ValueError: no 2" in error
+    assert "both failed" in error
+
+
+def test_endless_recursion_gives_a_short_traceback(guest_on: Any) -> None:
+    finished = guest_on.run("def f(n):\n    return f(n + 1)\nf(0)")
+    assert finished.outcome.error_type == "RecursionError"
+    assert "more times]" in finished.outcome.error
+    assert len(finished.outcome.error) < 2000
+
+
+def test_mutual_recursion_and_huge_messages_are_cut(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "def f(): g()\ndef g(): h()\ndef h(): f()\n"
+        "try:\n    f()\nexcept RecursionError as e:\n    raise ValueError('y' * 1_000_000) from e"
+    )
+    assert "left out" in finished.outcome.error
+    assert len(finished.outcome.error) < 30_000
+
+
+def test_an_exception_whose_text_raises_is_still_reported(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad()"
+    )
+    assert finished.outcome.outcome == "exception"
+    assert finished.outcome.error_type == "Bad"
+    assert "Bad" in finished.outcome.error
+
+
+def test_keyboard_interrupt_is_an_exception_like_others(guest_on: Any) -> None:
+    finished = guest_on.run("raise KeyboardInterrupt")
+    assert finished.outcome.outcome == "exception"
+    assert finished.outcome.error_type == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    ("code", "fragment"),
+    [
+        ("return 5", "last expression"),
+        ("def f():\n    await g()", "`async def`"),
+        ("x = = 1", "SyntaxError"),
+        ("x = 'a\0b'", "null byte"),
+        ("x = '\ud800'", "SyntaxError"),
+        ("(" * 5000 + ")" * 5000, "SyntaxError"),
+        ("if True:\n        a = 1\n   b = 2", "IndentationError"),
+        ("yield 1", "no generator"),
+    ],
+)
+def test_a_program_that_does_not_compile_is_told_why(
+    guest_on: Any, code: str, fragment: str
+) -> None:
+    finished = guest_on.run(code)
+    assert finished.outcome.outcome == "exception"
+    assert fragment in finished.outcome.error
+    assert "guest" not in finished.outcome.error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 1\r\nif x:\r\n    x = 2\r\nx",
+        "# -*- coding: latin-1 -*-\nx = len('é') + 1\nx",
+        "\ufefffrom __future__ import annotations\ndef f(a: Nope): pass\n2",
+        "'doc'\n2",
+        "    x = 1\n    x + 1",
+        "s = 'a\\u2028b\x0c'\n\nlen(s) - 2",
+        "import sys; 2;",
+    ],
+)
+def test_unusual_but_valid_programs_run(guest_on: Any, code: str) -> None:
+    assert guest_on.run(code).value == 2
+
+
+def test_line_numbers_survive_odd_line_ends(guest_on: Any) -> None:
+    finished = guest_on.run("s = 'a\u2028b'\r\nt = '\x0c'\r\n1 / 0  # here")
+    assert "line 3, in <module>\n    1 / 0  # here" in finished.outcome.error
+
+
+def test_input_and_stdin_say_that_nobody_is_there(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import sys
+for read in (input, sys.stdin.read, sys.stdin.readline, lambda: list(sys.stdin),
+             sys.stdin.buffer.read):
+    try:
+        read()
+    except EOFError as e:
+        print(e)
+input("Name? ")
+"""
+    )
+    assert finished.stdout.count("no interactive input in run_python") == 5
+    assert finished.stdout.endswith("Name? ")
+    assert finished.outcome.error_type == "EOFError"
+    assert "no interactive input" in finished.outcome.error
+
+
+def test_main_is_a_module_of_its_own(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import dataclasses, inspect, multiprocessing, pickle, sys, typing
+@dataclasses.dataclass
+class Point:
+    x: int
+def square(n):
+    return n * n
+assert __name__ == "__main__" and sys.modules["__main__"].Point is Point
+assert pickle.loads(pickle.dumps(Point(3))) == Point(3)
+assert inspect.getsource(square) == "def square(n):\\n    return n * n\\n"
+assert typing.get_type_hints(Point) == {"x": int}
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(square, range(4)))
+[sys.argv, Point(5)]
+""",
+        argv=["a", "b"],
+    )
+    assert finished.outcome.error == ""
+    assert finished.stdout == "[0, 1, 4, 9]\n"
+    assert finished.outcome.result == [["run_python", "a", "b"], {"x": 5}]
+
+
+def test_only_the_documented_names_are_there(guest_on: Any) -> None:
+    finished = guest_on.run("sorted(n for n in globals() if not n.startswith('__'))")
+    assert finished.value == [
+        "Blob",
+        "LOADED_MCP_SERVERS",
+        "MCPError",
+        "mcp",
+        "mcp_git_hub",
+        "mcp_servers",
+        "runtime",
+    ]
+
+
+def test_files_in_the_working_directory_can_be_imported(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "open('mine.py', 'w').write('value = 6')\nimport mine, os\n[mine.value, os.getcwd()]"
+    )
+    assert finished.value == [6, str(guest_on.cwd)]
+
+
+def test_only_standard_descriptors_and_the_channel_are_open(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import os\nfds = sorted(map(int, os.listdir('/proc/self/fd')))\n"
+        "[fds[:3], [fd for fd in fds[3:] if os.path.exists(f'/proc/self/fd/{fd}')].__len__()]"
+    )
+    assert finished.value == [[0, 1, 2], 1]
+
+
+def test_children_do_not_inherit_the_channel(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import subprocess, sys\n"
+        "code = 'import os; print(len(os.listdir(\"/proc/self/fd\")))'\n"
+        "int(subprocess.run([sys.executable, '-c', code], close_fds=False, "
+        "stdout=subprocess.PIPE).stdout)"
+    )
+    assert finished.value == 4
+
+
+def test_threads_are_joined_and_exit_handlers_run(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio, atexit, threading
+release = threading.Event()
+def late():
+    release.wait()
+    print("thread", asyncio.run(mcp_git_hub.echo("late")).text)
+threading.Thread(target=late).start()
+atexit.register(print, "exit handler")
+release.set()
+print("main")
+"""
+    )
+    assert finished.stdout == "main\nthread late\nexit handler\n"
+    assert isinstance(finished.frames[-2], Done)
+
+
+def test_pending_tasks_are_cancelled_at_the_end(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def forever():
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        print("cancelled")
+        raise
+task = asyncio.ensure_future(forever())
+await asyncio.sleep(0)
+"""
+    )
+    assert finished.stdout == "cancelled\n"
+    assert finished.outcome.outcome == "ok"
+
+
+def test_a_failed_background_task_is_heard_of(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def bad():
+    raise ValueError("lost?")
+task = asyncio.ensure_future(bad())
+await asyncio.sleep(0.01)
+"""
+    )
+    assert "lost?" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("(1, [2.5, None], {'a': True})", [1, [2.5, None], {"a": True}]),
+        ("'ünï'", "ünï"),
+        ("__import__('collections').OrderedDict(a=1)", {"a": 1}),
+        ("__import__('collections').namedtuple('P', 'x y')(1, 2)", [1, 2]),
+        ("10 ** 400", 10**400),
+    ],
+)
+def test_values_that_json_holds_are_the_result(
+    make_guest: Any, expression: str, expected: Any
+) -> None:
+    assert make_guest().run(expression).value == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("float('nan')", "nan"),
+        ("{1: 'a'}", "{1: 'a'}"),
+        ("{3, 4}", "{3, 4}"),
+        ("b'x'", "b'x'"),
+        ("10 ** 5000", "<int object; its repr raised ValueError>"),
+        ("(lambda a: a.append(a) or a)([])", "[[...]]"),
+    ],
+)
+def test_values_that_json_cannot_hold_are_shown_by_repr(
+    make_guest: Any, expression: str, shown: str
+) -> None:
+    done = make_guest().run(expression).outcome
+    assert (done.outcome, done.has_result, done.result_repr) == ("ok", False, shown)
+
+
+def test_a_hostile_repr_and_an_overlong_one_are_bounded(make_guest: Any) -> None:
+    code = "class A:\n    def __repr__(self): raise SystemExit(9)\nA()"
+    done = make_guest().run(code).outcome
+    assert (done.exit_code, done.result_repr) == (0, "<A object; its repr raised SystemExit>")
+    done = make_guest().run("{frozenset(range(100000))}").outcome
+    assert len(done.result_repr) < 5000
+
+
+def test_a_result_over_the_limit_is_dropped_with_its_size(guest_on: Any) -> None:
+    done = guest_on.run("'x' * 5000", limits={"result_bytes": 1000}).outcome
+    assert done.has_result is False
+    assert done.result_dropped > 5000
+
+
+def test_a_program_without_a_last_expression_has_no_result(guest_on: Any) -> None:
+    done = guest_on.run("x = 1").outcome
+    assert done == Done("ok")
+
+
+def test_an_empty_program_succeeds(guest_on: Any) -> None:
+    assert guest_on.run("").outcome == Done("ok")
+
+
+def test_statements_inside_functions_named_like_ours_do_no_harm(guest_on: Any) -> None:
+    finished = guest_on.run("x = [n for n in range(3)]\ndef main():\n    return x\nmain()")
+    assert finished.value == [0, 1, 2]
+
+
+def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import resource as r\n"
+        "[r.getrlimit(n)[0] for n in (r.RLIMIT_AS, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, "
+        "r.RLIMIT_CPU, r.RLIMIT_CORE)]",
+        limits={
+            "address_space_bytes": 1 << 30,
+            "open_files": 100,
+            "file_bytes": 4096,
+            "cpu_seconds": 50,
+        },
+    )
+    assert finished.value == [1 << 30, 100, 4096, 50, 0]
+
+
+def test_running_out_of_address_space_is_a_memory_error(guest_on: Any) -> None:
+    finished = guest_on.run("x = bytearray(2 << 30)", limits={"address_space_bytes": 512 << 20})
+    assert finished.outcome.error_type == "MemoryError"
+    assert "line 1" in finished.outcome.error
+
+
+def test_text_with_lone_surrogates_can_be_printed(guest_on: Any) -> None:
+    finished = guest_on.run("print('a\\ud800b')\n'a\\ud800b'")
+    assert finished.stdout == "a\\ud800b\n"
+    assert finished.value == "a\ud800b"
+
+
+def test_hello_tells_what_the_guest_sees(guest_on: Any) -> None:
+    hello = guest_on.hello()
+    assert hello.facts["pid"] == guest_on.pid
+    assert hello.facts["precompiled"] is False
+    assert {"uid", "kernel", "cap_eff", "no_new_privs", "seccomp", "interfaces"} <= set(hello.facts)
+    json.dumps(hello.facts)
+
+
+def test_the_whole_works_on_every_python(make_guest: Any, every_python: str) -> None:
+    finished = make_guest(every_python).run(
+        """
+import asyncio
+from mcp.servers.git_hub import echo
+values = await asyncio.gather(*[echo(str(n)) for n in range(10)])
+assert asyncio.run(echo("x")).text == "x"
+help(mcp_git_hub.echo)
+[v.text for v in values]
+"""
+    )
+    assert finished.value == [str(n) for n in range(10)]
+    assert "What to say." in finished.stdout
+    assert finished.stderr == ""

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.model import Isolation, RunResult, Usage
+from bridge.render.modes import OutputMode, document_text, render, shorter
+from bridge.render.receipt import bytes_kept_out, receipt
+from bridge.render.text import NOTHING
+
+MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
+OK = RunResult(
+    run_id="r1",
+    status="success",
+    summary="The program finished.",
+    exit_code=0,
+    timeout_seconds=30.0,
+    isolation=Isolation(backend="podman", oci_runtime="runc", layers=("no-network",)),
+)
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "<program>", line 2, in <module>
+    int("x")
+ValueError: invalid literal for int() with base 10: 'x'
+"""
+
+
+def test_a_successful_run_shows_exactly_what_it_printed() -> None:
+    assert render(replace(OK, stdout="a\n\n()\nb\r\n\n")) == "a\n\n()\nb\r\n\n"
+    assert render(replace(OK, stdout="no newline")) == "no newline"
+
+
+def test_a_silent_run_says_what_to_do() -> None:
+    assert render(OK) == NOTHING
+
+
+def test_a_result_follows_the_output() -> None:
+    result = replace(OK, stdout="working", has_result=True, result={"n": [1, "é"]})
+    assert render(result) == 'working\n[result]\n{"n":[1,"é"]}'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), ("a", '"a"'), ("a\nb", "a\nb"), (42, "42"), ([], "[]")],
+)
+def test_a_result_is_compact_json_or_a_text_of_lines(value: object, text: str) -> None:
+    assert render(replace(OK, has_result=True, result=value)) == f"[result]\n{text}"
+
+
+def test_a_value_that_json_cannot_hold_is_shown_as_its_repr() -> None:
+    assert render(replace(OK, result_repr="<Foo 1>")) == (
+        "[result, as repr: JSON cannot hold it]\n<Foo 1>"
+    )
+
+
+def test_an_exception_shows_its_traceback_once() -> None:
+    result = replace(
+        OK,
+        status="error",
+        reason="exception",
+        exit_code=1,
+        summary="ValueError: invalid literal for int() with base 10: 'x'",
+        stdout="before\n",
+        stderr="careful\n",
+        error=TRACEBACK,
+    )
+    assert render(result) == (
+        "before\n"
+        "[stderr]\n"
+        "careful\n"
+        "[error]\n"
+        "Traceback (most recent call last):\n"
+        '  File "<program>", line 2, in <module>\n'
+        '    int("x")\n'
+        "ValueError: invalid literal for int() with base 10: 'x'\n"
+        "[error: exception, exit code 1]"
+    )
+
+
+def test_a_timeout_keeps_what_was_printed_before_it() -> None:
+    result = replace(
+        OK,
+        status="timeout",
+        reason="timeout",
+        exit_code=None,
+        summary="The program was stopped after 30 s.",
+        stdout="step 1\nstep 2",
+        truncated={"stdout": 1_234_567, "stderr": 1},
+        isolation=Isolation(backend="docker", weaker=("no pids limit: cgroup v1",)),
+    )
+    assert render(result) == (
+        "step 1\n"
+        "step 2\n"
+        "[truncated] 1,234,567 bytes of stdout were dropped; 1 bytes of stderr were dropped. "
+        "Run again and let the program filter, count or slice before it prints.\n"
+        "[isolation] weaker than asked for: no pids limit: cgroup v1\n"
+        "[timeout] The program was stopped after 30 s."
+    )
+
+
+def test_a_program_that_exits_with_a_code_says_which() -> None:
+    result = replace(
+        OK, status="error", reason="exit", exit_code=3, summary="The program exited with 3."
+    )
+    assert render(result) == "[error: exit, exit code 3] The program exited with 3."
+
+
+JSON_TEXT = (
+    '{"runId":"r1","status":"success","summary":"The program finished.","exitCode":0,'
+    '"stdout":["a","","b"],"result":[{"id":1,"name":"é"},{"id":2,"name":"x"}],'
+    '"timeoutSeconds":30,"isolation":{"backend":"podman","ociRuntime":"runc",'
+    '"layers":["no-network"]},"usage":{"wallMs":0,"toolCalls":0,"toolResultBytes":0}}'
+)
+TOON_TEXT = """\
+runId: r1
+status: success
+summary: The program finished.
+exitCode: 0
+stdout[3]: a,"",b
+result[2]{id,name}:
+  1,é
+  2,x
+timeoutSeconds: 30
+isolation:
+  backend: podman
+  ociRuntime: runc
+  layers[1]: no-network
+usage:
+  wallMs: 0
+  toolCalls: 0
+  toolResultBytes: 0"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"), [("json", JSON_TEXT), ("toon", TOON_TEXT), ("auto", TOON_TEXT)]
+)
+def test_structured_modes_show_the_structured_content(mode: OutputMode, text: str) -> None:
+    rows = [{"id": 1, "name": "é"}, {"id": 2, "name": "x"}]
+    result = replace(OK, stdout="a\n\nb\n", has_result=True, result=rows)
+    assert render(result, mode) == text
+
+
+def test_auto_takes_json_where_that_is_shorter() -> None:
+    deep = {"a": {"b": {"c": {"d": {"e": [[{"f": 1}], [{"g": [2]}]]}}}}}
+    result = replace(OK, has_result=True, result=[deep] * 20)
+    assert render(result, "auto") == render(result, "json")
+    assert len(render(result, "json")) < len(render(result, "toon"))
+
+
+def test_the_shorter_text_is_counted_in_bytes_and_ties_go_to_json() -> None:
+    assert shorter("abc", "éé") == "abc"
+    assert shorter("abc", "ab") == "ab"
+    assert shorter("ab", "cd") == "ab"
+    assert shorter("abc", None) == "abc"
+
+
+def test_lone_surrogates_are_written_out_in_every_mode() -> None:
+    result = replace(OK, has_result=True, result="\ud800", stdout="\udc80\n")
+    for mode in MODES:
+        text = render(result, mode)
+        assert "\\ud800" in text
+        assert "\\udc80" in text
+        text.encode()
+
+
+def test_what_toon_refuses_is_json_with_surrogates_escaped() -> None:
+    for mode in ("toon", "json", "auto"):
+        assert document_text({"a": "é\ud800"}, mode) == '{"a":"\\u00e9\\ud800"}'
+    deep: object = 1
+    for _ in range(950):
+        deep = [deep]
+    assert document_text({"a": deep}, "toon").startswith('{"a":[[[')
+
+
+ANY_TEXT = st.text(st.characters(codec=None), max_size=30)
+RESULTS = st.builds(
+    RunResult,
+    run_id=ANY_TEXT,
+    status=st.sampled_from(["success", "error", "timeout", "validation_error"]),
+    summary=ANY_TEXT,
+    reason=st.sampled_from([None, "exception", "oom", "timeout"]),
+    exit_code=st.one_of(st.none(), st.integers()),
+    stdout=ANY_TEXT,
+    stderr=ANY_TEXT,
+    has_result=st.booleans(),
+    result=st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), ANY_TEXT),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4), st.dictionaries(ANY_TEXT, inner, max_size=4)
+        ),
+        max_leaves=15,
+    ),
+    result_repr=ANY_TEXT,
+    error=ANY_TEXT,
+    servers=st.lists(ANY_TEXT, max_size=3).map(tuple),
+    timeout_seconds=st.floats(),
+    truncated=st.dictionaries(ANY_TEXT, st.integers(), max_size=2),
+    isolation=st.one_of(
+        st.none(), st.builds(Isolation, backend=ANY_TEXT, weaker=st.lists(ANY_TEXT).map(tuple))
+    ),
+    usage=st.builds(
+        Usage,
+        wall_ms=st.integers(0, 10**9),
+        tool_calls=st.integers(0, 10**6),
+        tool_result_bytes=st.integers(0, 10**12),
+    ),
+)
+
+
+@pytest.mark.parametrize("mode", ["compact", "toon", "json", "auto"])
+@given(result=RESULTS)
+def test_no_result_makes_rendering_fail(mode: OutputMode, result: RunResult) -> None:
+    text = render(result, mode)
+    assert text
+    text.encode()
+    receipt(result)
+
+
+@given(stdout=st.text(min_size=1), result=RESULTS)
+def test_compact_text_begins_with_the_output_as_written(stdout: str, result: RunResult) -> None:
+    assert render(replace(result, stdout=stdout)).startswith(stdout)
+
+
+@given(result=RESULTS)
+def test_compact_text_drops_nothing(result: RunResult) -> None:
+    text = render(result)
+    for part in (result.stdout, result.stderr, result.error):
+        assert part.encode("utf-8", "backslashreplace").decode() in text or not part.isascii()
+
+
+def test_very_deep_results_are_shown_in_every_mode() -> None:
+    value: object = 1
+    for _ in range(5_000):
+        value = [value]
+    result = replace(OK, has_result=True, result=value)
+    for mode in MODES:
+        assert "[" * 1_000 in render(result, mode)
+
+
+@pytest.mark.parametrize(
+    ("usage", "line"),
+    [
+        (Usage(wall_ms=412), "no tool calls, 0.41 s"),
+        (
+            Usage(wall_ms=412, tool_calls=3, tool_result_bytes=48_217),
+            "3 tool calls, 48,211 bytes of tool results kept out of the conversation, 0.41 s",
+        ),
+        (
+            Usage(wall_ms=61_000, tool_calls=1, tool_result_bytes=2),
+            "1 tool call, 0 bytes of tool results kept out of the conversation, 61.00 s",
+        ),
+    ],
+)
+def test_the_receipt_counts_what_the_model_did_not_have_to_read(usage: Usage, line: str) -> None:
+    assert receipt(replace(OK, stdout="hello\n", usage=usage)) == line
+
+
+def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
+    usage = Usage(tool_calls=1, tool_result_bytes=100)
+    assert bytes_kept_out(replace(OK, has_result=True, result="x" * 28, usage=usage)) == 70

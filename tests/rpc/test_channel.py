@@ -1,0 +1,65 @@
+"""Frames over a byte stream."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from bridge.guest.wire import Call, Reply, WireError, encode
+from bridge.rpc.channel import WRITE_BYTES, Channel
+
+
+class _Stream:
+    """A byte stream that plays back what a guest sends and keeps what it is sent."""
+
+    def __init__(self, *portions: bytes) -> None:
+        self.portions = list(portions)
+        self.sent: list[bytes] = []
+
+    async def send(self, data: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.sent.append(data)
+
+    async def receive(self) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        return self.portions.pop(0) if self.portions else b""
+
+
+CALL = Call(id=1, method="m", params={})
+
+
+async def test_frames_arrive_whole_and_in_order_and_the_end_is_none() -> None:
+    """How the bytes are cut does not matter."""
+    data = encode(CALL) + encode(CALL)
+    channel = Channel(_Stream(data[:10], data[10:70], data[70:]))
+    assert await channel.receive() == CALL
+    assert await channel.receive() == CALL
+    assert await channel.receive() is None
+
+
+async def test_a_line_that_is_no_frame_is_a_wire_error() -> None:
+    """The caller decides what becomes of the run."""
+    with pytest.raises(WireError):
+        await Channel(_Stream(b"hello\n")).receive()
+
+
+async def test_frames_before_an_overlong_one_are_delivered() -> None:
+    """What was sent properly counts; what follows a violation does not."""
+    channel = Channel(_Stream(encode(CALL) + b"x" * 200), max_guest_frame_bytes=100)
+    assert await channel.receive() == CALL
+    with pytest.raises(WireError, match="longer than 100 bytes"):
+        await channel.receive()
+
+
+async def test_concurrent_senders_do_not_mix_their_frames() -> None:
+    """A large frame goes out in portions, and nothing comes between them."""
+    stream = _Stream()
+    channel = Channel(stream)
+    frames = [Reply(id=number, value="x" * (2 * WRITE_BYTES)) for number in range(3)]
+    async with anyio.create_task_group() as tasks:
+        for frame in frames:
+            tasks.start_soon(channel.send, frame)
+    assert max(len(portion) for portion in stream.sent) <= WRITE_BYTES
+    assert sorted(b"".join(stream.sent).splitlines()) == sorted(
+        encode(frame).rstrip() for frame in frames
+    )

@@ -1,0 +1,193 @@
+"""Calls are served concurrently, bounded, and always answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    CallBudgetError,
+    CallDeniedError,
+    CallTimeoutError,
+    ChannelClosedError,
+    ToolCallError,
+    UnknownServerError,
+)
+from bridge.guest.wire import Call, Reply, WireError, decode_host_frame
+from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits
+
+
+class _Host:
+    """Collects replies and serves calls as its methods say."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.release = anyio.Event()
+        self.running = 0
+        self.most_running = 0
+        self.cancelled = 0
+        self.gone = False
+
+    async def send(self, line: bytes) -> None:
+        if self.gone:
+            message = "gone"
+            raise ChannelClosedError(message)
+        frame = decode_host_frame(line)
+        assert isinstance(frame, Reply)
+        self.replies.append(frame)
+
+    async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            if method == "wait":
+                await self.release.wait()
+            if method == "raise":
+                raise params["error"]
+            return params.get("value")
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+    def error(self) -> dict[str, Any]:
+        [reply] = self.replies
+        assert reply.error is not None
+        return reply.error
+
+
+def _call(number: int, method: str = "echo", **params: Any) -> Call:
+    return Call(id=number, method=method, params=params)
+
+
+LIMITS = DispatchLimits(concurrent=4, reply_bytes=10_000, pending=8)
+
+
+async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> None:
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
+            for call in calls:
+                await dispatcher.accept(call)
+
+
+async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
+    """Serving them one by one is what made the older bridge's gather useless."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            for number in range(8):
+                await dispatcher.accept(_call(number, "wait"))
+            while host.running < 4:
+                await anyio.lowlevel.checkpoint()
+            host.release.set()
+    assert host.most_running == 4
+    assert len(host.replies) == 8
+
+
+async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
+    """What a flood can queue on the host is bounded."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            for number in range(8):
+                await dispatcher.accept(_call(number, "wait"))
+            with anyio.move_on_after(0.01) as scope:
+                await dispatcher.accept(_call(99, "wait"))
+            assert scope.cancelled_caught
+            host.release.set()
+
+
+async def test_an_id_in_use_is_a_violation() -> None:
+    """Two calls of one id could swap their answers."""
+    host = _Host()
+    async with anyio.create_task_group() as tasks:
+        dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+        await dispatcher.accept(_call(1, "wait"))
+        with pytest.raises(WireError, match="id 1 is in use"):
+            await dispatcher.accept(_call(1))
+        host.release.set()
+
+
+async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
+    """The program gave up on it; the server is told through the handler's cancellation."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            await dispatcher.accept(_call(1, "wait"))
+            while not host.running:
+                await anyio.lowlevel.checkpoint()
+            dispatcher.cancel(1)
+            dispatcher.cancel(2)
+            while dispatcher.under_way:
+                await anyio.lowlevel.checkpoint()
+    assert (host.cancelled, host.replies) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (CallFailedError("m", kind="tool", server="s", tool="t", data=[1]), "tool", ""),
+        (CallTimeoutError("m", server="s"), "timeout", "call_timeout"),
+        (ToolCallError("m", server="s", rpc_code=-1, data=[1]), "upstream", "tool_call_refused"),
+        (UnknownServerError("m"), "usage", "unknown_server"),
+        (CallDeniedError("m"), "policy", "call_denied"),
+        (CallBudgetError("m"), "limit", "call_budget"),
+    ],
+)
+async def test_an_error_reaches_the_program_with_its_kind(
+    error: Exception, kind: str, code: str
+) -> None:
+    """A program must be able to tell a tool's failure from a mistake of its own."""
+    host = _Host()
+    await _serve(host, _call(1, "raise", error=error))
+    assert host.error()["kind"] == kind
+    assert host.error()["code"] == code
+    assert host.error()["message"] == "m"
+
+
+async def test_a_defect_in_the_bridge_is_answered_without_its_text() -> None:
+    """Internal messages may hold what the program must not see."""
+    host = _Host()
+    await _serve(host, _call(1, "raise", error=KeyError("secret")))
+    assert host.error()["kind"] == "internal"
+    assert "secret" not in host.error()["message"]
+
+
+async def test_an_answer_beyond_the_limit_says_its_size() -> None:
+    """The model can then ask for less."""
+    host = _Host()
+    await _serve(host, _call(1, value="x" * 20_000))
+    assert host.error()["kind"] == "limit"
+    assert "20,0" in host.error()["message"]
+
+
+async def test_an_answer_that_is_not_json_is_an_error_not_a_hang() -> None:
+    """NaN from a tool fails that call and nothing else."""
+    host = _Host()
+    await _serve(host, _call(1, value=float("nan")))
+    assert "cannot be passed on as JSON" in host.error()["message"]
+
+
+async def test_an_error_too_large_to_send_is_cut() -> None:
+    """An error with megabytes of data still arrives as an error."""
+    host = _Host()
+    error = CallFailedError("m" * 5000, kind="tool", data="x" * 20_000)
+    await _serve(host, _call(1, "raise", error=error))
+    assert host.error()["data"] is None
+    assert host.error()["message"] == "m" * 1000
+
+
+async def test_a_reply_to_a_sandbox_that_is_gone_is_dropped() -> None:
+    """The run ends by itself; a late reply is no failure."""
+    host = _Host()
+    host.gone = True
+    await _serve(host, _call(1))
+    assert host.replies == []

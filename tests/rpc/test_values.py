@@ -1,0 +1,81 @@
+"""What a program gets for a tool's result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.rpc.values import MAX_ERROR_TEXT, tool_error, wire_value
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        ({"content": [_text("ignored")], "structuredContent": {"a": 1}}, {"json": {"a": 1}}),
+        ({"content": [_text('{"a": [1]}')]}, {"json": {"a": [1]}}),
+        ({"content": [_text(" [1, 2] ")]}, {"json": [1, 2]}),
+        ({"content": [_text("007")]}, {"json": "007"}),
+        ({"content": [_text("true")]}, {"json": "true"}),
+        ({"content": [_text("{not json")]}, {"json": "{not json"}),
+        ({"content": [_text('{"a": NaN}')]}, {"json": '{"a": NaN}'}),
+        ({"content": [_text("[" * 100_000)]}, {"json": "[" * 100_000}),
+        ({"content": []}, {"json": None}),
+        ({}, {"json": None}),
+        (
+            {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]},
+            {"blob": {"mimeType": "image/png", "data": "aGk="}},
+        ),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "f://x", "text": "[1]"}}]},
+            {"json": [1]},
+        ),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "f://x", "blob": "aGk="}}]},
+            {
+                "blob": {
+                    "mimeType": "application/octet-stream",
+                    "data": "aGk=",
+                    "uri": "f://x",
+                }
+            },
+        ),
+        (
+            {"content": [{"type": "resource_link", "uri": "f://x", "name": "x"}]},
+            {"json": {"type": "resource_link", "uri": "f://x", "name": "x"}},
+        ),
+        (
+            {"content": [_text("a"), _text("[1]"), "nonsense"]},
+            {"blocks": [{"json": "a"}, {"json": [1]}]},
+        ),
+    ],
+)
+def test_a_result_becomes_plain_data(result: dict[str, Any], value: dict[str, Any]) -> None:
+    """Structured content first, then JSON in text, then text; the rest by its kind."""
+    assert wire_value(result) == value
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"content": [_text("no")]}, None),
+        ({"isError": False, "content": [_text("no")]}, None),
+        ({"isError": True, "content": [_text("no"), _text("way")]}, "no\nway"),
+        ({"isError": True, "structuredContent": {"code": 7}}, '{"code": 7}'),
+        ({"isError": True, "content": []}, "The tool reported an error without saying which."),
+    ],
+)
+def test_a_tools_error_is_told_apart(result: dict[str, Any], message: str | None) -> None:
+    """`isError` is never ignored, and an error always says something."""
+    assert tool_error(result) == message
+
+
+def test_a_long_error_is_cut_and_says_so() -> None:
+    """A page dump in an error must not fill the traceback."""
+    message = tool_error({"isError": True, "content": [_text("x" * (MAX_ERROR_TEXT + 5))]})
+    assert message is not None
+    assert message.endswith("… (5 more characters)")

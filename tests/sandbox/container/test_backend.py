@@ -1,0 +1,492 @@
+"""What only a real engine shows: its own service, its OCI runtimes, its dead peers, its users."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    BridgeError,
+    EngineDownError,
+    EngineNotFoundError,
+    ImageMissingError,
+    OciRuntimeError,
+)
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec, Sandbox
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.reaper import OWNER_LABEL
+from tests.contract.rig import Engine, EngineShelf
+
+PATIENCE = 90
+ECHO = "import os\nwhile data := os.read(0, 65536): os.write(1, data)"
+IMAGE = "localhost/mcp-code-bridge-runtime:slim"
+
+LOOK = r"""
+import os
+def read(path):
+    try:
+        return open(path).read()
+    except OSError as error:
+        return type(error).__name__
+status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines())
+print("caps", status.get("CapEff", "?").strip(), status.get("CapBnd", "?").strip())
+print("nnp", status.get("NoNewPrivs", "?").strip())
+print("seccomp", status.get("Seccomp", "?").strip())
+print("uid", os.getuid(), os.getgid())
+print("cwd", os.getcwd())
+print("host", os.uname().nodename)
+print("hosts", repr(read("/etc/hosts")))
+print("resolv", repr(read("/etc/resolv.conf")))
+print("interfaces", ",".join(sorted(os.listdir("/sys/class/net"))))
+writable = []
+for line in read("/proc/mounts").splitlines():
+    _, where, kind, options = line.split()[:4]
+    if kind in ("tmpfs", "overlay", "ext4") and "rw" in options.split(","):
+        name = os.path.join(where, "probe")
+        try:
+            open(name, "w").close()
+            writable.append(where + ":" + ("noexec" if "noexec" in options else "exec"))
+        except OSError:
+            pass
+print("writable", ",".join(sorted(writable)))
+"""
+
+
+def spec(program: str) -> LaunchSpec:
+    argv = ("python3", "-I", "-S", "-c", program)
+    return LaunchSpec(run_id="backend-test", argv=argv, env={}, limits=Limits())
+
+
+async def said(sandbox: Sandbox) -> str:
+    parts = []
+    while data := await sandbox.receive():
+        parts.append(data)
+    return b"".join(parts).decode()
+
+
+async def echoes(backend: ContainerBackend) -> Sandbox:
+    """Launch once and see that it works."""
+    async with backend.launch(spec(ECHO)) as sandbox:
+        await sandbox.send(b"x")
+        assert await sandbox.receive() == b"x"
+        return sandbox
+
+
+@asynccontextmanager
+async def on(
+    engine: Engine, runtime_dir: Path, *, oci_runtime: str | None = None
+) -> AsyncIterator[ContainerBackend]:
+    async with ContainerBackend(
+        engine.command,
+        image=engine.image,
+        runtime_dir=runtime_dir,
+        environ=engine.environ,
+        oci_runtime=oci_runtime,
+    ) as backend:
+        yield backend
+
+
+def own_service(engine: Engine, **environ: str) -> Engine:
+    """Make an engine whose backend has to start podman's service itself."""
+    kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
+    # Its presence is what tells the backend to leave a listening service alone.
+    kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
+    return replace(engine, environ={**kept, **environ})
+
+
+async def test_what_a_program_finds_inside(
+    real_engine: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """The layers that `isolation` claims, seen by the program itself."""
+    async with on(engines.get(real_engine), tmp_path / "run") as backend:
+        with anyio.fail_after(PATIENCE):
+            async with backend.launch(spec(LOOK)) as sandbox:
+                found = dict(line.split(" ", 1) for line in (await said(sandbox)).splitlines())
+    writable = found.pop("writable").split(",")
+    assert found == {
+        "caps": "0000000000000000 0000000000000000",
+        "nnp": "1",
+        "seccomp": "2",
+        "uid": "65534 65534",
+        "cwd": "/workspace",
+        "host": "sandbox",
+        "hosts": "''",
+        "resolv": "''",
+        "interfaces": "lo",
+    }
+    assert writable == ["/dev/shm:noexec", "/tmp:noexec", "/workspace:noexec"]
+
+
+@pytest.mark.podman
+async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
+    """Where no socket listens the bridge brings its own, and takes it away."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path) as backend:
+            await echoes(backend)
+            assert len(list(tmp_path.glob("podman-*/podman.sock"))) == 1
+            await echoes(backend)
+            assert len(list(tmp_path.glob("podman-*"))) == 1
+    assert list(tmp_path.glob("podman-*")) == []
+    assert engine.ours() == []
+
+
+@pytest.mark.podman
+async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
+    """The next launch finds out, and works."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path) as backend:
+            await echoes(backend)
+            async with backend.launch(spec(ECHO)) as sandbox:
+                _kill_services(tmp_path)
+                with suppress(BridgeError):
+                    while await sandbox.receive():
+                        pass
+            await echoes(backend)
+    assert engine.ours() == []
+
+
+def _kill_services(runtime_dir: Path) -> None:
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+@pytest.mark.podman
+async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_path: Path) -> None:
+    """Never another in its place (law 4)."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path, oci_runtime="runc") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+        async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
+            with pytest.raises(OciRuntimeError, match="no-such-runtime"):
+                await echoes(backend)
+            assert (await backend.probe()).error_code == "oci_runtime_broken"
+    named = engines.get("podman")
+    async with on(named, tmp_path, oci_runtime="runsc") as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="runsc"):
+            await echoes(backend)
+
+
+@pytest.mark.podman
+async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Whichever of crun and runc works here is found by running, and remembered.
+
+    The configuration names an executable that starts nothing as `crun`, which is what a crun that
+    refuses the host's cgroups amounts to.
+    """
+    broken = tmp_path / "crun"
+    broken.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *--version*) echo "crun version 1.8.1"; exit 0;; esac\n'
+        'echo "cgroups in hybrid mode not supported, drop all controllers from cgroupv2" >&2\n'
+        "exit 1\n"
+    )
+    broken.chmod(0o755)
+    conf = tmp_path / "containers.conf"
+    conf.write_text(
+        '[engine]\nruntime = "crun"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        f'[engine.runtimes]\ncrun = ["{broken}"]\n'
+    )
+    engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path / "run") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+        assert "runc" in (tmp_path / "run/oci-runtime.json").read_text()
+        async with on(engine, tmp_path / "run") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+    assert engine.ours() == []
+
+
+@pytest.mark.docker
+async def test_docker_refuses_a_named_runtime_it_does_not_know(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """And uses one that it does."""
+    engine = engines.get("docker")
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
+            with pytest.raises(OciRuntimeError, match="no-such-runtime"):
+                await echoes(backend)
+        async with on(engine, tmp_path, oci_runtime="runc") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+
+
+async def test_a_missing_image_says_how_to_build_it(
+    real_engine: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Nothing is fetched during a run."""
+    engine = replace(engines.get(real_engine), image="localhost/no-such-image:1")
+    async with on(engine, tmp_path) as backend:
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(ImageMissingError) as caught:
+                await echoes(backend)
+            probe = await backend.probe()
+    assert "image build" in caught.value.remedy
+    assert (probe.ok, probe.error_code) == (False, "image_missing")
+
+
+async def test_images_are_reached_over_the_same_connection(
+    real_engine: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """And what is launched can be changed."""
+    engine = engines.get(real_engine)
+    async with on(replace(engine, image=""), tmp_path) as backend:
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(ImageMissingError):
+                await echoes(backend)
+            images = await backend.images()
+            assert await images.inspect(engine.image) is not None
+            backend.use_image(engine.image)
+            await echoes(backend)
+
+
+DEAD_BRIDGE = """
+import os, sys, anyio
+from pathlib import Path
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.backend import ContainerBackend
+async def main():
+    engine, image, runtime_dir, program = sys.argv[1:]
+    backend = ContainerBackend(
+        engine, image=image, runtime_dir=Path(runtime_dir), environ=dict(os.environ)
+    )
+    argv = ("python3", "-I", "-S", "-c", program)
+    spec = LaunchSpec(run_id="dead", argv=argv, env={}, limits=Limits())
+    async with backend, backend.launch(spec) as sandbox:
+        await sandbox.receive()
+        print(sandbox.id, flush=True)
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+@contextmanager
+def dead_bridge(engine: Engine, runtime_dir: Path, program: str) -> Iterator[str]:
+    """Have a bridge start a sandbox and be killed; yield the sandbox's id."""
+    bridge = subprocess.Popen(
+        [sys.executable, "-c", DEAD_BRIDGE]
+        + [engine.command, engine.image, str(runtime_dir), program],
+        env=dict(engine.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert bridge.stdout is not None
+    with bridge.stdout:
+        container = bridge.stdout.readline().strip()
+        bridge.kill()
+        bridge.wait()
+    assert container, "the other bridge did not start a sandbox"
+    try:
+        yield container
+    finally:
+        engine.remove_from_outside(_Named(container))
+
+
+class _Named:
+    """As much of a sandbox as removing it from outside takes."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+def exists(engine: Engine, container: str) -> bool:
+    with engine.outside() as client:
+        found = client.containers(all=True, filters={"id": container})
+    return bool(found)
+
+
+async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
+    real_engine: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Ours, other people's and a dead bridge's side by side: only the last goes (law 3)."""
+    engine = engines.get(real_engine)
+    program = "import os\nos.write(1, b'ready')\nwhile True: pass"
+    foreign = {"Image": engine.image, "Entrypoint": ["python3"], "Labels": {OWNER_LABEL: "x"}}
+    with engine.outside() as client, anyio.fail_after(PATIENCE):
+        create: Callable[..., dict[str, str]] = client.create_container_from_config
+        stranger = create(foreign)["Id"]
+        try:
+            with dead_bridge(engine, tmp_path / "dead", program) as left:
+                assert exists(engine, left)
+                async with on(engine, tmp_path / "run") as backend:
+                    async with backend.launch(spec(ECHO)) as mine:
+                        assert await backend.reap() >= 1
+                        assert not exists(engine, left)
+                        assert exists(engine, stranger)
+                        await mine.send(b"alive")
+                        assert await mine.receive() == b"alive"
+        finally:
+            client.remove_container(stranger, force=True)
+
+
+async def test_a_program_that_reads_sees_its_bridge_die(
+    real_engine: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """stdin ends with the bridge, and with it a guest that waits for work."""
+    engine = engines.get(real_engine)
+    program = "import os\nos.write(1, b'ready')\nwhile os.read(0, 100): pass"
+    with dead_bridge(engine, tmp_path / "dead", program) as left, engine.outside() as client:
+        with anyio.fail_after(PATIENCE):
+            while client.inspect_container(left)["State"]["Running"]:
+                await anyio.sleep(0.05)
+
+
+async def test_an_engine_that_is_not_there_is_explained(tmp_path: Path) -> None:
+    """Not installed, not running, and a socket without anybody behind it."""
+    nothing = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    gone = {"DOCKER_HOST": f"unix://{tmp_path}/x.sock", "PATH": ""}
+    cases: list[tuple[str, dict[str, str], type[BridgeError]]] = [
+        ("podman", {**nothing, "CONTAINERS_CONF": "/x"}, EngineNotFoundError),
+        ("docker", gone, EngineDownError),
+        (str(tmp_path / "podman"), nothing, EngineNotFoundError),
+    ]
+    for engine, environ, error in cases:
+        async with ContainerBackend(
+            engine, image=IMAGE, runtime_dir=tmp_path / "run", environ=environ
+        ) as backend:
+            probe = await backend.probe()
+            assert (probe.ok, probe.error_code) == (False, error.code), probe
+            assert probe.remedy
+
+
+@pytest.mark.docker
+async def test_a_socket_that_refuses_this_user_is_explained(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Tried as an ordinary user, who is not in docker's group."""
+    engine = engines.get("docker")
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    program = f"import socket; socket.socket(socket.AF_UNIX).connect({engine.url[7:]!r})"
+    tried = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]
+        + [program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    # What the kernel says there is what `faults` is tested to explain.
+    assert "PermissionError: [Errno 13] Permission denied" in tried.stderr
+
+
+class Relay:
+    """Makes a local engine look like a remote one, with or without TLS."""
+
+    def __init__(self, target: str, context: ssl.SSLContext | None) -> None:
+        self._target = target
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as far, near:
+            far.connect(self._target)
+            if self._context is None:
+                _relay(near, far)
+            else:
+                with self._context.wrap_socket(near, server_side=True) as wrapped:
+                    _relay(wrapped, far)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def _relay(near: socket.socket, far: socket.socket) -> None:
+    """Copy both ways, by turns: one thread, since a TLS connection bears no two."""
+    near.setblocking(False)
+    far.setblocking(False)
+    pending = {near: b"", far: b""}
+    wait = threading.Event()
+    while True:
+        moved = False
+        for source, sink in ((near, far), (far, near)):
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if not pending[sink]:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    pending[sink] = data
+                    moved = True
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if pending[sink]:
+                    pending[sink] = pending[sink][sink.send(pending[sink]) :]
+                    moved = True
+        if not moved:
+            wait.wait(0.002)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+async def test_a_remote_engine_works_too(engines: EngineShelf, tmp_path: Path, tls: bool) -> None:
+    """DOCKER_HOST over TCP, plain and with certificates, large data included."""
+    engine = engines.get("docker")
+    context = _certificates(tmp_path) if tls else None
+    relay = Relay(engine.url.removeprefix("unix://"), context)
+    environ = {"DOCKER_HOST": f"tcp://127.0.0.1:{relay.port}", "HOME": str(tmp_path)}
+    if tls:
+        environ |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+    data = bytes(range(256)) * 8192
+    try:
+        async with on(replace(engine, environ=environ), tmp_path / "run") as backend:
+            with anyio.fail_after(PATIENCE):
+                async with (
+                    backend.launch(spec(ECHO)) as sandbox,
+                    anyio.create_task_group() as group,
+                ):
+                    group.start_soon(sandbox.send, data)
+                    received = b""
+                    while len(received) < len(data):
+                        received += await sandbox.receive()
+                assert received == data
+    finally:
+        relay.close()
+
+
+def _certificates(directory: Path) -> ssl.SSLContext:
+    """Make a certificate that serves as authority, server and client."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")],
+        check=True,
+        capture_output=True,
+    )
+    (directory / "ca.pem").write_bytes((directory / "cert.pem").read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    context.load_verify_locations(directory / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,0 +1,94 @@
+"""Engines' accounts of themselves, recorded from real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from bridge.sandbox.container.facts import (
+    EngineFacts,
+    docker_facts,
+    engine_kind,
+    podman_facts,
+    runtime_name,
+)
+
+TESTDATA = Path(__file__).parent / "testdata"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads((TESTDATA / name).read_text(encoding="utf-8")))
+
+
+def test_docker() -> None:
+    """Shims' long names are not runtimes of their own."""
+    assert docker_facts(recorded("docker-20.10-info.json")) == EngineFacts(
+        kind="docker",
+        version="20.10.24+dfsg1",
+        rootless=False,
+        oci_runtime="runc",
+        oci_runtimes=("runc",),
+        cgroup_version="1",
+        cpus=2,
+        limits_memory=True,
+        limits_pids=True,
+        limits_cpu=True,
+        obeys_ulimits=True,
+        seccomp=True,
+        mandatory_access="",
+    )
+
+
+def test_podman_as_root() -> None:
+    """Every limit is applied."""
+    assert podman_facts(recorded("podman-4.3-root-info.json")) == EngineFacts(
+        kind="podman",
+        version="4.3.1",
+        rootless=False,
+        oci_runtime="runc",
+        oci_runtimes=(),
+        cgroup_version="1",
+        cpus=2,
+        limits_memory=True,
+        limits_pids=True,
+        limits_cpu=True,
+        obeys_ulimits=True,
+        seccomp=True,
+        mandatory_access="",
+    )
+
+
+def test_rootless_podman_on_cgroup_v1() -> None:
+    """No controller is delegated, so no limit is claimed."""
+    facts = podman_facts(recorded("podman-4.3-rootless-info.json"))
+    assert facts.rootless
+    assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)
+    assert not facts.obeys_ulimits
+
+
+def test_docker_options_are_read() -> None:
+    """Rootless, AppArmor, and a filter that was configured away."""
+    info = {
+        "SecurityOptions": ["name=apparmor", "name=seccomp,profile=unconfined", "name=rootless"]
+    }
+    facts = docker_facts(info)
+    assert (facts.rootless, facts.mandatory_access, facts.seccomp) == (True, "apparmor", False)
+
+
+def test_answers_without_anything_promise_nothing() -> None:
+    """An engine that says little is trusted little."""
+    for facts in (docker_facts({}), podman_facts({})):
+        assert not facts.limits_memory
+        assert not facts.seccomp
+
+
+def test_podman_is_known_by_its_ping() -> None:
+    """Its socket often stands where Docker's is expected."""
+    assert engine_kind({"Libpod-Api-Version": "4.3.1"}) == "podman"
+    assert engine_kind({"Server": "Docker/20.10.24"}) == "docker"
+
+
+def test_a_runtime_has_the_same_name_by_path() -> None:
+    """podman tells a path when it was given one."""
+    assert runtime_name("/usr/bin/runsc") == runtime_name("runsc") == "runsc"

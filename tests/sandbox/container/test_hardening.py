@@ -1,0 +1,227 @@
+"""The whole of what containers are created with. A change here is a change of the sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.model import Isolation, Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.container.hardening import (
+    Placement,
+    container_config,
+    container_name,
+    isolation,
+)
+
+DOCKER = EngineFacts(
+    kind="docker",
+    version="20.10.24",
+    rootless=False,
+    oci_runtime="runc",
+    oci_runtimes=("runc",),
+    cgroup_version="1",
+    cpus=2,
+    limits_memory=True,
+    limits_pids=True,
+    limits_cpu=True,
+    obeys_ulimits=True,
+    seccomp=True,
+    mandatory_access="apparmor",
+)
+PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
+ROOTLESS = replace(
+    PODMAN,
+    rootless=True,
+    cgroup_version="1",
+    limits_memory=False,
+    limits_pids=False,
+    limits_cpu=False,
+    obeys_ulimits=False,
+)
+SPEC = LaunchSpec(
+    run_id="run-1",
+    argv=("python3", "-I", "-S", "-c", "pass"),
+    env={"B": "2", "A": "1=1"},
+    limits=Limits(cpus=0.5),
+)
+PLACEMENT = Placement(
+    image="localhost/mcp-code-bridge-runtime:slim",
+    user="65534:65534",
+    oci_runtime="",
+    labels={"org.mcp-code-bridge.owner": "42"},
+)
+
+COMMON = {
+    "Image": "localhost/mcp-code-bridge-runtime:slim",
+    "Entrypoint": ["python3", "-I", "-S", "-c", "pass"],
+    "Cmd": [],
+    "Env": ["A=1=1", "B=2"],
+    "User": "65534:65534",
+    "WorkingDir": "/workspace",
+    "Hostname": "sandbox",
+    "Domainname": "",
+    "AttachStdin": True,
+    "AttachStdout": True,
+    "AttachStderr": True,
+    "OpenStdin": True,
+    "StdinOnce": True,
+    "Tty": False,
+    "NetworkDisabled": True,
+    "Healthcheck": {"Test": ["NONE"]},
+    "StopSignal": "SIGKILL",
+    "Volumes": {},
+    "Labels": {"org.mcp-code-bridge.owner": "42", "org.mcp-code-bridge.run": "run-1"},
+}
+COMMON_HOST = {
+    "NetworkMode": "none",
+    "ReadonlyRootfs": True,
+    "Privileged": False,
+    "CapAdd": [],
+    "CapDrop": ["ALL"],
+    "SecurityOpt": ["no-new-privileges"],
+    "IpcMode": "private",
+    "PidMode": "",
+    "UTSMode": "",
+    "UsernsMode": "",
+    "ShmSize": 16777216,
+    "Devices": [],
+    "GroupAdd": [],
+    "Ulimits": [
+        {"Name": "nofile", "Soft": 1024, "Hard": 1024},
+        {"Name": "nproc", "Soft": 4096, "Hard": 4096},
+        {"Name": "core", "Soft": 0, "Hard": 0},
+    ],
+    "LogConfig": {"Type": "none", "Config": {}},
+    "Init": False,
+    "AutoRemove": False,
+    "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+}
+LIMITS = {
+    "Memory": 536870912,
+    "MemorySwap": 536870912,
+    "PidsLimit": 128,
+    "NanoCpus": 500000000,
+}
+PODMAN_MOUNTS = {
+    "Tmpfs": {
+        "/tmp": "rw,noexec,nosuid,nodev,mode=1777,size=67108864",
+        "/workspace": "rw,noexec,nosuid,nodev,mode=1777,size=134217728",
+        "/run": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
+        "/var/tmp": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
+    },
+    "Binds": ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"],
+}
+
+
+def test_on_docker() -> None:
+    """The create call's body, whole."""
+    placement = replace(PLACEMENT, oci_runtime="runsc")
+    assert container_config(SPEC, DOCKER, placement) == {
+        **COMMON,
+        "HostConfig": {
+            **COMMON_HOST,
+            **LIMITS,
+            "MemorySwappiness": 0,
+            "Tmpfs": {
+                "/tmp": "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,size=67108864",
+                "/workspace": "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,size=134217728",
+            },
+            "Binds": [],
+            "Runtime": "runsc",
+        },
+    }
+
+
+def test_on_podman() -> None:
+    """podman's extra mounts are taken away; it would ignore a runtime, so none is asked for."""
+    placement = replace(PLACEMENT, oci_runtime="runsc")
+    assert container_config(SPEC, PODMAN, placement) == {
+        **COMMON,
+        "HostConfig": {**COMMON_HOST, **LIMITS, **PODMAN_MOUNTS},
+    }
+
+
+def test_on_rootless_podman_without_controllers() -> None:
+    """Limits that would be refused or ignored are not asked for."""
+    assert container_config(SPEC, ROOTLESS, PLACEMENT) == {
+        **COMMON,
+        "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS},
+    }
+
+
+def test_ulimits_stay_below_what_the_host_allows() -> None:
+    """Asking for more than the engine may give fails the start."""
+    placement = replace(PLACEMENT, max_open_files=512, max_processes=100)
+    config = container_config(SPEC, DOCKER, placement)
+    assert config["HostConfig"]["Ulimits"][:2] == [
+        {"Name": "nofile", "Soft": 512, "Hard": 512},
+        {"Name": "nproc", "Soft": 100, "Hard": 100},
+    ]
+
+
+def test_more_cpus_than_there_are_means_all() -> None:
+    """Docker refuses more than it has."""
+    spec = replace(SPEC, limits=Limits(cpus=64))
+    config = container_config(spec, DOCKER, PLACEMENT)
+    assert config["HostConfig"]["NanoCpus"] == 2_000_000_000
+
+
+def test_isolation_lists_layers_and_what_is_missing() -> None:
+    """The account of a fully working engine, and of the weakest one."""
+    common = (
+        "no-network",
+        "read-only-root",
+        "sized-tmpfs-noexec",
+        "no-capabilities",
+        "no-new-privileges",
+        "private-ipc",
+        "unprivileged-user",
+        "seccomp",
+    )
+    assert isolation(SPEC, DOCKER, user="65534:65534", oci_runtime="runc") == Isolation(
+        backend="docker",
+        oci_runtime="runc",
+        layers=(*common, "apparmor", "memory-limit", "pids-limit", "cpu-limit", "ulimits"),
+    )
+    assert isolation(SPEC, ROOTLESS, user="65534:65534", oci_runtime="runc") == Isolation(
+        backend="podman",
+        oci_runtime="runc",
+        layers=(*common, "user-namespace"),
+        weaker=(
+            "memory limit: best effort, rootless podman on cgroup v1 applies none",
+            "pids limit: best effort, rootless podman on cgroup v1 applies none",
+            "cpu limit: best effort, rootless podman on cgroup v1 applies none",
+            "ulimits: best effort, rootless podman's API leaves them to the guest",
+        ),
+    )
+
+
+@pytest.mark.parametrize("user", ["0:0", "root", ""])
+def test_a_root_user_inside_is_called_weaker(user: str) -> None:
+    """What the user configured away is not claimed."""
+    account = isolation(SPEC, DOCKER, user=user, oci_runtime="runc")
+    assert "unprivileged-user" not in account.layers
+    assert account.weaker == ("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root",)
+
+
+def test_an_engine_without_seccomp_is_called_weaker() -> None:
+    """An engine configured `unconfined` shows."""
+    account = isolation(SPEC, replace(DOCKER, seccomp=False), user="1:1", oci_runtime="runc")
+    assert "seccomp" not in account.layers
+    assert account.weaker[0].startswith("seccomp")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "expected"),
+    [
+        ("run-1", "mcp-code-bridge-run-1-ab12"),
+        ("../../x y\n", "mcp-code-bridge-..-..-x-y--ab12"),
+        ("x" * 500, "mcp-code-bridge-" + "x" * 64 + "-ab12"),
+    ],
+)
+def test_names_hold_only_what_engines_take(run_id: str, expected: str) -> None:
+    """A run's id is not trusted to be a name."""
+    assert container_name(run_id, "ab12") == expected

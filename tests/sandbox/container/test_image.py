@@ -1,0 +1,227 @@
+"""Names, the choice of an image, and what is said about one. No engine is involved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import ImageMissingError, ImagePullError
+from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.image import (
+    DEFAULT_FALLBACK,
+    LABEL_FLAVOUR,
+    LABEL_GUEST,
+    LABEL_VERSION,
+    LEFTOVER_SECONDS,
+    REPOSITORY,
+    choose,
+    describe,
+    ensure_present,
+    leftovers,
+    local_name,
+    partial_name,
+    resolve,
+    status,
+)
+from bridge.sandbox.container.image_engine import ImageFacts, Progress, _split, _Tail, build_failure
+
+OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
+
+
+@dataclass
+class FakeImages:
+    """An engine's images in a dictionary."""
+
+    images: dict[str, ImageFacts] = field(default_factory=dict)
+    pulled: list[str] = field(default_factory=list)
+    reachable: bool = True
+
+    @property
+    def kind(self) -> EngineKind:
+        return "podman"
+
+    async def inspect(self, name: str) -> ImageFacts | None:
+        return self.images.get(name)
+
+    async def names(self, repository: str) -> frozenset[str]:
+        return frozenset(n for n in self.images if n.rpartition(":")[0] == repository)
+
+    async def pull(self, name: str, *, progress: Progress) -> None:
+        if not self.reachable:
+            message = f"podman could not pull {name}."
+            raise ImagePullError(message)
+        self.pulled.append(name)
+        self.images[name] = ImageFacts(id="pulled")
+
+    async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
+        raise NotImplementedError
+
+    async def build(
+        self,
+        context: Path,
+        name: str,
+        *,
+        target: str,
+        labels: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
+        raise NotImplementedError
+
+    async def tag(self, name: str, new: str) -> None:
+        raise NotImplementedError
+
+    async def remove(self, name: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("setting", "built", "chosen"),
+    [
+        ("registry.example/mine:1", {"slim", "data"}, "registry.example/mine:1"),
+        ("", {"slim"}, f"{REPOSITORY}:slim"),
+        (None, {"data"}, f"{REPOSITORY}:data"),
+        (None, {"slim", "data"}, f"{REPOSITORY}:data"),
+        (None, set(), DEFAULT_FALLBACK),
+    ],
+)
+async def test_the_set_image_comes_first_then_a_built_one_then_the_public_one(
+    setting: str | None, built: set[str], chosen: str
+) -> None:
+    names = {f"{REPOSITORY}:{flavour}" for flavour in built}
+    assert resolve(setting, names.__contains__) == chosen
+    engine = FakeImages(images={name: ImageFacts(id=name) for name in names})
+    assert await choose(setting, engine) == chosen
+
+
+def test_an_unfinished_build_is_never_chosen() -> None:
+    unfinished = {partial_name("slim", now=5.0)}
+    assert resolve(None, unfinished.__contains__) == DEFAULT_FALLBACK
+
+
+def test_unfinished_builds_have_names_of_their_own() -> None:
+    assert partial_name("slim", now=5.0) != partial_name("slim", now=5.0)
+
+
+def test_only_what_dead_builds_left_counts_as_left_over() -> None:
+    now = 10_000_000.0
+    old, young = (
+        partial_name("slim", now=now - LEFTOVER_SECONDS - 1),
+        partial_name("data", now=now - 60),
+    )
+    others = [local_name("slim"), f"{REPOSITORY}:slim-new-", f"{REPOSITORY}:mine", "x:slim-new-1-a"]
+    assert leftovers([old, young, *others], now=now) == (old,)
+
+
+async def test_a_present_image_is_not_fetched() -> None:
+    engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
+    await ensure_present(DEFAULT_FALLBACK, engine, progress=lambda _: None)
+    assert engine.pulled == []
+
+
+async def test_a_missing_public_image_is_fetched_and_says_so() -> None:
+    engine, lines = FakeImages(), list[str]()
+    await ensure_present(DEFAULT_FALLBACK, engine, progress=lines.append)
+    assert engine.pulled == [DEFAULT_FALLBACK]
+    assert lines == [f"podman: pulling {DEFAULT_FALLBACK}"]
+
+
+async def test_a_missing_local_image_is_never_asked_of_a_registry() -> None:
+    engine = FakeImages()
+    with pytest.raises(ImageMissingError) as caught:
+        await ensure_present(local_name("slim"), engine, progress=lambda _: None)
+    assert engine.pulled == []
+    assert "image build" in caught.value.remedy
+
+
+async def test_an_image_that_cannot_be_fetched_points_to_the_offline_build() -> None:
+    with pytest.raises(ImagePullError) as caught:
+        await ensure_present(DEFAULT_FALLBACK, FakeImages(reachable=False), progress=print)
+    assert "image build --offline" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("labels", "matches", "stale"),
+    [
+        (OURS, True, ""),
+        ({**OURS, LABEL_GUEST: "old"}, False, "another version's guest"),
+        ({LABEL_FLAVOUR: "slim", LABEL_VERSION: "3"}, False, "another version's guest"),
+        ({**OURS, LABEL_VERSION: "2"}, True, "built by recipe 2"),
+        ({"maintainer": "somebody"}, None, ""),
+    ],
+)
+def test_an_image_is_stale_when_its_recipe_or_its_guest_is_not_this_bridges(
+    labels: dict[str, str], matches: bool | None, stale: str
+) -> None:
+    facts = ImageFacts(id="1", size=2, created="2026-01-01T00:00:00Z", labels=labels)
+    told = describe("docker", "x", facts, guest_digest="abc", version="3")
+    assert told.present
+    assert told.guest_matches is matches
+    assert (stale in told.stale) if stale else (told.stale == "")
+
+
+async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> None:
+    engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
+    told = await status(engine, guest_digest="abc", version="3")
+    assert [(one.name, one.present) for one in told] == [
+        (local_name("data"), False),
+        (local_name("slim"), False),
+        (DEFAULT_FALLBACK, True),
+    ]
+    set_one = await status(engine, guest_digest="abc", version="3", setting=local_name("slim"))
+    assert len(set_one) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("python", ("python", None)),
+        ("python:3.13-slim", ("python", "3.13-slim")),
+        ("localhost/a/b:c", ("localhost/a/b", "c")),
+        ("registry.example:5000/a", ("registry.example:5000/a", None)),
+        ("registry.example:5000/a:1", ("registry.example:5000/a", "1")),
+        ("python@sha256:00ff", ("python@sha256:00ff", None)),
+    ],
+)
+def test_a_name_is_split_at_its_tag_only(name: str, split: tuple[str, str | None]) -> None:
+    assert _split(name) == split
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ({"stream": "Step 1/4 : FROM x\n"}, "Step 1/4 : FROM x"),
+        (
+            {"status": "Pulling fs layer", "id": "abc", "progressDetail": {}},
+            "abc: Pulling fs layer",
+        ),
+        ({"status": "Downloading", "id": "abc", "progressDetail": {"current": 1}}, ""),
+        ({"aux": {"ID": "sha256:00"}}, ""),
+        ({"stream": "\n"}, ""),
+        ("not an object", ""),
+        ({"error": "it broke", "errorDetail": {}}, ""),
+    ],
+)
+def test_an_engines_progress_is_shown_without_its_bars(document: object, line: str) -> None:
+    assert _Tail().add(document) == line
+
+
+@pytest.mark.parametrize(
+    ("told", "remedy"),
+    [
+        # Said by podman 4.3.1 and Docker 20.10 without a network.
+        (
+            "initializing source docker://python:3.13-slim: pinging container registry x: no host",
+            "image build --offline",
+        ),
+        ('Get "https://registry.example/v2/": dial tcp: no such host', "image build --offline"),
+        ("write /x: no space left on device", "docker system df"),
+        ("The command '/bin/sh -c false' returned a non-zero code: 1", "doctor"),
+    ],
+)
+def test_a_failed_build_has_the_remedy_for_its_cause(told: str, remedy: str) -> None:
+    error = build_failure("docker", "build x", told)
+    assert remedy in error.remedy
+    assert told[-40:] in error.message

@@ -1,0 +1,480 @@
+"""The order of a build's steps and what is left when one fails, on a fake engine and script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from bridge.errors import ImageBuildError
+from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container import image_rootfs
+from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.image import (
+    LABEL_FLAVOUR,
+    LABEL_GUEST,
+    LABEL_VERSION,
+    LEFTOVER_SECONDS,
+    REPOSITORY,
+    Flavour,
+    local_name,
+    partial_name,
+)
+from bridge.sandbox.container.image_build import BuildRequest, assemble, build, with_guest
+from bridge.sandbox.container.image_engine import ImageFacts, Progress
+from bridge.sandbox.container.image_rootfs import RootfsContext, cache_key, failure, recipe_dir
+from bridge.sandbox.container.machine_command import CommandResult
+
+NOW = 1_800_000_000.0
+SLIM = local_name("slim")
+CONTAINERFILE = "FROM scratch AS guest\n\nFROM x AS slim\nCOPY --from=guest / /guest/\n"
+
+
+@dataclass
+class FakeEngine:
+    """An engine that keeps images by id, with names pointing at them.
+
+    Attributes:
+        fail: The step that fails: "import", "build" or "tag".
+        labels: What every new image carries instead of what was asked for.
+        during: Called in the middle of an import or a build.
+    """
+
+    fail: str = ""
+    labels: Mapping[str, str] | None = None
+    during: Callable[[], object] = lambda: None
+    by_name: dict[str, str] = field(default_factory=dict)
+    by_id: dict[str, ImageFacts] = field(default_factory=dict)
+    contexts: list[set[str]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> EngineKind:
+        return "docker"
+
+    def add(self, name: str, image: str, labels: Mapping[str, str]) -> None:
+        self.by_id[image] = ImageFacts(id=image, size=5 * 1024**2, labels=labels)
+        if name:
+            self.by_name[name] = image
+
+    async def inspect(self, name: str) -> ImageFacts | None:
+        image = self.by_name.get(name, name)
+        facts = self.by_id.get(image)
+        if facts is None:
+            return None
+        names = tuple(n for n, i in self.by_name.items() if i == image)
+        return ImageFacts(id=image, names=names, size=facts.size, labels=facts.labels)
+
+    async def names(self, repository: str) -> frozenset[str]:
+        return frozenset(n for n in self.by_name if n.rpartition(":")[0] == repository)
+
+    async def pull(self, name: str, *, progress: Progress) -> None:
+        raise NotImplementedError
+
+    async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
+        labels = dict(
+            line.removeprefix("LABEL ").split("=", 1) for line in changes if line[:6] == "LABEL "
+        )
+        return await self._make("", labels, "import")
+
+    async def build(
+        self,
+        context: Path,
+        name: str,
+        *,
+        target: str,
+        labels: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
+        self.contexts.append(set(_below(context, "*")))
+        progress("STEP 1/1: FROM x")
+        await self._make(name, labels, "build")
+
+    async def _make(self, name: str, labels: Mapping[str, str], step: str) -> str:
+        self.during()
+        await anyio.lowlevel.checkpoint()
+        if self.fail == step:
+            message = f"{step} failed"
+            raise ImageBuildError(message)
+        image = f"image-{len(self.by_id)}"
+        self.add(name, image, labels if self.labels is None else self.labels)
+        return image
+
+    async def tag(self, name: str, new: str) -> None:
+        if self.fail == "tag" and new == SLIM:
+            message = "tag failed"
+            raise ImageBuildError(message)
+        self.by_name[new] = self.by_name.get(name, name)
+
+    async def remove(self, name: str) -> None:
+        image = self.by_name.pop(name, name)
+        if image not in self.by_name.values():
+            self.by_id.pop(image, None)
+
+
+@dataclass
+class FakeScript:
+    """Stands in for the recipe's script: writes a tarball, or fails as it was told to."""
+
+    result: CommandResult = CommandResult(exit_code=0)
+    calls: list[Sequence[str]] = field(default_factory=list)
+    guests: list[list[str]] = field(default_factory=list)
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        on_line: Callable[[str], None] | None = None,
+    ) -> CommandResult:
+        await anyio.lowlevel.checkpoint()
+        if "--changes" in argv:
+            settings = f"USER 65534:65534\nLABEL {LABEL_FLAVOUR}={argv[-1]}\n"
+            return CommandResult(exit_code=0, stdout=f"{settings}LABEL {LABEL_VERSION}=1\n")
+        self.calls.append(argv)
+        output = Path(argv[-1])
+        if "--guest-bundle" in argv:
+            guest = Path(argv[argv.index("--guest-bundle") + 1])
+            self.guests.append(_below(guest, "*.py"))
+        if not self.result.ok:
+            _write(output.with_name(output.name + ".partial"), b"half")
+            return self.result
+        _write(output, b"a tarball")
+        return self.result
+
+
+def _below(root: Path, pattern: str) -> list[str]:
+    return [str(path.relative_to(root)) for path in root.rglob(pattern)]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def context(
+    tmp_path: Path, script: FakeScript, clock: Callable[[], float] | None = None
+) -> RootfsContext:
+    recipe = tmp_path / "recipe"
+    recipe.mkdir(exist_ok=True)
+    (recipe / "VERSION").write_text("1\n", encoding="utf-8")
+    (recipe / "Containerfile").write_text(CONTAINERFILE, encoding="utf-8")
+    (recipe / "build-rootfs.sh").write_text("exit 1\n", encoding="utf-8")
+    rootfs = RootfsContext(run=script, recipe=recipe, state_dir=tmp_path / "state")
+    if clock is None:
+        return rootfs
+    return RootfsContext(run=script, recipe=recipe, state_dir=tmp_path / "state", clock=clock)
+
+
+def quiet(_: str) -> None:
+    """Ignore progress."""
+
+
+def tarballs(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "state" / "rootfs").iterdir())
+
+
+@pytest.mark.parametrize("offline", [True, False])
+async def test_a_build_gives_the_flavours_name_to_an_image_that_carries_this_guest(
+    tmp_path: Path, offline: bool
+) -> None:
+    engine, lines = FakeEngine(), list[str]()
+    told = await build(
+        engine,
+        BuildRequest(offline=offline),
+        context(tmp_path, FakeScript()),
+        progress=lines.append,
+    )
+    assert told.name == SLIM
+    assert (told.flavour, told.version, told.guest_matches) == ("slim", "1", True)
+    assert set(engine.by_name) == {SLIM}
+    assert lines[-1] == f"docker: {SLIM} is ready (5 MB)"
+
+
+async def test_the_online_build_gets_the_recipe_and_the_guest_as_its_context(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine()
+    await build(engine, BuildRequest(), context(tmp_path, FakeScript()), progress=quiet)
+    (files,) = engine.contexts
+    assert {"Containerfile", f"guest/{guest_digest()}/bridge/guest/__init__.py"} <= files
+
+
+async def test_the_script_gets_the_guests_tree_to_compile(tmp_path: Path) -> None:
+    script = FakeScript()
+    await build(FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet)
+    assert script.calls[0][0] == "sh"
+    assert f"{guest_digest()}/bridge/guest/wire.py" in script.guests[0]
+
+
+@pytest.mark.parametrize("step", ["import", "tag"])
+async def test_a_build_that_fails_leaves_the_image_that_worked(tmp_path: Path, step: str) -> None:
+    engine = FakeEngine(fail=step)
+    engine.add(SLIM, "old", {})
+    with pytest.raises(ImageBuildError, match=f"{step} failed"):
+        await build(
+            engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
+        )
+    assert engine.by_name == {SLIM: "old"}
+    assert set(engine.by_id) == {"old"}
+
+
+async def test_an_online_build_that_fails_leaves_the_image_that_worked(tmp_path: Path) -> None:
+    engine = FakeEngine(fail="build")
+    engine.add(SLIM, "old", {})
+    with pytest.raises(ImageBuildError, match="build failed"):
+        await build(engine, BuildRequest(), context(tmp_path, FakeScript()), progress=quiet)
+    assert engine.by_name == {SLIM: "old"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {LABEL_FLAVOUR: "data", LABEL_VERSION: "1", LABEL_GUEST: guest_digest()},
+        {LABEL_FLAVOUR: "slim", LABEL_VERSION: "1", LABEL_GUEST: "another"},
+    ],
+)
+async def test_an_image_without_its_settings_never_gets_the_name(
+    tmp_path: Path, labels: dict[str, str]
+) -> None:
+    """An engine that ignores labels ignores the user and the command too."""
+    engine = FakeEngine(labels=labels)
+    engine.add(SLIM, "old", {})
+    with pytest.raises(ImageBuildError, match="without the settings"):
+        await build(
+            engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
+        )
+    assert engine.by_name == {SLIM: "old"}
+
+
+@pytest.mark.parametrize("offline", [True, False])
+async def test_a_cancelled_build_leaves_the_image_that_worked(
+    tmp_path: Path, offline: bool
+) -> None:
+    engine = FakeEngine()
+    engine.add(SLIM, "old", {})
+    with anyio.CancelScope() as scope:
+        engine.during = scope.cancel
+        await build(
+            engine,
+            BuildRequest(offline=offline),
+            context(tmp_path, FakeScript()),
+            progress=quiet,
+        )
+    assert scope.cancelled_caught
+    assert engine.by_name == {SLIM: "old"}
+
+
+async def test_the_image_that_lost_its_name_is_removed(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.add(SLIM, "old", {})
+    await build(engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet)
+    assert "old" not in engine.by_id
+
+
+async def test_the_replaced_image_stays_if_the_user_gave_it_another_name(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.add(SLIM, "old", {})
+    engine.by_name["mine:1"] = "old"
+    await build(engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet)
+    assert engine.by_name["mine:1"] == "old"
+    assert "old" in engine.by_id
+
+
+async def test_what_a_killed_build_left_is_cleared_away_by_a_later_one(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    old, young = (
+        partial_name("slim", now=NOW - LEFTOVER_SECONDS - 1),
+        partial_name("slim", now=NOW),
+    )
+    engine.add(old, "half-1", {})
+    engine.add(young, "half-2", {})
+    await build(
+        engine,
+        BuildRequest(offline=True),
+        context(tmp_path, FakeScript()),
+        progress=quiet,
+        clock=lambda: NOW,
+    )
+    assert set(engine.by_name) == {SLIM, young}
+
+
+async def test_a_root_filesystem_is_made_once_for_both_engines(tmp_path: Path) -> None:
+    script = FakeScript()
+    for _ in range(2):
+        await build(
+            FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet
+        )
+    assert len(script.calls) == 2  # packages, then the guest
+
+
+@pytest.mark.parametrize("cause", ["fresh", "recipe", "age"])
+async def test_a_root_filesystem_is_made_anew_when_asked_changed_or_old(
+    tmp_path: Path, cause: str
+) -> None:
+    script = FakeScript()
+    first = context(tmp_path, script)
+    await build(FakeEngine(), BuildRequest(offline=True), first, progress=quiet)
+    made = max(path.stat().st_mtime for path in tarballs(tmp_path))
+    clock = made + (image_rootfs.CACHE_SECONDS + 1 if cause == "age" else 1)
+    second = context(tmp_path, script, lambda: clock)
+    if cause == "recipe":
+        _write(second.recipe / "packages-slim.txt", b"python3\n")
+    request = BuildRequest(offline=True, fresh=cause == "fresh")
+    await build(FakeEngine(), request, second, progress=quiet)
+    assert len(script.calls) == 4
+    assert len(tarballs(tmp_path)) == 2
+
+
+async def test_another_guest_does_not_fetch_the_packages_again(tmp_path: Path) -> None:
+    script = FakeScript()
+    rootfs = context(tmp_path, script)
+    await build(FakeEngine(), BuildRequest(offline=True), rootfs, progress=quiet)
+    for path in tarballs(tmp_path):
+        if "-base-" not in path.name:
+            path.rename(path.with_name("slim-of-another-guest.tar"))
+    await build(FakeEngine(), BuildRequest(offline=True), rootfs, progress=quiet)
+    assert ["--base" in argv for argv in script.calls] == [False, True, True]
+    assert len(tarballs(tmp_path)) == 2
+
+
+async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before(
+    tmp_path: Path,
+) -> None:
+    await build(
+        FakeEngine(), BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
+    )
+    kept = tarballs(tmp_path)
+    failing = FakeScript(result=CommandResult(exit_code=1, stderr="build-rootfs: it broke"))
+    with pytest.raises(ImageBuildError, match="it broke"):
+        await build(
+            FakeEngine(),
+            BuildRequest(offline=True, fresh=True),
+            context(tmp_path, failing),
+            progress=quiet,
+        )
+    assert tarballs(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        # As the script prints it.
+        (
+            "build-rootfs: mmdebstrap is not installed; on Debian: apt-get install mmdebstrap",
+            "apt-get install mmdebstrap",
+        ),
+        (
+            "build-rootfs: apt has no Debian bookworm source; add one to /etc/apt/sources.list.d",
+            "sources.list.d",
+        ),
+        ("build-rootfs: apt-get update failed", "apt-get update"),
+        (
+            "E: Failed to fetch https://mirror.example/x.deb Could not resolve host",
+            "apt-get update",
+        ),
+        ("tar: ./usr/lib/x: Cannot write: No space left on device", "TMPDIR"),
+        ("E: newuidmap 4711 failed: Operation not permitted", "/etc/subuid"),
+        ("something else", "build online"),
+    ],
+)
+def test_each_way_for_the_script_to_fail_has_its_remedy(said: str, remedy: str) -> None:
+    error = failure(CommandResult(exit_code=1, stderr=said))
+    assert remedy in error.remedy
+    assert said in error.message
+
+
+def test_a_script_that_takes_too_long_says_so() -> None:
+    error = failure(CommandResult(exit_code=None, stderr="Get: 1 ...", timed_out=True))
+    assert "not built in time" in error.message
+
+
+def test_a_long_log_is_cut_to_its_end() -> None:
+    error = failure(CommandResult(exit_code=1, stderr="x" * 100_000 + " the reason"))
+    assert error.message.endswith("the reason")
+    assert len(error.message) < 2000
+
+
+async def test_a_disk_with_too_little_room_is_told_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(image_rootfs.SPACE_BYTES, "slim", 2**60)
+    script = FakeScript()
+    with pytest.raises(ImageBuildError, match="MB free") as caught:
+        await build(
+            FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet
+        )
+    assert "MCP_BRIDGE_STATE_DIR" in caught.value.remedy
+    assert script.calls == []
+
+
+async def test_an_unusable_state_directory_is_told_with_its_remedy(tmp_path: Path) -> None:
+    _write(tmp_path / "state", b"in the way")
+    with pytest.raises(ImageBuildError, match="nowhere to build") as caught:
+        await build(
+            FakeEngine(),
+            BuildRequest(offline=True),
+            context(tmp_path, FakeScript()),
+            progress=quiet,
+        )
+    assert "MCP_BRIDGE_STATE_DIR" in caught.value.remedy
+
+
+async def test_an_installation_without_its_containerfile_says_so(tmp_path: Path) -> None:
+    rootfs = context(tmp_path, FakeScript())
+    (rootfs.recipe / "Containerfile").unlink()
+    with pytest.raises(ImageBuildError, match="no Containerfile"):
+        await build(FakeEngine(), BuildRequest(), rootfs, progress=quiet)
+
+
+@pytest.mark.parametrize("flavour", ["slim", "data"])
+def test_a_tarballs_key_changes_with_whatever_is_in_it(tmp_path: Path, flavour: Flavour) -> None:
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    base = cache_key(tmp_path, flavour, guest="g", system="s")
+    assert base == cache_key(tmp_path, flavour, guest="g", system="s")
+    assert base != cache_key(tmp_path, flavour, guest="h", system="s")
+    assert base != cache_key(tmp_path, flavour, guest="g", system="t")
+    (tmp_path / "a").write_text("2", encoding="utf-8")
+    assert base != cache_key(tmp_path, flavour, guest="g", system="s")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert base != cache_key(tmp_path, flavour, guest="g", system="s")
+
+
+def test_the_context_leaves_compiled_files_out(tmp_path: Path) -> None:
+    recipe, guest = tmp_path / "recipe", tmp_path / "guest"
+    for path in (recipe / "Containerfile", recipe / "__pycache__" / "x.pyc", guest / "d" / "m.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, b"")
+    _write(recipe / "Containerfile", CONTAINERFILE.encode())
+    assemble(recipe, guest, tmp_path / "out")
+    found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}
+    assert found == {"guest/d/m.py"}
+
+
+def test_the_guests_stage_is_filled_from_the_context() -> None:
+    told = with_guest(CONTAINERFILE).splitlines()
+    assert told[:2] == ["FROM scratch AS guest", "COPY guest/ /"]
+    assert told[2:] == CONTAINERFILE.splitlines()[1:]
+
+
+def test_the_shipped_containerfile_has_a_place_for_the_guest() -> None:
+    text = (recipe_dir() / "Containerfile").read_text(encoding="utf-8")
+    assert "COPY guest/ /" in with_guest(text)
+
+
+def test_a_containerfile_without_a_place_for_the_guest_is_refused() -> None:
+    with pytest.raises(ImageBuildError, match="no stage for the guest"):
+        with_guest("FROM x AS slim\n")
+
+
+def test_the_recipe_is_found_next_to_the_package() -> None:
+    recipe = recipe_dir()
+    assert (recipe / "build-rootfs.sh").is_file()
+    assert image_rootfs.recipe_version(recipe)
+
+
+def test_the_names_of_unfinished_images_belong_to_our_repository() -> None:
+    assert partial_name("data", now=NOW).startswith(f"{REPOSITORY}:data-new-")

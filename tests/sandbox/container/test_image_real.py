@@ -1,0 +1,272 @@
+"""The offline image built and imported for real, and what a program finds in it.
+
+Docker gets the image under its real name, as `image build` gives it. podman gets it in a storage
+of its own below a temporary directory. The root filesystem is kept in the repository's `.state`
+between runs, as for a user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import docker
+import pytest
+
+from bridge.errors import EngineDownError, ImageBuildError, ImageMissingError, ImagePullError
+from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container.image import choose, describe, local_name
+from bridge.sandbox.container.image_build import BuildRequest, assemble, build
+from bridge.sandbox.container.image_engine import SdkImages
+from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
+from bridge.sandbox.container.machine_command import SystemRunner
+
+SLIM = local_name("slim")
+STATE = Path(__file__).parents[3] / ".state"
+SERVICE_SECONDS = 30.0
+RUN_SECONDS = 60
+
+LOOK = """
+import importlib.util, json, os, sys, tokenize
+from pathlib import Path
+guest = Path("/usr/local/lib/mcp-code-bridge/guest") / sys.argv[1] / "bridge" / "guest"
+def flags(path):
+    return int.from_bytes(Path(path).read_bytes()[4:8], "little")
+def writable(path):
+    try:
+        Path(path, "probe").touch()
+    except OSError:
+        return False
+    return True
+sources = sorted(guest.glob("*.py"))
+stdlib = [m for m in sys.modules.values() if getattr(m, "__cached__", None)]
+print(json.dumps({
+    "uid": os.getuid(),
+    "stdlib": {m.__name__: flags(m.__cached__) for m in stdlib},
+    "magic": all(Path(m.__cached__).read_bytes()[:4] == importlib.util.MAGIC_NUMBER
+                 for m in stdlib),
+    "guest": [s.stem for s in sources],
+    "compiled": [flags(importlib.util.cache_from_source(str(s))) for s in sources],
+    "writable": [p for p in ("/", "/usr/lib", str(guest)) if writable(p)],
+}))
+"""
+
+
+@contextmanager
+def podman_service() -> Iterator[str]:
+    """Run podman's API on a storage of its own for the duration."""
+    with tempfile.TemporaryDirectory(prefix="mcb-", ignore_cleanup_errors=True) as name:
+        where, root = Path(name) / "s", ["--root", f"{name}/root", "--runroot", f"{name}/run"]
+        process = subprocess.Popen(
+            ["podman", *root, "system", "service", "--time=0", f"unix://{where}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield f"unix://{where}"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(SERVICE_SECONDS)
+            # Unmounts what overlay storage has mounted below the directory.
+            subprocess.run(["podman", *root, "rm", "-af"], capture_output=True, check=False)
+            subprocess.run(["podman", *root, "rmi", "-af"], capture_output=True, check=False)
+
+
+async def listening(url: str) -> None:
+    path = url.removeprefix("unix://")
+    with anyio.fail_after(SERVICE_SECONDS):
+        while True:
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
+                return
+            await anyio.sleep(0.05)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("podman", marks=pytest.mark.podman),
+    ]
+)
+async def engine(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[SdkImages, docker.APIClient]]:
+    with contextmanager(_endpoint)(request.param) as url:
+        await listening(url)
+        client = docker.APIClient(base_url=url, version="auto")
+        try:
+            yield SdkImages(client, request.param), client
+        finally:
+            client.close()
+
+
+def _endpoint(kind: str) -> Iterator[str]:
+    if kind == "podman":
+        with podman_service() as url:
+            yield url
+    else:
+        yield os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+
+def context() -> RootfsContext:
+    return RootfsContext(run=SystemRunner(), recipe=recipe_dir(), state_dir=STATE)
+
+
+def run(client: docker.APIClient, image: str, *argv: str) -> Any:
+    """Run a program in a read-only container without network and return the JSON it printed."""
+    host = client.create_host_config(
+        network_mode="none",
+        read_only=True,
+        ulimits=[
+            docker.types.Ulimit(name=name, soft=1024, hard=1024) for name in ("nofile", "nproc")
+        ],
+    )
+    made = client.create_container(image, command=list(argv), host_config=host)
+    try:
+        client.start(made["Id"])
+        ended = client.wait(made["Id"], timeout=RUN_SECONDS)
+        said = client.logs(made["Id"], stdout=True, stderr=True).decode()
+        assert ended["StatusCode"] == 0, said
+        return json.loads(said)
+    finally:
+        client.remove_container(made["Id"], force=True)
+
+
+async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
+    engine: tuple[SdkImages, docker.APIClient],
+) -> None:
+    """Issue 2, item 7: no registry is asked, and no module is compiled at a run."""
+    images, client = engine
+    lines: list[str] = []
+    told = await build(images, BuildRequest(offline=True), context(), progress=lines.append)
+    assert (told.flavour, told.guest_matches, told.stale) == ("slim", True, "")
+    assert await choose(None, images) in (SLIM, local_name("data"))
+    assert not [n for n in await images.names(SLIM.rpartition(":")[0]) if "-new-" in n]
+
+    seen = run(client, SLIM, "python3", "-I", "-S", "-c", LOOK, guest_digest())
+    assert seen["uid"] == 65534
+    assert seen["writable"] == []
+    assert {"json", "json.decoder", "pathlib", "tokenize"} <= set(seen["stdlib"])
+    assert seen["magic"]
+    # A pyc whose flags say 1 is never checked against its source, so no timestamp can undo it.
+    assert set(seen["stdlib"].values()) == {1}
+    assert {"__init__", "wire", "bootstrap"} <= set(seen["guest"])
+    assert set(seen["compiled"]) == {1}
+
+
+async def test_a_rebuild_replaces_the_image_and_leaves_none_without_a_name(
+    engine: tuple[SdkImages, docker.APIClient],
+) -> None:
+    images, _ = engine
+    first = await build(images, BuildRequest(offline=True), context(), progress=print)
+    second = await build(images, BuildRequest(offline=True), context(), progress=print)
+    facts = await images.inspect(SLIM)
+    assert facts is not None
+    assert facts.id == second.id
+    assert second.id == first.id or await images.inspect(first.id) is None
+
+
+async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
+    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+) -> None:
+    images, _ = engine
+    await build(images, BuildRequest(offline=True), context(), progress=print)
+    before = await images.inspect(SLIM)
+    bad = tmp_path / "bad.tar"
+    bad.write_text("root:x:0:0\n" * 100, encoding="utf-8")
+    with pytest.raises(ImageBuildError, match="tar"):
+        await images.import_rootfs(bad, changes=["USER 1"])
+    with pytest.raises(ImageBuildError, match="No such file"):
+        await images.import_rootfs(tmp_path / "none.tar", changes=[])
+    assert await images.inspect(SLIM) == before
+
+
+async def test_a_containerfile_is_built_through_the_engines_api(
+    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+) -> None:
+    images, client = engine
+    await build(images, BuildRequest(offline=True), context(), progress=print)
+    text = (
+        f"FROM scratch AS guest\nFROM {SLIM} AS good\nCOPY --from=guest / /told/\n"
+        "FROM good AS bad\nRUN exit 3\n"
+    )
+    recipe, guest, files = tmp_path / "recipe", tmp_path / "guest", tmp_path / "context"
+    recipe.mkdir()
+    guest.mkdir()
+    (recipe / "Containerfile").write_text(text, encoding="utf-8")
+    (guest / "told.json").write_text('{"told": 1}', encoding="utf-8")
+    assemble(recipe, guest, files)
+    name, lines = "localhost/mcb-image-test:good", list[str]()
+    try:
+        await images.build(files, name, target="good", labels={"mcb": "yes"}, progress=lines.append)
+        facts = await images.inspect(name)
+        assert facts is not None
+        assert facts.labels["mcb"] == "yes"
+        assert any("COPY" in line for line in lines)
+        code = "print(open('/told/told.json').read())"
+        assert run(client, name, "python3", "-I", "-c", code) == {"told": 1}
+        with pytest.raises(ImageBuildError, match="3"):
+            await images.build(files, f"{name}-2", target="bad", labels={}, progress=print)
+        assert await images.inspect(f"{name}-2") is None
+    finally:
+        await images.remove(name)
+        await images.remove(name)  # harmless
+    assert await images.inspect(name) is None
+
+
+async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down(
+    engine: tuple[SdkImages, docker.APIClient],
+) -> None:
+    images, _ = engine
+    assert await images.inspect("localhost/mcb-none:x") is None
+    with pytest.raises(ImageMissingError):
+        await images.tag("localhost/mcb-none:x", "localhost/mcb-none:y")
+    # Nobody listens on port 9, so this fails the same with and without a network.
+    with pytest.raises(ImagePullError) as caught:
+        await images.pull("localhost:9/mcb/none:1", progress=print)
+    assert "--offline" in caught.value.remedy
+
+
+async def test_a_dead_engine_is_an_error_of_its_own() -> None:
+    # Over TCP, because the SDK leaks the local socket of a refused connection.
+    client = docker.APIClient(base_url="tcp://127.0.0.1:9", version="1.41")
+    images = SdkImages(client, "docker")
+    with pytest.raises(EngineDownError):
+        await images.inspect(SLIM)
+    with pytest.raises(EngineDownError):
+        await images.pull("x:1", progress=print)
+    client.close()
+
+
+async def test_an_image_of_the_users_own_is_no_image_of_ours(
+    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+) -> None:
+    images, _ = engine
+    with tarfile.open(tmp_path / "x.tar", "w"):
+        pass  # an empty one is a root filesystem too
+    image = await images.import_rootfs(tmp_path / "x.tar", changes=['CMD ["python3"]'])
+    try:
+        facts = await images.inspect(image)
+        told = describe(
+            images.kind,
+            image,
+            facts,
+            guest_digest=guest_digest(),
+            version=recipe_version(recipe_dir()),
+        )
+        assert (told.present, told.flavour, told.guest_matches, told.stale) == (True, "", None, "")
+    finally:
+        await images.remove(image)

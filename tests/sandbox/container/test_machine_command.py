@@ -1,0 +1,115 @@
+"""The real runner, on real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import anyio
+import pytest
+
+from bridge.sandbox.container import machine_command
+from bridge.sandbox.container.machine_command import SystemRunner
+
+DEADLINE = 20.0
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
+async def test_a_commands_streams_and_exit_code_are_returned() -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    result = await SystemRunner()(python(code), timeout=DEADLINE)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "out\n", "err\n")
+    assert not result.ok
+    assert not result.timed_out
+
+
+async def test_a_missing_command_is_told_from_one_that_fails() -> None:
+    result = await SystemRunner()(["no-such-command-anywhere"], timeout=DEADLINE)
+    assert result.missing
+    assert result.exit_code is None
+
+
+async def test_a_flood_is_kept_to_its_bounds() -> None:
+    """The beginning of stdout, for its JSON; the end of stderr, for its reason."""
+    code = (
+        "import sys\n"
+        "sys.stdout.write('A' + 'o' * 3_000_000)\n"
+        "sys.stderr.write('e' * 3_000_000 + 'Z')\n"
+    )
+    result = await SystemRunner()(python(code), timeout=DEADLINE)
+    assert len(result.stdout) == machine_command.STDOUT_BYTES
+    assert result.stdout.startswith("A")
+    assert len(result.stderr) == machine_command.STDERR_BYTES
+    assert result.stderr.endswith("Z")
+
+
+async def test_a_command_out_of_time_is_ended_with_its_children() -> None:
+    read, write = os.pipe()
+    # The grandchild holds the pipe's other end for as long as it lives.
+    code = (
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen(['sleep', '600'], close_fds=False)\n"
+        "print('started', flush=True); time.sleep(600)\n"
+    )
+    argv = ["/bin/sh", "-c", f'exec "$@" 3>/proc/{os.getpid()}/fd/{write}', "sh"]
+    with anyio.fail_after(DEADLINE):
+        result = await SystemRunner()([*argv, *python(code)], timeout=2.0)
+        os.close(write)
+        assert result.timed_out
+        assert result.exit_code is None
+        await anyio.wait_readable(read)
+        assert os.read(read, 1) == b""
+    os.close(read)
+
+
+async def test_a_helper_left_running_does_not_hold_the_result_up() -> None:
+    """`podman machine start` leaves its network helper behind with our pipes open."""
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+    )
+    with anyio.fail_after(DEADLINE):
+        result = await SystemRunner()(python(code), timeout=DEADLINE)
+    assert result.ok
+    os.kill(int(result.stdout), 0)
+    os.kill(int(result.stdout), 9)
+
+
+async def test_a_cancelled_command_is_ended() -> None:
+    read, write = os.pipe()
+    argv = ["/bin/sh", "-c", f"exec 3>/proc/{os.getpid()}/fd/{write}; echo up; exec sleep 600"]
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+
+            def cancel(line: str) -> None:
+                assert line == "up"
+                tasks.cancel_scope.cancel()
+
+            async def run() -> None:
+                await SystemRunner()(argv, timeout=600, on_line=cancel)
+
+            tasks.start_soon(run)
+        os.close(write)
+        await anyio.wait_readable(read)
+        assert os.read(read, 1) == b""
+    os.close(read)
+
+
+async def test_progress_comes_line_by_line_and_bounded() -> None:
+    lines: list[str] = []
+    code = "print('one'); print('10%\\r20%\\rdone'); print('x' * 10_000); print('last', end='')"
+    await SystemRunner()(python(code), timeout=DEADLINE, on_line=lines.append)
+    assert lines[:4] == ["one", "10%", "20%", "done"]
+    assert max(len(line) for line in lines) <= machine_command.LINE_BYTES
+    assert lines[-1] == "last"
+
+
+@pytest.mark.parametrize("data", [b"\\xff\\xfe", b"\\xc3"])
+async def test_output_that_is_not_utf8_is_replaced(data: bytes) -> None:
+    code = f"import sys; sys.stdout.buffer.write(b'{data.decode()}')"
+    result = await SystemRunner()(python(code), timeout=DEADLINE)
+    assert "�" in result.stdout

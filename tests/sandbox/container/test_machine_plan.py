@@ -1,0 +1,216 @@
+"""What is decided from podman's recorded words, without running anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import EngineDownError, EngineNotFoundError
+from bridge.sandbox.container.machine_command import CommandResult
+from bridge.sandbox.container.machine_plan import (
+    Action,
+    Observed,
+    Plan,
+    decide,
+    failure,
+    parse_machines,
+    raced,
+)
+
+RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
+MACHINE = "podman-machine-default"
+
+
+def recorded(name: str) -> CommandResult:
+    """Return one recording as the runner would have."""
+    value = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
+    return CommandResult(
+        exit_code=value["exit_code"],
+        stdout="\n".join(value["stdout"]),
+        stderr="\n".join(value["stderr"]),
+    )
+
+
+def planned(
+    info: str,
+    machines: str = "linux_list_empty",
+    connections: str = "macos_connections",
+    *,
+    platform: str = "darwin",
+    env: Mapping[str, str] | None = None,
+) -> Plan:
+    return decide(
+        Observed(
+            platform=platform,
+            env=env or {},
+            info=recorded(info),
+            connections=recorded(connections),
+            machines=recorded(machines),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "machines", "connections", "plan"),
+    [
+        ("macos_info_ok", "macos_list_running", "macos_connections", "ready"),
+        ("macos_info_ok", "macos_list_stopped", "macos_connections", "ready"),
+        ("macos_info_refused", "macos_list_stopped", "macos_connections", "start"),
+        ("macos_info_refused", "macos_list_running", "macos_connections", "wait"),
+        ("macos_info_refused", "macos_list_starting", "macos_connections", "wait"),
+        ("macos_info_no_connection", "linux_list_empty", "linux_connections_empty", "init"),
+        ("macos_info_no_connection", "macos_list_stopped", "linux_connections_empty", "start"),
+        ("macos_info_no_connection", "macos_list_starred", "linux_connections_empty", "wait"),
+    ],
+)
+def test_the_next_step_on_macos_follows_from_what_podman_says(
+    info: str, machines: str, connections: str, plan: Action
+) -> None:
+    assert planned(info, machines, connections) == Plan(action=plan, machine=MACHINE)
+
+
+def test_the_default_machine_is_used_though_its_marked_connection_is_for_root() -> None:
+    rows = json.loads(recorded("macos_connections").stdout)
+    rows[0]["Default"], rows[1]["Default"] = False, True
+    seen = Observed(
+        platform="darwin",
+        env={},
+        info=recorded("macos_info_refused"),
+        connections=CommandResult(exit_code=0, stdout=json.dumps(rows)),
+        machines=recorded("macos_list_stopped"),
+    )
+    assert decide(seen) == Plan(action="start", machine=MACHINE)
+
+
+@pytest.mark.parametrize("info", ["linux_info_local", "start_no_gvproxy", "linux_list_as_root"])
+def test_linux_with_its_own_engine_never_touches_a_machine(info: str) -> None:
+    """Whether the local podman works or is broken, a machine would not be the cure."""
+    plan = planned(info, "linux_list_stopped", "linux_connections_machine", platform="linux")
+    assert plan == Plan(action="none")
+
+
+def test_linux_in_remote_mode_starts_the_machine_it_is_connected_to() -> None:
+    plan = planned(
+        "linux_info_remote_no_socket",
+        "linux_list_stopped",
+        "linux_connections_machine",
+        platform="linux",
+    )
+    assert plan == Plan(action="start", machine=MACHINE)
+
+
+def test_linux_in_remote_mode_never_initialises_a_machine() -> None:
+    with pytest.raises(EngineDownError, match="no such file or directory"):
+        planned(
+            "linux_info_remote_no_socket",
+            "linux_list_empty",
+            "linux_connections_empty",
+            platform="linux",
+        )
+
+
+@pytest.mark.parametrize("variable", ["CONTAINER_HOST", "CONTAINER_CONNECTION"])
+def test_an_engine_named_in_the_environment_is_not_replaced_by_a_machine(variable: str) -> None:
+    env = {variable: "ssh://user@build.example/run/podman.sock"}
+    assert planned("macos_info_refused", "macos_list_stopped", env=env) == Plan(action="none")
+
+
+def test_a_default_connection_to_another_computer_is_not_replaced_by_a_machine() -> None:
+    with pytest.raises(EngineDownError, match="connection refused") as caught:
+        planned("macos_info_refused", "macos_list_stopped", "connections_remote_engine")
+    assert "podman system connection list" in caught.value.remedy
+    up = planned("macos_info_ok", "macos_list_stopped", "connections_remote_engine")
+    assert up == Plan(action="none")
+
+
+def test_among_several_machines_without_a_default_none_is_guessed() -> None:
+    with pytest.raises(EngineDownError, match="work, play"):
+        planned(
+            "macos_info_no_connection", "macos_list_two_none_default", "linux_connections_empty"
+        )
+
+
+def test_a_missing_podman_is_its_own_error() -> None:
+    seen = Observed(platform="darwin", env={}, info=CommandResult(exit_code=None, missing=True))
+    with pytest.raises(EngineNotFoundError):
+        decide(seen)
+
+
+def test_a_podman_that_hangs_is_not_taken_for_a_stopped_machine() -> None:
+    seen = Observed(
+        platform="darwin",
+        env={},
+        info=CommandResult(exit_code=None, timed_out=True),
+        machines=recorded("macos_list_running"),
+    )
+    with pytest.raises(EngineDownError, match="did not answer in time"):
+        decide(seen)
+
+
+@pytest.mark.parametrize("text", ["", "no machines", '{"Name": "x"}', "[" * 100_000])
+def test_a_machine_list_that_is_no_list_is_an_error(text: str) -> None:
+    with pytest.raises(EngineDownError, match="no JSON list"):
+        parse_machines(CommandResult(exit_code=0, stdout=text))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '[1, {}, {"Name": ""}, {"Name": 3}]'])
+def test_rows_that_are_no_machines_are_left_out(text: str) -> None:
+    assert parse_machines(CommandResult(exit_code=0, stdout=text)) == ()
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "was_raced"),
+    [
+        ("init", "init_exists", True),
+        ("start", "start_already_running_4", True),
+        ("start", "start_already_starting_4", True),
+        ("start", "start_already_running_5", True),
+        ("start", "start_other_running_4", False),
+        ("start", "start_other_running_5_1", False),
+        ("start", "start_other_running_5_6", False),
+        ("start", "start_leftover_process", False),
+        ("start", "start_vfkit_exit", False),
+        ("init", "init_disk_full", False),
+        ("stop", "stop_failed", False),
+    ],
+)
+def test_a_lost_race_is_told_from_a_failure(verb: str, name: str, was_raced: bool) -> None:
+    assert raced(recorded(name), verb, MACHINE) is was_raced
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "remedy"),
+    [
+        ("init_disk_full", "no space left on device", "Free disk space"),
+        ("init_no_qemu", "executable file not found", "helper qemu-system-x86_64 is missing"),
+        ("start_no_gvproxy", "host networking", "helper gvproxy is missing"),
+        ("start_wsl_no_virtualisation", "bootstrap script failed", "enable it in the firmware"),
+        ("start_vfkit_exit", "vfkit exited unexpectedly", "--log-level=debug"),
+        ("start_other_running_4", "only one VM", "podman system connection default work"),
+        ("start_other_running_5_1", "already running", "podman machine stop work"),
+        ("start_other_running_5_6", "only one VM", "podman machine stop work"),
+        ("start_leftover_process", "process ID 84143", "End the process it names"),
+        ("start_unknown_machine", "VM does not exist", "podman machine list"),
+        ("linux_list_as_root", "as root", "without sudo"),
+        ("stop_failed", "failed waiting for vm to stop", "yourself"),
+    ],
+)
+def test_each_way_to_fail_has_its_remedy(name: str, said: str, remedy: str) -> None:
+    error = failure(recorded(name), "start", MACHINE)
+    assert isinstance(error, EngineDownError)
+    assert said in error.message
+    assert remedy in error.remedy
+
+
+def test_a_command_that_takes_too_long_says_which() -> None:
+    error = failure(CommandResult(exit_code=None, timed_out=True), "init", MACHINE)
+    assert f"podman machine init {MACHINE}" in error.message
+    assert "in time" in error.message
+
+
+def test_podmans_words_are_cut_to_a_bound() -> None:
+    error = failure(CommandResult(exit_code=125, stderr="Error: " + "x" * 10_000), "start", MACHINE)
+    assert len(error.message) < 700

@@ -1,0 +1,69 @@
+"""The choice among OCI runtimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.sandbox.container.runtimes import RuntimeChoice, RuntimeMemory
+
+
+def memory(path: Path, key: str = "podman boot") -> RuntimeMemory:
+    return RuntimeMemory(path, key)
+
+
+def test_a_named_runtime_is_never_replaced(tmp_path: Path) -> None:
+    """Not even by one that worked before (law 4)."""
+    memory(tmp_path).keep("runc")
+    choice = RuntimeChoice("runsc", memory(tmp_path))
+    assert choice.current == "runsc"
+    assert not choice.replace("runsc")
+    assert choice.current == "runsc"
+
+
+def test_equals_stand_in_for_each_other_until_none_is_left(tmp_path: Path) -> None:
+    """Each is tried once."""
+    choice = RuntimeChoice(None, memory(tmp_path))
+    tried = [choice.current]
+    for broken in ("crun", "runc"):
+        if choice.replace(broken):
+            tried.append(choice.current)
+    assert tried == [None, "runc"]
+
+
+def test_only_what_the_engine_offers_is_tried(tmp_path: Path) -> None:
+    """Docker knows its runtimes by name."""
+    assert not RuntimeChoice(None, memory(tmp_path)).replace("runc", ["runc", "runsc"])
+
+
+def test_a_weaker_or_other_runtime_is_never_a_stand_in(tmp_path: Path) -> None:
+    """An engine whose default is runsc was set up so for a reason (law 4)."""
+    choice = RuntimeChoice(None, memory(tmp_path))
+    assert not choice.replace("runsc")
+    assert choice.current is None
+
+
+def test_what_worked_is_remembered_for_the_next_bridge(tmp_path: Path) -> None:
+    """Only when it was not the default, and only for the same engine and boot."""
+    choice = RuntimeChoice(None, memory(tmp_path / "run"))
+    choice.worked("crun")
+    assert RuntimeChoice(None, memory(tmp_path / "run")).current is None
+    choice.replace("crun")
+    choice.worked("runc")
+    assert RuntimeChoice(None, memory(tmp_path / "run")).current == "runc"
+    assert RuntimeChoice(None, memory(tmp_path / "run", "other boot")).current is None
+
+
+def test_a_memory_that_proved_wrong_is_forgotten(tmp_path: Path) -> None:
+    """One failed attempt, not one at each start."""
+    memory(tmp_path).keep("runc")
+    RuntimeChoice(None, memory(tmp_path)).replace("runc")
+    assert memory(tmp_path).recall() is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"podman boot": "evil"}', '{"podman boot": 1}', "\0"])
+def test_a_spoilt_memory_is_no_memory(tmp_path: Path, text: str) -> None:
+    """Whatever the file holds, only known names come out."""
+    (tmp_path / "oci-runtime.json").write_text(text)
+    assert memory(tmp_path).recall() is None

@@ -1,0 +1,206 @@
+"""A podman service of the bridge's own: command line, failures, and its death with the bridge."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from bridge.errors import EngineDownError, EngineNotFoundError, OciRuntimeError
+from bridge.sandbox.container.service import (
+    PodmanService,
+    reap_services,
+    service_argv,
+    service_environment,
+)
+from bridge.sandbox.reaper import current_owner
+
+PATIENCE = 60
+
+LISTENS = """#!/bin/sh
+for last; do :; done
+exec {python} -c '
+import signal, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1].removeprefix("unix://"))
+listener.listen()
+signal.pause()
+' "$last"
+"""
+
+
+def podman_that(directory: Path, script: str) -> str:
+    """Make an executable that behaves as a test needs."""
+    path = directory / "podman"
+    path.write_text(script.replace("{python}", sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> PodmanService:
+    return PodmanService(
+        podman=podman,
+        runtime_dir=runtime_dir,
+        environ={"PATH": "/usr/bin:/bin"},
+        oci_runtime=oci_runtime,
+    )
+
+
+def test_the_command_line() -> None:
+    """The OCI runtime is the service's; gVisor needs a flag."""
+    socket = Path("/run/x/podman.sock")
+    assert service_argv("podman", socket, None) == [
+        "podman",
+        "system",
+        "service",
+        "--time=0",
+        "unix:///run/x/podman.sock",
+    ]
+    assert service_argv("/usr/bin/podman", socket, "runsc") == [
+        "/usr/bin/podman",
+        "--runtime",
+        "runsc",
+        "--runtime-flag",
+        "network=none",
+        "system",
+        "service",
+        "--time=0",
+        "unix:///run/x/podman.sock",
+    ]
+
+
+def test_a_service_is_no_remote_client() -> None:
+    """What points podman at another engine is not handed on; its configuration is."""
+    environ = {"CONTAINER_HOST": "unix:///x", "CONTAINERS_CONF": "/c", "HOME": "/h"}
+    assert service_environment(environ) == {"CONTAINERS_CONF": "/c", "HOME": "/h"}
+
+
+async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: Path) -> None:
+    """Nobody else may talk to it."""
+    made = service(podman_that(tmp_path, LISTENS), tmp_path / "run")
+    with anyio.fail_after(PATIENCE):
+        endpoint = await made.start()
+        try:
+            assert made.running
+            assert endpoint.socket_path == made.socket
+            assert stat.S_IMODE(made.socket.parent.stat().st_mode) == 0o700
+        finally:
+            await made.aclose()
+    assert not made.running
+    assert list((tmp_path / "run").iterdir()) == []
+    await made.aclose()
+
+
+async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None:
+    """In words recorded from podman."""
+    script = "#!/bin/sh\necho 'Error: default OCI runtime \"x\" not found: invalid argument' >&2\nexit 125\n"
+    made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
+    with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="default OCI runtime"):
+        await made.start()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
+    """With a remedy all the same."""
+    made = service(podman_that(tmp_path, "#!/bin/sh\nexit 1\n"), tmp_path / "run")
+    with anyio.fail_after(PATIENCE), pytest.raises(EngineDownError) as caught:
+        await made.start()
+    assert "podman" in caught.value.remedy
+
+
+async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    """Nothing is left of the attempt either."""
+    made = service(str(tmp_path / "no-podman"), tmp_path / "run")
+    with anyio.fail_after(PATIENCE), pytest.raises((EngineNotFoundError, EngineDownError)):
+        await made.start()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    """Before anything is started."""
+    with pytest.raises(EngineDownError, match="too long") as caught:
+        await service("podman", tmp_path / ("x" * 100)).start()
+    assert "XDG_RUNTIME_DIR" in caught.value.remedy
+
+
+async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
+    """A service that never listens does not outlive the wait."""
+    made = service(podman_that(tmp_path, "#!/bin/sh\nexec sleep 1000\n"), tmp_path / "run")
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.start)
+            while not made.running:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    assert not made.running
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+KILLED_BRIDGE = """
+import sys, anyio
+from pathlib import Path
+from bridge.sandbox.container.service import PodmanService
+async def main():
+    service = PodmanService(podman=sys.argv[1], runtime_dir=Path(sys.argv[2]), environ={})
+    await service.start()
+    print(service._process.pid, flush=True)
+    await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell children")
+async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves the bridge no time for anything (law 3)."""
+    podman = podman_that(tmp_path, LISTENS)
+    bridge = subprocess.Popen(
+        [sys.executable, "-c", KILLED_BRIDGE, podman, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert bridge.stdout is not None
+    with bridge.stdout:
+        pid = int(bridge.stdout.readline())
+        bridge.kill()
+        bridge.wait()
+    with anyio.fail_after(PATIENCE):
+        while _lives(pid):
+            await anyio.lowlevel.checkpoint()
+        # Its directory stays, until the next bridge starts.
+        assert await reap_services(tmp_path / "run") == 1
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+async def test_only_dead_bridges_services_are_reaped(tmp_path: Path) -> None:
+    """A live peer's, and what cannot be read, stay."""
+    owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
+    for name, owner in owners.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "owner.json").write_text(json.dumps(asdict(owner)))
+    (tmp_path / "podman-odd").mkdir()
+    (tmp_path / "podman-odd" / "owner.json").write_text("[]")
+    url = f"unix://{tmp_path}/podman-dead/podman.sock"
+    left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", url])
+    with anyio.fail_after(PATIENCE):
+        assert await reap_services(tmp_path) == 1
+        assert await anyio.to_thread.run_sync(left.wait) == -signal.SIGKILL
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["podman-live", "podman-odd"]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"

@@ -1,0 +1,190 @@
+"""The attached connection, on a socket pair and behind a real HTTP upgrade."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+import docker
+import pytest
+
+from bridge.errors import ChannelClosedError
+from bridge.sandbox.container.stream import AttachedStream, take_over
+
+PATIENCE = 10
+
+
+def frame(stream: int, data: bytes) -> bytes:
+    return struct.pack(">BxxxL", stream, len(data)) + data
+
+
+class Closable:
+    """Stands for the HTTP response that owns the connection."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def far() -> Iterator[socket.socket]:
+    """Keep the engine's end, closed at the end of the test."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.settimeout(PATIENCE)
+    NEAR[far] = near
+    with near, far:
+        yield far
+    del NEAR[far]
+
+
+NEAR: dict[socket.socket, socket.socket] = {}
+
+
+def stream_to(far: socket.socket, leftover: bytes = b"") -> AttachedStream:
+    return AttachedStream(NEAR[far], leftover, Closable())
+
+
+async def test_what_came_with_the_header_comes_first(far: socket.socket) -> None:
+    """Bytes read along with the HTTP answer are part of the stream."""
+    stream = stream_to(far, frame(1, b"early")[:10])
+    far.sendall(frame(1, b"early")[10:] + frame(2, b"oops") + frame(1, b"late"))
+    received = b""
+    with anyio.fail_after(PATIENCE):
+        while len(received) < 9:
+            received += await stream.receive()
+    assert received == b"earlylate"
+    assert stream.stderr == "oops"
+    stream.close()
+
+
+async def test_the_end_between_frames_is_an_end(far: socket.socket) -> None:
+    """Empty, and empty again."""
+    stream = stream_to(far)
+    far.sendall(frame(1, b"x"))
+    far.close()
+    with anyio.fail_after(PATIENCE):
+        assert [await stream.receive() for _ in range(3)] == [b"x", b"", b""]
+    assert stream.ended
+
+
+async def test_the_end_inside_a_frame_is_an_error(far: socket.socket) -> None:
+    """Lost output is not taken for no output."""
+    stream = stream_to(far)
+    far.sendall(frame(1, b"abc")[:-1])
+    far.close()
+    with anyio.fail_after(PATIENCE):
+        assert await stream.receive() == b"ab"
+        with pytest.raises(ChannelClosedError, match="middle of a frame"):
+            await stream.receive()
+
+
+async def test_a_terminals_raw_output_is_an_error(far: socket.socket) -> None:
+    """Something that is not frames."""
+    stream = stream_to(far)
+    far.sendall(b"Hello, world")
+    with anyio.fail_after(PATIENCE), pytest.raises(ChannelClosedError, match="attach stream"):
+        await stream.receive()
+
+
+async def test_the_engines_own_words_are_kept(far: socket.socket) -> None:
+    """Docker reports trouble with a stream in the stream."""
+    stream = stream_to(far)
+    far.sendall(frame(3, b"error copying"))
+    far.close()
+    with anyio.fail_after(PATIENCE):
+        assert await stream.receive() == b""
+    assert stream.stderr == "error copying"
+
+
+async def test_sending_to_nobody_is_an_error(far: socket.socket) -> None:
+    """The other side has gone."""
+    stream = stream_to(far)
+    far.close()
+    with anyio.fail_after(PATIENCE), pytest.raises(ChannelClosedError, match="write to"):
+        await stream.send(b"x" * 10_000_000)
+
+
+async def test_closing_wakes_those_who_wait(far: socket.socket) -> None:
+    """A reader and a writer in other tasks are told."""
+    stream = stream_to(far)
+    told: list[str] = []
+
+    async def read() -> None:
+        try:
+            await stream.receive()
+        except ChannelClosedError as error:
+            told.append(error.message)
+
+    async def write() -> None:
+        try:
+            await stream.send(b"x" * 10_000_000)
+        except ChannelClosedError as error:
+            told.append(error.message)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(write)
+            await anyio.wait_all_tasks_blocked()
+            stream.close()
+            stream.close()
+    assert len(told) == 2
+    assert all("closed" in text for text in told)
+
+
+async def test_a_cancelled_read_loses_nothing(far: socket.socket) -> None:
+    """Whoever reads next gets all that came."""
+    stream = stream_to(far)
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.receive)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        far.sendall(frame(1, b"all"))
+        assert await stream.receive() == b"all"
+    stream.close()
+
+
+ANSWER = (
+    b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\n"
+    b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("early", [b"", frame(1, b"early") + frame(1, b"bird")[:9]])
+async def test_taking_over_from_the_sdk_loses_no_byte(early: bytes) -> None:
+    """An engine may send output in the same packet as its HTTP header."""
+    whole = frame(1, b"early") + frame(1, b"bird")
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            request = b""
+            while b"\r\n\r\n" not in request:
+                request += connection.recv(65536)
+            connection.sendall(ANSWER + early)
+            heard = connection.recv(65536)
+            connection.sendall(whole[len(early) :] + frame(1, heard))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, anyio.fail_after(PATIENCE):
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        port = listener.getsockname()[1]
+        client = docker.APIClient(base_url=f"tcp://127.0.0.1:{port}", version="1.41")
+        attached = await anyio.to_thread.run_sync(
+            lambda: client.attach_socket("c", params={"stdin": 1, "stream": 1})
+        )
+        stream = take_over(attached)
+        await stream.send(b"ping")
+        received = b""
+        while data := await stream.receive():
+            received += data
+        assert received == b"earlybirdping"
+        server.join()
+        client.close()

@@ -1,0 +1,5 @@
+"""The engine under the MCP surface."""
+
+from tests.engine_rig import backend, engine, finder, settings
+
+__all__ = ["backend", "engine", "finder", "settings"]

@@ -1,0 +1,167 @@
+"""The MCP surface, through the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from bridge.engine import Engine
+from bridge.errors import LaunchError
+from bridge.server.app import build_server
+from bridge.server.arguments import OUTPUT_SCHEMA
+from tests.fakes.backend import FakeBackend
+from tests.waiting import until, until_exists
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """A client of either era of the protocol."""
+    async with Client(build_server(engine), mode=request.param) as connected:
+        yield connected
+
+
+def _text(result: Any) -> str:
+    return "".join(block.text for block in result.content)
+
+
+async def test_one_tool_is_offered_with_the_servers_in_its_description(client: Client) -> None:
+    """All that a model reads of fifty servers."""
+    [tool] = (await client.list_tools()).tools
+    assert tool.name == "run_python"
+    assert tool.input_schema["required"] == ["code"]
+    assert "mcp_work_shop = work-shop: A workshop" in (tool.description or "")
+
+
+async def test_a_run_returns_text_and_structured_content(client: Client) -> None:
+    """Both say the same, and the structured form fits the announced schema."""
+    result = await client.call_tool("run_python", {"code": "print('hello')\n[1, 2]"})
+    assert result.is_error is False
+    assert "hello" in _text(result)
+    document = result.structured_content
+    assert document is not None
+    assert document["status"] == "success"
+    assert document["stdout"] == ["hello"]
+    assert document["result"] == [1, 2]
+    assert "stderr" not in document
+    jsonschema.validate(document, OUTPUT_SCHEMA)
+
+
+async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
+    """Not a protocol error: the model must be able to read it."""
+    result = await client.call_tool("run_python", {"code": "print('so far')\n1/0"})
+    assert result.is_error is True
+    assert "ZeroDivisionError" in _text(result)
+    assert "so far" in _text(result)
+    document = result.structured_content
+    assert document is not None
+    assert (document["status"], document["reason"], document["exitCode"]) == (
+        "error",
+        "exception",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "needs `code`"),
+        ({"code": "1", "servers": "git"}, "must be a list"),
+        ({"code": "1", "servers": ["nobody"]}, "no server 'nobody'"),
+        ({"code": "mcp_nobody.x()"}, "mcp_nobody"),
+        ({"code": "1", "timeout": 1e6}, "between 1 and 120"),
+    ],
+)
+async def test_bad_arguments_are_a_validation_error_result(
+    client: Client, arguments: dict[str, Any], complaint: str
+) -> None:
+    """With the words the model needs."""
+    result = await client.call_tool("run_python", arguments)
+    assert result.is_error is True
+    assert complaint in _text(result)
+    document = result.structured_content
+    assert document is not None
+    assert (document["status"], document["reason"]) == ("validation_error", "validation")
+
+
+async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
+    client: Client, backend: FakeBackend
+) -> None:
+    """Never as success, and never as the program's fault."""
+    backend.failure = LaunchError("The image is broken.", remedy="Build it again.")
+    result = await client.call_tool("run_python", {"code": "1"})
+    document = result.structured_content
+    assert document is not None
+    assert (document["status"], document["reason"]) == ("error", "engine")
+    assert document["error"] == "The image is broken. Build it again. [launch_failed]"
+
+
+async def test_an_unknown_tool_is_a_protocol_error(client: Client) -> None:
+    """As the specification has it."""
+    with pytest.raises(MCPError, match="Unknown tool 'run_ruby'"):
+        await client.call_tool("run_ruby", {})
+
+
+async def test_progress_reaches_a_client_that_asks_for_it(engine: Engine) -> None:
+    """On the request's own channel, while the program runs."""
+    heard = anyio.Event()
+
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.set()
+
+    with anyio.fail_after(60):
+        async with Client(build_server(engine)) as client, anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                arguments = {"code": "import time\ntime.sleep(50)", "timeout": 60}
+                await client.call_tool("run_python", arguments, progress_callback=progress)
+
+            tasks.start_soon(call)
+            await heard.wait()
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
+    client: Client, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """The server behind is told, and the sandbox is gone."""
+    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
+    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.call_tool, "run_python", {"code": code})
+        await until_exists(started)
+        tasks.cancel_scope.cancel()
+    await until_exists(cancelled)
+    await until(lambda: not backend.live)
+
+
+async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> None:
+    """The guide, the list, and each server's tools."""
+    listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
+    assert listed == {"bridge://capabilities", "bridge://servers", "bridge://tools/work-shop"}
+    [template] = (await client.list_resource_templates()).resource_templates
+    assert template.uri_template == "bridge://tools/{server}"
+    guide = (await client.read_resource("bridge://capabilities")).contents[0]
+    assert "MCPError" in getattr(guide, "text", "")
+    servers = json.loads(
+        getattr((await client.read_resource("bridge://servers")).contents[0], "text", "")
+    )
+    assert servers[0]["name"] == "work-shop"
+    tools = json.loads(
+        getattr((await client.read_resource("bridge://tools/work-shop")).contents[0], "text", "")
+    )
+    assert "add" in [tool["tool"] for tool in tools]
+
+
+@pytest.mark.parametrize("uri", ["bridge://nothing", "bridge://tools/nobody"])
+async def test_an_unknown_resource_is_a_protocol_error(client: Client, uri: str) -> None:
+    """With a text that names it."""
+    with pytest.raises(MCPError, match="nothing|nobody"):
+        await client.read_resource(uri)

@@ -1,0 +1,150 @@
+"""Settings: four places, one order, and no silent default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.settings import load, parse_size, runtime_dir
+
+
+def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
+    """With nothing set, the documented values hold."""
+    settings = load({}, {"HOME": str(tmp_path)})
+    assert (settings.runtime, settings.timeout, settings.max_timeout) == ("auto", 30, 120)
+    assert (settings.memory, settings.pids, settings.cpus) == (512 * 1024**2, 128, None)
+    assert settings.container_user == "65534:65534"
+    assert settings.runtime_idle_timeout == 300
+    assert settings.output_mode == "compact"
+    assert settings.state_dir == tmp_path / ".local/state/mcp-code-bridge"
+
+
+def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:
+    """The order of strength is flags, environment, file."""
+    config = tmp_path / "config.toml"
+    config.write_text('timeout = 5\npids = 64\nmemory = "1g"\nallow_self_server = true\n')
+    environ = {
+        "HOME": str(tmp_path),
+        "MCP_BRIDGE_CONFIG": str(config),
+        "MCP_BRIDGE_TIMEOUT": "6",
+        "MCP_BRIDGE_PIDS": "65",
+    }
+    settings = load({"timeout": "7"}, environ)
+    assert (settings.timeout, settings.pids, settings.memory) == (7, 65, 1024**3)
+    assert settings.allow_self_server is True
+
+
+def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> None:
+    """Without MCP_BRIDGE_CONFIG the XDG place is read."""
+    (tmp_path / "mcp-code-bridge").mkdir()
+    (tmp_path / "mcp-code-bridge" / "config.toml").write_text("warm = 3\n")
+    assert load({}, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)}).warm == 3
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "complaint"),
+    [
+        ("MCP_BRIDGE_TIMEOUT", "soon", "is not a number of seconds"),
+        ("MCP_BRIDGE_TIMEOUT", "nan", "must be more than 0"),
+        ("MCP_BRIDGE_TIMEOUT", "0", "must be more than 0"),
+        ("MCP_BRIDGE_TIMEOUT", "1e9", "at most 86400"),
+        ("MCP_BRIDGE_MEMORY", "lots", "is not a size"),
+        ("MCP_BRIDGE_MEMORY", "1m", "is below the 32m"),
+        ("MCP_BRIDGE_PIDS", "2", "must be at least 8"),
+        ("MCP_BRIDGE_PIDS", "many", "is not a whole number"),
+        ("MCP_BRIDGE_CPUS", "0", "must be between"),
+        ("MCP_BRIDGE_CPUS", "two", "is not a number of CPUs"),
+        ("MCP_BRIDGE_CONTAINER_USER", "nobody", 'is not "uid:gid"'),
+        ("MCP_BRIDGE_CONTAINER_USER", "0:0", "as root"),
+        ("MCP_BRIDGE_OUTPUT_MODE", "xml", "is not one of compact, toon, json, auto"),
+        ("MCP_BRIDGE_LOG_LEVEL", "loud", "is not one of DEBUG"),
+        ("MCP_BRIDGE_ALLOW_SELF_SERVER", "maybe", "is neither"),
+        ("MCP_BRIDGE_WARM", "-1", "must be at least 0"),
+    ],
+)
+def test_a_value_that_does_not_parse_names_its_variable(
+    variable: str, value: str, complaint: str
+) -> None:
+    """A typing mistake is an error at start, not a default in disguise."""
+    with pytest.raises(SettingsError, match=complaint) as caught:
+        load({}, {"HOME": "/nowhere", variable: value})
+    assert variable in str(caught.value)
+
+
+def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
+    """The text names the place the user typed it."""
+    with pytest.raises(SettingsError, match=r"--max-timeout: 'x'"):
+        load({"max_timeout": "x"}, {"HOME": "/nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("timeout = [1]", "must be a text, a number or a boolean"),
+        ("tiemout = 1", "tiemout is not a setting. Known: allow_self_server"),
+        ("timeout =", "could not be read"),
+        ('timeout = "soon"', "is not a number of seconds"),
+    ],
+)
+def test_a_settings_file_with_a_mistake_is_refused(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    """Unknown keys are mistakes too: a misspelt limit must not be ignored."""
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=complaint) as caught:
+        load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
+    assert str(path) in str(caught.value)
+
+
+def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
+    """Naming a file that is not there is a mistake; having none is not."""
+    with pytest.raises(SettingsError, match="does not exist"):
+        load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(tmp_path / "no.toml")})
+
+
+def test_a_huge_settings_file_is_refused(tmp_path: Path) -> None:
+    """A device or a log file in its place is not read to the end."""
+    path = tmp_path / "config.toml"
+    with path.open("wb") as stream:
+        stream.truncate(2 * 1024 * 1024)
+    with pytest.raises(SettingsError, match="is larger than"):
+        load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
+
+
+def test_a_timeout_beyond_the_maximum_is_refused_when_somebody_asked_for_it() -> None:
+    """Lowering only the maximum lowers the default with it; a contradiction is an error."""
+    assert load({"max_timeout": "10"}, {"HOME": "/nowhere"}).timeout == 10
+    with pytest.raises(SettingsError, match="beyond the maximum"):
+        load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    """Client configurations unset a variable by emptying it."""
+    assert load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": ""}).memory == 512 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512m", 512 * 1024**2),
+        ("1g", 1024**3),
+        ("1.5G", 1536 * 1024**2),
+        ("100", 100),
+        ("2kib", 2048),
+    ],
+)
+def test_sizes_are_read_as_engines_write_them(text: str, size: int) -> None:
+    """Podman's and docker's spelling works."""
+    assert parse_size(text) == size
+
+
+def test_sockets_go_where_their_paths_fit(tmp_path: Path) -> None:
+    """The session's directory, else the state's; a home too deep for a socket gets another."""
+    assert runtime_dir(load({}, {"HOME": "/h"})) == Path("/h/.local/state/mcp-code-bridge/run")
+    session = load({}, {"HOME": "/h", "XDG_RUNTIME_DIR": "/tmp"})
+    assert runtime_dir(session) == Path("/tmp/mcp-code-bridge")
+    deep = runtime_dir(load({}, {"HOME": "/" + "x" * 100}))
+    assert len(str(deep)) <= 70

@@ -1,0 +1,126 @@
+"""Real servers for the upstream tests, and proof of what is left of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from bridge.model import ServerSpec, Source, Transport
+from bridge.upstream.pool import Pool
+from bridge.upstream.proctree import parse_stat
+
+SERVERS = Path(__file__).parents[1] / "fakes" / "servers"
+
+PATIENCE_SECONDS = 20.0
+"""How long a test waits for what must happen; long, since the machine may be busy."""
+
+LOOK_SECONDS = 0.01
+"""How often a test looks at a condition that announces itself to nobody, such as a file."""
+
+
+class Rig:
+    """Makes server definitions and pools that keep their files in one test's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log_dir = directory / "logs"
+        self.pid_file = directory / "pids"
+        self._web: subprocess.Popen[bytes] | None = None
+        self.environ = {**os.environ, "PID_FILE": str(self.pid_file)}
+
+    def path(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def spec(self, *argv: str, name: str = "server", **fields: Any) -> ServerSpec:
+        command, *args = argv
+        source = Source(client="Test", scope="user", path="/tmp/servers.json", key=name)
+        return ServerSpec(
+            name=name,
+            transport="stdio",
+            source=source,
+            command=command,
+            args=tuple(args),
+            **fields,
+        )
+
+    def raw(self, *modes: str, **fields: Any) -> ServerSpec:
+        return self.spec(sys.executable, str(SERVERS / "raw.py"), ",".join(modes), **fields)
+
+    def toolbox(self, **fields: Any) -> ServerSpec:
+        return self.spec(sys.executable, str(SERVERS / "toolbox.py"), "stdio", **fields)
+
+    def remote(self, url: str, transport: Transport = "http", **fields: Any) -> ServerSpec:
+        source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+        return ServerSpec(name="server", transport=transport, source=source, url=url, **fields)
+
+    def pool(self, *specs: ServerSpec, **options: Any) -> Pool:
+        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **options)
+
+    def log(self, name: str = "server") -> str:
+        return (self.log_dir / f"{name}.log").read_text("utf-8")
+
+    def started(self) -> list[int]:
+        """Return the pids of all servers that this test's pools started."""
+        if not self.pid_file.exists():
+            return []
+        return [int(pid) for pid in self.pid_file.read_text().split()]
+
+    def survivors(self) -> list[int]:
+        return [pid for pid in self.started() if is_alive(pid)]
+
+    def kill_web(self) -> None:
+        """Kill the newest web server."""
+        if self._web is not None:
+            self._web.kill()
+
+    @contextmanager
+    def web(self, kind: str, *, port: int = 0) -> Iterator[str]:
+        """Run the toolbox as a web server and give its URL."""
+        process = subprocess.Popen(
+            [sys.executable, str(SERVERS / "toolbox.py"), kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**self.environ, "PORT": str(port)},
+        )
+        with process:
+            self._web = process
+            try:
+                if process.stdout is None:
+                    raise AssertionError
+                line = process.stdout.readline()
+                yield f"http://127.0.0.1:{int(line)}/mcp"
+            finally:
+                process.kill()
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs; a zombie that nobody has collected does not."""
+    try:
+        entry = parse_stat(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace"))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return entry is not None and entry.state not in "ZX"
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so that announces itself to nobody."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - another process brings it about
+            await anyio.sleep(LOOK_SECONDS)
+
+
+async def wait_file(path: str) -> None:
+    """Wait until a server has written a file."""
+    await wait_until(lambda: Path(path).exists() and Path(path).stat().st_size > 0)
+
+
+async def wait_dead(pid: int) -> None:
+    """Wait until a process has ended."""
+    await wait_until(lambda: not is_alive(pid))

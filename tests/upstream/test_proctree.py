@@ -1,0 +1,59 @@
+"""Which processes belong to a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from bridge.upstream.proctree import TAG_VARIABLE, Entry, members, new_tag, orphans, parse_stat
+
+SLEEP = [sys.executable, "-c", "input()"]
+
+
+def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
+    """A process may call itself anything."""
+    fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
+    expected = Entry(pid=42, state="S", parent=7, group=8, session=9, started=123)
+    assert parse_stat(f"42 (a) b) (c) {fields}") == expected
+    assert parse_stat("nonsense") is None
+    assert parse_stat("") is None
+
+
+def test_a_tagged_process_is_found_wherever_it_is() -> None:
+    """Its session and its parent are not the server's, only the tag is."""
+    tag = new_tag()
+    child = subprocess.Popen(
+        SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: tag}, start_new_session=True
+    )
+    with child:
+        try:
+            found = members(2**22 + 1, tag)
+            others = members(2**22 + 1, new_tag())
+            assert [member.pid for member in found] == [child.pid]
+            assert others == []
+            for member in found:
+                member.close()
+        finally:
+            child.kill()
+
+
+def test_this_process_is_nobodys_to_end() -> None:
+    """Even when it looks like a member."""
+    group = members(os.getpgid(0), new_tag())
+    assert os.getpid() not in [member.pid for member in group]
+    for member in group:
+        member.close()
+
+
+def test_what_a_living_bridge_started_is_no_orphan() -> None:
+    """Only a bridge that is gone leaves orphans; this one is not."""
+    child = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
+    with child:
+        try:
+            found = orphans()
+            assert child.pid not in [member.pid for member in found]
+            for member in found:
+                member.close()
+        finally:
+            child.kill()

@@ -1,0 +1,186 @@
+"""Servers behind URLs: streamable HTTP and event streams, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    CallTimeoutError,
+    MessageTooLargeError,
+    ServerLostError,
+    ServerStartError,
+)
+from bridge.model import MEBIBYTE, Transport
+from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
+
+KINDS = ["http", "older-http", "sse"]
+
+
+def transport_of(kind: str) -> Transport:
+    return "sse" if kind == "sse" else "http"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, kind: str) -> None:
+    """Over either transport, with the headers of its entry on every request."""
+    with rig.web(kind) as url:
+        spec = rig.remote(
+            url, transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
+        )
+        async with rig.pool(spec) as pool:
+            assert "echo" in [tool.name for tool in await pool.tools("server")]
+            echoed = await pool.call_tool("server", "echo", {"a": [1, None]})
+            headers = await pool.call_tool("server", "headers", {})
+            state = pool.states()["server"]
+    assert echoed["structuredContent"] == {"a": [1, None]}
+    assert headers["structuredContent"]["x-team"] == "blue"
+    assert headers["structuredContent"]["authorization"] == "Bearer t"
+    assert (state.state, state.pid, state.server_info["name"]) == ("ready", None, "toolbox")
+
+
+async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig) -> None:
+    """And event streams in the older, which is all they have."""
+    with rig.web("http") as url:
+        async with rig.pool(rig.remote(url)) as pool:
+            await pool.start("server")
+            assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
+
+
+async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig) -> None:
+    """Entries often carry such a URL without a type."""
+    with rig.web("sse") as url:
+        async with rig.pool(rig.remote(url, "http")) as pool:
+            assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_of_ten_megabytes_arrives(rig: Rig, kind: str) -> None:
+    """The SDK's own limit for an event is one."""
+    size = 10 * MEBIBYTE
+    with rig.web(kind) as url:
+        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
+            result = await pool.call_tool("server", "big", {"size": size})
+    assert len(result["content"][0]["text"]) == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, kind: str) -> None:
+    """Over HTTP it costs the call; an event stream is opened anew. Calls go on either way."""
+    with rig.web(kind) as url:
+        async with rig.pool(rig.remote(url, transport_of(kind)), max_message_bytes=100_000) as pool:
+            with pytest.raises(MessageTooLargeError, match="100000 byte limit"):
+                await pool.call_tool("server", "big", {"size": MEBIBYTE})
+            result = await pool.call_tool("server", "echo", {"still": "here"})
+    assert result["structuredContent"] == {"still": "here"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["timeout", "caller"])
+async def test_cancellation_reaches_a_remote_server(rig: Rig, kind: str, how: str) -> None:
+    """Whether the time is up or the caller has gone."""
+    arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
+    with rig.web(kind) as url:
+        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
+            await pool.start("server")
+            if how == "timeout":
+                with pytest.raises(CallTimeoutError):
+                    await pool.call_tool("server", "slow", arguments, timeout=0.5)
+            else:
+                async with anyio.create_task_group() as tg:
+                    tg.start_soon(pool.call_tool, "server", "slow", arguments)
+                    await wait_file(rig.path("started"))
+                    tg.cancel_scope.cancel()
+            await wait_file(rig.path("cancelled"))
+            assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_address_where_nothing_listens_is_explained(rig: Rig, kind: str) -> None:
+    """With the reason, and without what may be secret in the URL."""
+    url = f"http://user:secret@127.0.0.1:{_free_port()}/mcp?token=secret"
+    async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
+        with pytest.raises(ServerStartError, match="connection refused") as caught:
+            await pool.start("server")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_that_wants_authorization_is_explained(rig: Rig, kind: str) -> None:
+    """Together with where to put it."""
+    with rig.web("guarded") as url:
+        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
+            with pytest.raises(ServerStartError, match="wants authorization.*401") as caught:
+                await pool.start("server")
+    assert "headers" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_wrong_path_is_explained(rig: Rig, kind: str) -> None:
+    """The status says more than that the session ended."""
+    with rig.web(kind) as url:
+        async with rig.pool(rig.remote(f"{url}/nowhere", transport_of(kind))) as pool:
+            with pytest.raises(ServerStartError, match="HTTP status 404"):
+                await pool.start("server")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
+    rig: Rig, kind: str
+) -> None:
+    """The call under way fails at once, and a later one reaches its successor."""
+    port = _free_port()
+    started = rig.path("started")
+    arguments = {"started": started, "cancelled": rig.path("cancelled")}
+    with rig.web(kind, port=port) as url:
+        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
+            await pool.start("server")
+            with anyio.fail_after(PATIENCE_SECONDS):
+                async with anyio.create_task_group() as tg:
+                    tg.start_soon(_expect_loss, pool.call_tool("server", "slow", arguments))
+                    await wait_file(started)
+                    rig.kill_web()
+            with pytest.raises((ServerLostError, ServerStartError)):
+                await pool.call_tool("server", "echo", {})
+            with rig.web(kind, port=port):
+                await pool.start("server")
+                assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+@pytest.mark.parametrize("kind", ["http", "older-http"])
+async def test_changed_tools_are_noticed_in_either_era(rig: Rig, kind: str) -> None:
+    """In the newer by a subscription, since such servers announce nothing unasked."""
+    with rig.web(kind) as url:
+        async with rig.pool(rig.remote(url)) as pool:
+            before = await pool.tools("server")
+            await pool.call_tool("server", "grow", {})
+            await wait_until(lambda: pool.states()["server"].tool_count is None)
+            after = await pool.tools("server")
+    assert {t.name for t in after} - {t.name for t in before} == {"grown"}
+
+
+async def _expect_loss(call: Awaitable[object]) -> None:
+    with pytest.raises(ServerLostError):
+        await call
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_a_server_that_forgot_its_session_is_asked_again(rig: Rig) -> None:
+    """It was restarted between calls; it cannot have acted on a request that it refused."""
+    port = _free_port()
+    with rig.web("older-http", port=port) as url:
+        async with rig.pool(rig.remote(url)) as pool:
+            await pool.call_tool("server", "echo", {})
+            rig.kill_web()
+            with rig.web("older-http", port=port):
+                result = await pool.call_tool("server", "echo", {"b": 2})
+                assert pool.states()["server"].restarts == 1
+    assert result["structuredContent"] == {"b": 2}

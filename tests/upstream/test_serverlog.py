@@ -1,0 +1,77 @@
+"""A server's log file: its name, its size, and the end of it that errors quote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.model import MEBIBYTE
+from bridge.upstream.serverlog import ServerLog, log_path
+
+
+@pytest.mark.parametrize("name", ["git", "Git-Hub_2.x"])
+def test_a_plain_name_is_the_file_name(tmp_path: Path, name: str) -> None:
+    """So that a user finds it."""
+    assert log_path(tmp_path, name) == tmp_path / f"{name}.log"
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "a/b", "", ".", "..", "é" * 300, "x\0y", "\ud800"]
+)
+def test_any_name_gives_a_file_in_the_directory(tmp_path: Path, name: str) -> None:
+    """Names come from configuration, and reach nowhere else."""
+    path = log_path(tmp_path, name)
+    path.touch()
+    assert path.resolve().parent == tmp_path.resolve()
+
+
+def test_names_that_look_alike_do_not_share_a_file(tmp_path: Path) -> None:
+    """What had to be replaced is told apart by a digest."""
+    names = ["a/b", "a:b", "a_b", "a b"]
+    assert len({log_path(tmp_path, name) for name in names}) == len(names)
+
+
+def test_a_log_is_private_and_capped(tmp_path: Path) -> None:
+    """One older file is kept; nobody else may read either."""
+    path = tmp_path / "new" / "server.log"
+    with ServerLog(path) as log:
+        for number in range(40):
+            log.write(b"%02d" % number + b"x" * 100_000)
+    files = sorted(path.parent.iterdir())
+    assert [file.name for file in files] == ["server.log", "server.log.1"]
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    for file in files:
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.stat().st_size <= MEBIBYTE
+    assert b"39x" in path.read_bytes()
+
+
+def test_a_new_log_keeps_the_one_before(tmp_path: Path) -> None:
+    """A crash's traceback is still there after the restart that followed."""
+    for text in (b"first", b"second"):
+        with ServerLog(tmp_path / "s.log") as log:
+            log.write(text)
+    assert (tmp_path / "s.log").read_bytes() == b"second"
+    assert (tmp_path / "s.log.1").read_bytes() == b"first"
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    """It is moved aside like any older log."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "s.log").symlink_to(victim)
+    with ServerLog(tmp_path / "s.log") as log:
+        log.write(b"text")
+    assert victim.read_text() == "precious"
+
+
+def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Path) -> None:
+    """It is what the server said last."""
+    with ServerLog(tmp_path / "s.log") as log:
+        log.write(b"".join(b"line %d\n" % number for number in range(1000)))
+        log.note("the bridge's own")
+        tail = log.tail()
+    assert tail.startswith("line ")
+    assert tail.endswith("line 999")
+    assert "the bridge's own" in (tmp_path / "s.log").read_text()

@@ -1,0 +1,342 @@
+"""How sessions start, are shared, change, fall idle and end."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    BridgeError,
+    ServerLostError,
+    ServerStartError,
+    ToolCallError,
+    UnknownServerError,
+)
+from bridge.model import Tool
+from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
+
+
+async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
+    """Entering the pool is free; looking at it too."""
+    async with rig.pool(rig.raw()) as pool:
+        assert pool.names() == ("server",)
+        assert pool.states()["server"].state == "idle"
+        assert "connections=0" in repr(pool)
+    assert rig.started() == []
+    assert pool.states()["server"].state == "closed"
+
+
+async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
+    """Twenty callers, one process."""
+    async with rig.pool(rig.raw()) as pool:
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tg:
+                for number in range(20):
+                    tg.start_soon(pool.call_tool, "server", "echo", {"n": number})
+        assert pool.states()["server"].restarts == 0
+    assert len(rig.started()) == 1
+
+
+async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -> None:
+    """The others that wait for it are served by the same start."""
+    answers: list[object] = []
+
+    async with rig.pool(rig.raw()) as pool:
+
+        async def call() -> None:
+            answers.append(await pool.call_tool("server", "echo", {}))
+
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+                inner.start_soon(pool.start, "server")
+                await wait_until(lambda: pool.states()["server"].state == "starting")
+                outer.start_soon(call)
+                inner.cancel_scope.cancel()
+    assert len(answers) == 1
+    assert len(rig.started()) == 1
+
+
+async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_again(
+    rig: Rig,
+) -> None:
+    """No storm of retries, and no memory of the failure either."""
+    rig.environ["FAIL_ONCE"] = rig.path("failed-once")
+    errors: list[ServerStartError] = []
+    async with rig.pool(rig.raw("fail-once")) as pool:
+
+        async def start() -> None:
+            with pytest.raises(ServerStartError, match="exited with status 5") as caught:
+                await pool.start("server")
+            errors.append(caught.value)
+
+        async with anyio.create_task_group() as tg:
+            for _ in range(5):
+                tg.start_soon(start)
+        assert len(rig.started()) == 1
+        await pool.start("server")
+        assert pool.states()["server"].restarts == 1
+    assert len(errors) == 5
+    assert "not today" in str(errors[0])
+
+
+async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(rig: Rig) -> None:
+    """What a user needs to mend it is in the one error."""
+    async with rig.pool(rig.raw("exit")) as pool:
+        with pytest.raises(ServerStartError) as caught:
+            await pool.tools("server")
+        assert pool.states()["server"].state == "failed"
+        assert "configuration" in pool.states()["server"].error
+    text = str(caught.value)
+    assert "exited with status 3" in text
+    assert "cannot find my configuration" in text
+    assert str(rig.log_dir / "server.log") in text
+    assert "/tmp/servers.json" in caught.value.remedy
+
+
+async def test_a_server_that_never_answers_initialize_fails_in_time(rig: Rig) -> None:
+    """Its process is gone before the error is raised."""
+    async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
+        with pytest.raises(ServerStartError, match=r"not ready within 0\.5 s"):
+            await pool.start("server")
+        assert rig.survivors() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "remedy"),
+    [
+        ("no-such-command", "no command 'no-such-command' on the PATH", "full path"),
+        ("/no/such/file", "there is no file /no/such/file", "Correct `command`"),
+        ("{here}/plain", "/plain cannot be executed", "Make it executable"),
+        ("{here}/lost", "the interpreter that", "first line"),
+        ("{here}/headless", "neither a program nor a script", "`#!` line"),
+        ("nul\0", "null byte", "Correct `command`"),
+    ],
+)
+async def test_a_command_that_cannot_run_is_explained(
+    rig: Rig, command: str, said: str, remedy: str
+) -> None:
+    """Each fault has its own words and its own remedy."""
+    for name, text, mode in [
+        ("plain", "", 0o600),
+        ("lost", "#!/no/such/interpreter\n", 0o700),
+        ("headless", "echo hello\n", 0o700),
+    ]:
+        path = rig.directory / name
+        path.write_text(text)
+        path.chmod(mode)
+    async with rig.pool(rig.spec(command.format(here=rig.directory))) as pool:
+        with pytest.raises(ServerStartError, match=said) as caught:
+            await pool.start("server")
+    assert remedy in caught.value.remedy
+
+
+async def test_a_missing_directory_is_explained(rig: Rig) -> None:
+    """Not reported as a missing command, which the system's own error suggests."""
+    async with rig.pool(rig.raw(cwd="/no/such/place")) as pool:
+        with pytest.raises(ServerStartError, match="directory /no/such/place does not exist"):
+            await pool.start("server")
+
+
+async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
+    """And with all there are."""
+    async with rig.pool(rig.raw(name="github"), rig.raw(name="files")) as pool:
+        with pytest.raises(UnknownServerError, match="Did you mean 'github'") as caught:
+            await pool.call_tool("git-hub", "echo", {})
+    assert "'github', 'files'" in caught.value.remedy
+
+
+async def test_a_server_that_dies_of_anything_before_initialize_is_greeted_properly(
+    rig: Rig,
+) -> None:
+    """Servers on older Rust SDKs do."""
+    async with rig.pool(rig.raw("strict")) as pool:
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+
+
+async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig) -> None:
+    """After it has said that it knows no handshake."""
+    async with rig.pool(rig.raw("newer-only")) as pool:
+        await pool.call_tool("server", "echo", {})
+        assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
+
+
+async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
+    """Three pages of two."""
+    async with rig.pool(rig.raw("pages")) as pool:
+        tools = await pool.tools("server")
+        assert pool.states()["server"].tool_count == 6
+    assert [tool.name for tool in tools] == [f"tool_{p}_{i}" for p in range(3) for i in range(2)]
+
+
+@pytest.mark.parametrize(("mode", "count"), [("same-cursor", 1), ("endless", 100)])
+async def test_a_list_of_tools_that_never_ends_is_cut(
+    rig: Rig, caplog: pytest.LogCaptureFixture, mode: str, count: int
+) -> None:
+    """What came is used, and the log says so."""
+    async with rig.pool(rig.raw(mode)) as pool:
+        tools = await pool.tools("server")
+    assert len(tools) == count
+    assert "does not end" in caplog.text
+
+
+async def test_odd_tools_do_not_hide_the_others(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Duplicates: the first wins. Hostile names stay as they are. Nonsense is left out."""
+    async with rig.pool(rig.raw("odd-tools")) as pool:
+        tools = await pool.tools("server")
+    assert [tool.name for tool in tools] == ["twice", "__import__", "class", "a b", "\u202eevil"]
+    assert tools[0].description == "the first"
+    assert "more than once" in caplog.text
+
+
+async def test_a_server_without_tools_has_none(rig: Rig) -> None:
+    """Servers with only resources or prompts refuse the question."""
+    async with rig.pool(rig.raw("no-tools")) as pool:
+        assert await pool.tools("server") == ()
+
+
+async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
+    """And not before."""
+    async with rig.pool(rig.raw()) as pool:
+        before = await pool.tools("server")
+        assert await pool.tools("server") is before
+        await pool.call_tool("server", "grow", {})
+        await wait_until(lambda: pool.states()["server"].tool_count is None)
+        after = await pool.tools("server")
+    assert names(after) - names(before) == {"grown"}
+
+
+async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
+    """Its tools stay known meanwhile, and a call under way is not idleness."""
+    async with rig.pool(rig.raw(), idle_seconds=0.05) as pool:
+        tools = await pool.tools("server")
+        await wait_until(lambda: pool.states()["server"].state == "idle")
+        await wait_dead(rig.started()[0])
+        assert await pool.tools("server") is tools
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
+            await wait_file(rig.path("started"))
+            with anyio.move_on_after(0.2):
+                await wait_until(lambda: pool.states()["server"].state != "ready")
+            assert pool.states()["server"].state == "ready"
+            tg.cancel_scope.cancel()
+    assert len(rig.started()) == 2
+
+
+async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
+    """Removed and changed servers close; unchanged ones keep their process."""
+    kept, changed, removed = (rig.raw(name=name) for name in ("kept", "changed", "removed"))
+    async with rig.pool(kept, changed, removed) as pool:
+        for name in pool.names():
+            await pool.start(name)
+        pids = {name: state.pid for name, state in pool.states().items()}
+        pool.update([kept, replace(changed, env={"NEW": "1"}), rig.raw(name="added")])
+        assert pool.names() == ("kept", "changed", "added")
+        for name in ("changed", "removed"):
+            await wait_dead(pids[name] or 0)
+        await pool.call_tool("changed", "echo", {})
+        assert pool.states()["kept"].pid == pids["kept"]
+        assert is_alive(pids["kept"] or 0)
+        with pytest.raises(UnknownServerError):
+            pool.spec("removed")
+
+
+async def test_a_call_under_way_outlives_a_change_of_configuration(rig: Rig) -> None:
+    """Its server is closed only after it."""
+    rig.environ["CANCELLED"] = rig.path("cancelled")
+    async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
+        tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
+        await wait_file(rig.path("started"))
+        pool.update([])
+        assert rig.survivors() == rig.started()
+        tg.cancel_scope.cancel()
+    assert "cancelled" in {path.name for path in rig.directory.iterdir()}
+
+
+def test_of_two_servers_with_one_name_the_first_counts(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Precedence is the caller's; a doubled name is said in the log."""
+    pool = rig.pool(rig.raw("one"), rig.raw("two"))
+    assert pool.spec("server").args[-1] == "one"
+    assert "defined twice" in caplog.text
+
+
+async def test_calls_under_way_fail_when_the_pool_closes(rig: Rig) -> None:
+    """They do not hang, and later ones are told why."""
+    errors: list[BridgeError] = []
+    async with anyio.create_task_group() as tg:
+        async with rig.pool(rig.raw()) as pool:
+
+            async def call() -> None:
+                with pytest.raises(ServerLostError) as caught:
+                    await pool.call_tool("server", "never", {"started": rig.path("started")})
+                errors.append(caught.value)
+
+            tg.start_soon(call)
+            await wait_file(rig.path("started"))
+        with pytest.raises(ServerLostError, match="is closed"):
+            await pool.call_tool("server", "echo", {})
+    assert len(errors) == 1
+
+
+async def test_stubborn_servers_are_closed_all_at_once(rig: Rig) -> None:
+    """Each takes its whole ladder to end; the bound is that of one."""
+    specs = [rig.raw("stubborn", name=f"s{number}") for number in range(3)]
+    async with rig.pool(*specs) as pool:
+        for name in pool.names():
+            await pool.start(name)
+    assert rig.survivors() == []
+
+
+async def test_an_exception_in_the_body_comes_out_as_it_is(rig: Rig) -> None:
+    """Not wrapped in a group, and the servers are gone all the same."""
+    with pytest.raises(ToolCallError):
+        async with rig.pool(rig.raw()) as pool:
+            await pool.call_tool("server", "refuse", {})
+
+
+async def test_a_log_directory_that_cannot_be_used_costs_only_the_log(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server works, and the end of its stderr is still quoted."""
+    rig.log_dir = rig.directory / "file" / "logs"
+    (rig.directory / "file").write_text("in the way")
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ServerLostError, match="about to crash"):
+            await pool.call_tool("server", "crash", {})
+    assert "no log file" in caplog.text
+
+
+async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stubborn server survives its bridge's SIGKILL, but not the next bridge."""
+    caplog.set_level(logging.WARNING)
+    program = f"""
+        import os, signal, anyio
+        from pathlib import Path
+        from tests.upstream.rig import Rig
+        async def main():
+            rig = Rig(Path({str(rig.directory)!r}))
+            async with rig.pool(rig.raw("stubborn")) as pool:
+                await pool.start("server")
+                os.kill(os.getpid(), signal.SIGKILL)
+        anyio.run(main)
+    """
+    await anyio.to_thread.run_sync(
+        lambda: subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
+    )
+    (orphan,) = rig.started()
+    assert is_alive(orphan)
+    async with rig.pool():
+        await wait_dead(orphan)
+
+
+def names(tools: tuple[Tool, ...]) -> set[str]:
+    return {tool.name for tool in tools}

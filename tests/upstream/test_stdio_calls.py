@@ -1,0 +1,308 @@
+"""Calls to servers that answer oddly, too much, too late or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import sysconfig
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    CallTimeoutError,
+    MessageTooLargeError,
+    ServerLostError,
+    ToolCallError,
+)
+from bridge.model import MEBIBYTE
+from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_file
+
+
+async def test_a_real_server_lists_its_tools_and_answers(rig: Rig) -> None:
+    """mcp-server-time, which is on the SDK and answers with structured content."""
+    spec = rig.spec("mcp-server-time", "--local-timezone", "UTC")
+    rig.environ["PATH"] = f"{sysconfig.get_path('scripts')}:{rig.environ['PATH']}"
+    async with rig.pool(spec) as pool:
+        tools = await pool.tools("server")
+        result = await pool.call_tool("server", "get_current_time", {"timezone": "UTC"})
+        info = pool.states()["server"].server_info
+    assert [tool.name for tool in tools] == ["get_current_time", "convert_time"]
+    assert result["structuredContent"]["timezone"] == "UTC"
+    assert info["name"] == "mcp-time"
+
+
+async def test_an_answer_arrives_whole_and_in_plain_json(rig: Rig) -> None:
+    """URIs are strings, not objects of the SDK, and `_meta` is kept."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "resource", {})
+    assert [block["type"] for block in result["content"]] == ["resource_link", "resource"]
+    assert result["content"][1]["resource"]["uri"] == "memo://1"
+    assert json.loads(json.dumps(result))["_meta"] == {"x/y": 1}
+
+
+async def test_an_answer_that_breaks_the_protocol_is_delivered_with_what_it_has(rig: Rig) -> None:
+    """No content, a list where an object belongs, and a field that nobody knows."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "odd_shape", {})
+    assert result == {"content": [], "structuredContent": [1, 2], "madeUp": {"kept": True}}
+
+
+async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> None:
+    """The SDK's client would raise and lose the result."""
+    async with rig.pool(rig.toolbox()) as pool:
+        tools = await pool.tools("server")
+        result = await pool.call_tool("server", "liar", {})
+    assert {tool.name: tool for tool in tools}["liar"].output_schema is not None
+    assert result["structuredContent"] == {"n": "not a number"}
+
+
+async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
+    """Text, blank lines, invalid UTF-8 and JSON that is no message."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "noise", {})
+    assert result["content"][0]["text"] == "after the noise"
+    assert "Loading..." in rig.log()
+    assert "garbage" in rig.log()
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"), [("bad_utf8", "caf\ufffd"), ("surrogate", "cut \ufffd")]
+)
+async def test_a_bad_character_in_an_answer_is_replaced(rig: Rig, tool: str, expected: str) -> None:
+    """One broken character is no reason to lose a result."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", tool, {})
+    assert result["content"][0]["text"] == expected
+
+
+async def test_nan_in_an_answer_is_a_number(rig: Rig) -> None:
+    """Python servers write it although JSON has none."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "nan", {})
+    assert math.isnan(result["structuredContent"]["nan"])
+
+
+@pytest.mark.parametrize("depth", [300, 5_000, 200_000])
+async def test_an_answer_nested_too_deeply_fails_its_call_only(rig: Rig, depth: int) -> None:
+    """It is an error at once, not a crash and not a timeout."""
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ToolCallError, match="nests too deeply"):
+            await pool.call_tool("server", "deep", {"depth": depth})
+        result = await pool.call_tool("server", "echo", {"still": "here"})
+    assert result["structuredContent"] == {"still": "here"}
+
+
+async def test_fifty_megabytes_arrive_in_one_line(rig: Rig) -> None:
+    """The SDK's transport would take half a minute."""
+    size = 50 * MEBIBYTE
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "big", {"size": size})
+    assert len(result["content"][0]["text"]) == size
+
+
+@pytest.mark.parametrize("tool", ["big", "big_id_last"])
+async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str) -> None:
+    """Whichever end of the message shows whose answer it is."""
+    async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
+        with pytest.raises(MessageTooLargeError, match="the limit is 100000"):
+            await pool.call_tool("server", tool, {"size": 5 * MEBIBYTE})
+        result = await pool.call_tool("server", "echo", {"still": "here"})
+        assert pool.states()["server"].restarts == 0
+    assert result["structuredContent"] == {"still": "here"}
+
+
+async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> None:
+    """Nobody can tell which call waits for it, so that all are told."""
+    async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
+        with pytest.raises(MessageTooLargeError, match="exceeded the 100000 byte limit"):
+            await pool.call_tool("server", "big_nameless", {"size": MEBIBYTE})
+        result = await pool.call_tool("server", "echo", {"again": 1})
+    assert result["structuredContent"] == {"again": 1}
+
+
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        ("crash", "exited with status 7"),
+        ("killed", "was killed by SIGKILL"),
+        ("crash_holding_stdout", "exited with status 8"),
+    ],
+)
+async def test_a_crash_fails_calls_under_way_and_the_next_call_reconnects(
+    rig: Rig, tool: str, told: str
+) -> None:
+    """Also when a child of the server still holds its stdout open."""
+    failures: list[ServerLostError] = []
+    started = rig.path("started")
+    async with rig.pool(rig.raw()) as pool:
+
+        async def wait_for_nothing() -> None:
+            with pytest.raises(ServerLostError) as caught:
+                await pool.call_tool("server", "never", {"started": started})
+            failures.append(caught.value)
+
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(wait_for_nothing)
+                await wait_file(started)
+                with pytest.raises(ServerLostError, match=told):
+                    await pool.call_tool("server", tool, {})
+        assert pool.states()["server"].state == "failed"
+        assert told in pool.states()["server"].error
+        await pool.call_tool("server", "echo", {})
+        state = pool.states()["server"]
+    assert told in str(failures[0])
+    assert (state.state, state.restarts) == ("ready", 1)
+
+
+async def test_a_lost_server_is_quoted(rig: Rig) -> None:
+    """The end of its stderr and the log's place are in the error."""
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ServerLostError) as caught:
+            await pool.call_tool("server", "crash", {})
+    assert "about to crash" in str(caught.value)
+    assert str(rig.log_dir / "server.log") in str(caught.value)
+
+
+async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
+    """Its process lives on, but nothing can be asked of it."""
+    async with rig.pool(rig.raw()) as pool:
+        await pool.call_tool("server", "deaf", {})
+        with pytest.raises(ServerLostError):
+            await pool.call_tool("server", "echo", {})
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+async def test_a_server_that_reads_no_more_holds_up_nobody_for_longer_than_their_time(
+    rig: Rig,
+) -> None:
+    """A megabyte does not fit the pipe; the call ends all the same, and so does the process."""
+    async with rig.pool(rig.raw()) as pool:
+        await pool.call_tool("server", "jam", {})
+        for _ in range(3):
+            with pytest.raises(CallTimeoutError):
+                await pool.call_tool("server", "echo", {"a": "x" * MEBIBYTE}, timeout=0.1)
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(rig: Rig) -> None:
+    """The timeout of one call leaves the connection alone."""
+    rig.environ["CANCELLED"] = rig.path("cancelled")
+    async with rig.pool(rig.raw()) as pool:
+        await pool.start("server")
+        with pytest.raises(CallTimeoutError, match=r"did not answer tool 'never' within 0\.1 s"):
+            await pool.call_tool("server", "never", {}, timeout=0.1)
+        await wait_file(rig.path("cancelled"))
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert pool.states()["server"].restarts == 0
+
+
+async def test_a_cancelled_caller_cancels_the_call_at_the_server(rig: Rig) -> None:
+    """A tool of a server on the SDK really stops."""
+    arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
+    async with rig.pool(rig.toolbox()) as pool:
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(pool.call_tool, "server", "slow", arguments)
+            await wait_file(rig.path("started"))
+            tg.cancel_scope.cancel()
+        await wait_file(rig.path("cancelled"))
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+
+
+async def test_a_refusal_keeps_its_code_and_data(rig: Rig) -> None:
+    """A protocol error is an exception; a result with isError is a result."""
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ToolCallError, match="refused tool 'refuse': no") as caught:
+            await pool.call_tool("server", "refuse", {})
+    assert (caught.value.rpc_code, caught.value.data) == (-32042, {"why": "so"})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}]
+)
+async def test_arguments_that_are_not_json_are_refused_before_sending(
+    rig: Rig, arguments: dict[str, object]
+) -> None:
+    """They would break the connection's writer and with it every other call."""
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ToolCallError, match="cannot be sent as JSON"):
+            await pool.call_tool("server", "echo", arguments)
+        assert pool.states()["server"].state == "idle"
+
+
+async def test_deep_arguments_are_refused_without_harm(rig: Rig) -> None:
+    """The SDK's serialiser stops at some depth; the connection survives it."""
+    deep: dict[str, object] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ToolCallError, match="cannot be sent as JSON"):
+            await pool.call_tool("server", "echo", deep)
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+async def test_oversize_arguments_are_refused_before_sending(rig: Rig) -> None:
+    """The cap holds in both directions."""
+    async with rig.pool(rig.raw(), max_message_bytes=1000) as pool:
+        with pytest.raises(MessageTooLargeError, match="the arguments have"):
+            await pool.call_tool("server", "echo", {"a": "x" * 1000})
+
+
+async def test_calls_run_at_the_same_time(rig: Rig) -> None:
+    """An answered call overtakes one that is still waiting."""
+    async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
+        tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
+        await wait_file(rig.path("started"))
+        with anyio.fail_after(PATIENCE_SECONDS):
+            assert (await pool.call_tool("server", "echo", {}))["content"]
+        tg.cancel_scope.cancel()
+
+
+async def test_a_server_that_floods_stderr_is_not_blocked(rig: Rig) -> None:
+    """Two megabytes go into a log that stays within its cap, with the newest kept."""
+    async with rig.pool(rig.raw()) as pool:
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await pool.call_tool("server", "stderr", {"lines": 20_000})
+    files = sorted(rig.log_dir.iterdir())
+    assert [file.name for file in files] == ["server.log", "server.log.1"]
+    assert all(file.stat().st_size <= MEBIBYTE for file in files)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+async def test_a_server_gets_the_environment_and_directory_of_its_entry(rig: Rig) -> None:
+    """All of the bridge's environment but the bridge's own settings, and what the entry adds."""
+    rig.environ.update({"INHERITED": "yes", "MCP_BRIDGE_PROFILE": "strict", "BOTH": "outer"})
+    where = rig.directory / "work here"
+    where.mkdir()
+    async with rig.pool(rig.raw(env={"ADDED": "1", "BOTH": "inner"}, cwd=str(where))) as pool:
+        result = await pool.call_tool("server", "where", {})
+    facts = result["structuredContent"]
+    environment = facts["env"]
+    assert facts["cwd"] == str(where)
+    assert (environment["INHERITED"], environment["ADDED"]) == ("yes", "1")
+    assert environment["BOTH"] == "inner"
+    assert not [name for name in environment if name.startswith("MCP_BRIDGE_")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("", "plain"), ("", "stubborn"), ("", "setsid"), ("", "daemon"), ("stubborn", "daemon")],
+)
+async def test_closing_ends_the_whole_process_tree(rig: Rig, mode: str, kind: str) -> None:
+    """Grandchildren that ignore SIGTERM, left the session, or lost their parent on purpose."""
+    async with rig.pool(rig.raw(mode)) as pool:
+        result = await pool.call_tool("server", "spawn", {"kind": kind})
+        pid = result["structuredContent"]["pid"]
+        assert is_alive(pid)
+    assert not is_alive(pid)
+
+
+async def test_a_crash_takes_the_grandchildren_with_it(rig: Rig) -> None:
+    """What a dead server left behind is ended before the next one starts."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "spawn", {"kind": "setsid"})
+        pid = result["structuredContent"]["pid"]
+        with pytest.raises(ServerLostError):
+            await pool.call_tool("server", "crash", {})
+        await pool.start("server")
+        assert not is_alive(pid)
