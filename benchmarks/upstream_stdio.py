@@ -30,6 +30,8 @@ for line in sys.stdin.buffer:
     if m["method"] == "initialize":
         r = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}},
              "serverInfo": {"name": "bench", "version": "1"}}
+    elif m["method"] == "tools/list":
+        r = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
     else:
         size = m["params"]["arguments"].get("size", 2)
         r = {"content": [{"type": "text", "text": "x" * size}]}

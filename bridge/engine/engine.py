@@ -25,6 +25,7 @@ from bridge.engine.guide import Guide
 from bridge.engine.program import Facts, Program
 from bridge.engine.questions import Questions
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.engine.tool_cache import ToolCache
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
@@ -369,7 +370,8 @@ async def open_engine(
         start_timeout=settings.start_timeout,
     )
     where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
-    async with Engine(settings, Servers(where, pool), choose_backend) as engine:
+    servers = Servers(where, pool, ToolCache(settings.state_dir / "tools"))
+    async with Engine(settings, servers, choose_backend) as engine:
         yield engine
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -19,6 +20,7 @@ import anyio.to_thread
 from bridge.catalog.entries import ServerEntry, server_entries
 from bridge.catalog.naming import server_aliases
 from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
+from bridge.engine.tool_cache import ToolCache
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.model import Tool
 from bridge.settings import Settings, home
@@ -60,9 +62,10 @@ class ConfigFinder:
 class Servers:
     """Discovered servers and the sessions to them. Enter before use."""
 
-    def __init__(self, finder: Finder, pool: Pool) -> None:
+    def __init__(self, finder: Finder, pool: Pool, cache: ToolCache) -> None:
         self._finder = finder
         self._pool = pool
+        self._cache = cache
         self._stamp: object = None
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
         self.aliases: Mapping[str, str] = {}
@@ -92,20 +95,24 @@ class Servers:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self.discovery = await anyio.to_thread.run_sync(self._finder.find)
+        self.discovery, self._known = await anyio.to_thread.run_sync(self._read)
         self.aliases = server_aliases([spec.name for spec in self.discovery.servers])
-        self._known = {name: tools for name, tools in self._known.items() if name in self.aliases}
         self._pool.update(self.discovery.servers)
         for warning in self.discovery.warnings:
             logger.warning("%s", warning)
         return True
+
+    def _read(self) -> tuple[Discovery, dict[str, tuple[Tool, ...]]]:
+        discovery = self._finder.find()
+        cached = {spec.name: self._cache.load(spec) for spec in discovery.servers}
+        return discovery, {name: tools for name, tools in cached.items() if tools is not None}
 
     def names(self) -> tuple[str, ...]:
         """Return every discovered server's own name."""
         return tuple(spec.name for spec in self.discovery.servers)
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return what is known of every server now; tools of those that were ever loaded."""
+        """Return what is known of every server: tools of those that were ever asked for them."""
         descriptions = {spec.name: spec.description for spec in self.discovery.servers}
         return server_entries(descriptions, self._known, loaded=loaded)
 
@@ -151,9 +158,11 @@ class Servers:
 
         async def ask(name: str) -> None:
             try:
-                tools[name] = self._known[name] = await self._pool.tools(name)
+                tools[name] = await self._pool.tools(name)
             except BridgeError as error:
                 errors[name] = error
+            else:
+                await self._learn(name, tools[name])
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -161,6 +170,13 @@ class Servers:
         if errors and not tolerant:
             raise next(errors[name] for name in names if name in errors)
         return {name: tools[name] for name in names if name in tools}, errors
+
+    async def _learn(self, name: str, tools: tuple[Tool, ...]) -> None:
+        if self._known.get(name) == tools:
+            return
+        self._known[name] = tools
+        save = partial(self._cache.save, self._pool.spec(name), tools)
+        await anyio.to_thread.run_sync(save)
 
 
 def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:

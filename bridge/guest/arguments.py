@@ -12,7 +12,7 @@ import re
 import typing
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from bridge.guest.values import listed, nearest, to_json
+from bridge.guest.values import listed, nearest, to_argument
 
 MAX_SCHEMA_DEPTH = 8
 """How far references and combinations are followed for the sake of parameter names."""
@@ -123,7 +123,7 @@ class Parameters:
         return bound
 
     def _value(self, name: str, value: Any) -> Any:
-        return to_json(value, "%s: argument %r" % (self.title, name))
+        return to_argument(value, "%s: argument %r" % (self.title, name))
 
     def _near(self, name: str) -> str:
         return nearest(name, [parameter.alias for parameter in self.all])

@@ -61,31 +61,41 @@ def isolation_facts() -> Dict[str, Any]:
 def cgroup_limits() -> Dict[str, Any]:
     """Return the limits of this process's control group, either version; None is "no limit"."""
     facts: Dict[str, Any] = {}
-    memory = _cgroup("memory", "memory.max", "memory.limit_in_bytes")
-    if memory:
-        facts["memory_limit_bytes"] = _number(memory)
-    pids = _cgroup("pids", "pids.max", "pids.max")
-    if pids:
-        facts["pids_limit"] = _number(pids)
-    cpu = _cgroup("cpu", "cpu.max", "")
-    if cpu:
-        quota, _, period = cpu.partition(" ")
-        facts["cpu_limit"] = None if quota == "max" else int(quota) / int(period or 100000)
-    else:
-        quota = _cgroup("cpu", "", "cpu.cfs_quota_us")
-        period = _cgroup("cpu", "", "cpu.cfs_period_us")
-        if quota and period:
-            facts["cpu_limit"] = int(quota) / int(period) if int(quota) > 0 else None
+    for key, controller, unified, legacy in (
+        ("memory_limit_bytes", "memory", "memory.max", "memory.limit_in_bytes"),
+        ("pids_limit", "pids", "pids.max", "pids.max"),
+    ):
+        texts = _cgroup(controller, unified, legacy)
+        if texts:
+            # Engines set limits on a group or on one above it; the smallest is in force.
+            numbers = [number for number in map(_number, texts) if number is not None]
+            facts[key] = min(numbers, default=None)
+    quotas = [_cpus(text) for text in _cgroup("cpu", "cpu.max", "")]
+    if not quotas:
+        pairs = zip(  # noqa: B905 - `strict` is newer than the oldest Python here
+            _cgroup("cpu", "", "cpu.cfs_quota_us"), _cgroup("cpu", "", "cpu.cfs_period_us")
+        )
+        quotas = [_cpus("%s %s" % pair) for pair in pairs]
+    if quotas:
+        facts["cpu_limit"] = min((quota for quota in quotas if quota is not None), default=None)
     return facts
+
+
+def _cpus(text: str) -> Optional[float]:
+    """Return the CPUs' worth of time that "quota period" grants; None is "no limit"."""
+    quota, _, period = text.partition(" ")
+    if not quota.isdigit() or not period.strip().isdigit():
+        return None
+    return int(quota) / int(period)
 
 
 def oom_kills() -> int:
     """Return how often the kernel killed something here for memory; 0 where it does not tell."""
-    text = _cgroup("memory", "memory.events", "memory.oom_control")
-    for line in text.splitlines():
-        name, _, count = line.partition(" ")
-        if name == "oom_kill" and count.strip().isdigit():
-            return int(count)
+    for text in _cgroup("memory", "memory.events", "memory.oom_control")[:1]:
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdigit():
+                return int(count)
     return 0
 
 
@@ -122,13 +132,14 @@ def _rlimits() -> Dict[str, Any]:
     return found
 
 
-def _cgroup(controller: str, unified: str, legacy: str) -> str:
-    """Return the text of a control file, wherever this system has it; empty when nowhere."""
-    for path in _cgroup_paths(controller, unified, legacy):
+def _cgroup(controller: str, unified: str, legacy: str) -> List[str]:
+    """Return the texts of a control file in our group and those above it, nearest first."""
+    found = []
+    for path in dict.fromkeys(_cgroup_paths(controller, unified, legacy)):
         text = _read(path).strip()
         if text:
-            return text
-    return ""
+            found.append(text)
+    return found
 
 
 def _cgroup_paths(controller: str, unified: str, legacy: str) -> List[str]:
@@ -136,17 +147,20 @@ def _cgroup_paths(controller: str, unified: str, legacy: str) -> List[str]:
     root = "/sys/fs/cgroup"
     for line in _read("/proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        path = path.rstrip("/")
-        if legacy and controller in controllers.split(","):
-            # Inside a container the path is the host's, and the container's own is the mount.
-            paths += [root + "/" + controller + path + "/" + legacy]
-        if unified and number == "0":
-            paths += [root + path + "/" + unified]
+        controllers, _, group = rest.partition(":")
+        group = group.rstrip("/")
+        # The group's path may be the host's while only our own part is mounted here: then the
+        # paths below are not there, except the last, which is ours.
+        while True:
+            if legacy and controller in controllers.split(","):
+                paths.append("%s/%s%s/%s" % (root, controller, group, legacy))
+            if unified and number == "0":
+                paths.append("%s%s/%s" % (root, group, unified))
+            if not group:
+                break
+            group = group.rpartition("/")[0]
     if legacy:
-        paths.append(root + "/" + controller + "/" + legacy)
-    if unified:
-        paths.append(root + "/" + unified)
+        paths.append("%s/%s/%s" % (root, controller, legacy))
     return paths
 
 

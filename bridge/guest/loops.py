@@ -12,6 +12,7 @@ import asyncio.base_events
 import contextvars
 import functools
 import threading
+import warnings
 from typing import Any, Callable, List
 
 
@@ -28,6 +29,7 @@ def install() -> None:
     asyncio.run = run
     asyncio.runners.run = run
     _patch_loops(original_run)
+    asyncio.get_event_loop = _get_event_loop
     runner = getattr(asyncio, "Runner", None)
     if runner is not None:
         _patch_runner(runner)
@@ -50,6 +52,27 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if outcome[0]:
         return outcome[1]
     raise outcome[1]
+
+
+def _get_event_loop() -> asyncio.AbstractEventLoop:
+    """Return this thread's loop; in the main thread make one if there is none.
+
+    Newer Pythons warn first and refuse later, while programs go on being written for older ones.
+    """
+    running = asyncio._get_running_loop()
+    if running is not None:
+        return running
+    policy = asyncio.get_event_loop_policy()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return policy.get_event_loop()
+    except RuntimeError:
+        if threading.current_thread() is not threading.main_thread():
+            raise
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
 
 
 def _loop_is_running() -> bool:

@@ -23,7 +23,7 @@ from bridge.guest.values import (
     from_wire,
     listed,
     nearest,
-    to_json,
+    to_argument,
 )
 from bridge.guest.wire import Run
 
@@ -101,7 +101,7 @@ class Runtime:
             message = "arguments must be a dict of the tool's arguments, not a %s"
             raise TypeError(message % type(arguments).__name__)
         subject = "%s.%s" % (name, tool)
-        plain = to_json(dict(arguments), "arguments of %s" % subject)
+        plain = to_argument(dict(arguments), "arguments of %s" % subject)
         params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
         return await self._client.call("call_tool", params, subject)
 
@@ -257,6 +257,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
     all_tools = [Tools(runtime.send, server) for server in run.servers]
     package = install_modules(all_tools, module)
+    package.MCPError = MCPError  # type: ignore[attr-defined]
     servers = {tools.server["name"]: Server(tools) for tools in all_tools}
     aliases = {server["alias"]: server["name"] for server in run.servers}
     found: Dict[str, Any] = {

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import types
+import warnings
 from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
 
 from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
@@ -223,6 +224,7 @@ def wind_down(module: types.ModuleType) -> None:
 
     _quietly(threading._shutdown)  # type: ignore[attr-defined]
     _quietly(atexit._run_exitfuncs)
+    warnings.formatwarning = _format_warning
     others = [thread for thread in threading.enumerate() if thread.name != "mcp-replies"]
     if len(others) <= 1:
         # Daemon threads still running would trip over missing globals, and say so at length.
@@ -233,6 +235,16 @@ def wind_down(module: types.ModuleType) -> None:
         flush: Optional[Callable[[], Any]] = getattr(stream, "flush", None)
         if flush is not None:
             _quietly(flush)
+
+
+def _format_warning(
+    message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
+) -> str:
+    """Return a warning's text; without a place where that would be ours."""
+    text = "%s: %s" % (category.__name__, message)
+    if "was never awaited" in text:
+        text += "; nothing was sent or run. Put `await` before it."
+    return text + "\n" if filename in guest_files() else "%s:%d: %s\n" % (filename, lineno, text)
 
 
 def _quietly(action: Callable[[], Any]) -> None:

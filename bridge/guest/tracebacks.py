@@ -9,13 +9,17 @@ from __future__ import annotations
 import io
 import linecache
 import traceback
-from typing import AbstractSet, Any, List, Set
+import types
+from typing import AbstractSet, Any, List, Optional, Set
 
 FILENAME = "<run_python>"
 """What the program's code goes by in tracebacks."""
 
 MAX_TEXT_CHARS = 24_000
 """Of one traceback: its beginning says where it started, its end what went wrong."""
+
+MAX_FRAMES = 2000
+"""Frames of one traceback that are looked at: more than the usual recursion limit allows."""
 
 MAX_EXCEPTIONS = 64
 """Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
@@ -50,9 +54,12 @@ def register_source(source: str) -> None:
 def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
     """Return the traceback of `error` as the program's author wants to see it."""
     try:
+        left_out = _cut_long_stacks(error)
         details = traceback.TracebackException.from_exception(error)
         _trim(details, guest_files)
         text = _shorten("".join(details.format()).strip("\n"))
+        if left_out:
+            text = "[%d more calls of a deep recursion are not shown]\n%s" % (left_out, text)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
         text = "%s (its traceback cannot be shown: %s)" % (
@@ -76,6 +83,36 @@ def _hint(error: BaseException) -> str:
         if fragment in message:
             return "\n" + hint
     return ""
+
+
+def _cut_long_stacks(error: BaseException) -> int:
+    """Cut the middle out of overlong tracebacks, which take long to format; return by how much.
+
+    A program that raised the recursion limit may have a million frames.
+    """
+    cut = 0
+    queue: List[Optional[BaseException]] = [error]
+    seen: Set[int] = set()
+    while queue and len(seen) < MAX_EXCEPTIONS:
+        current = queue.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        steps = []
+        step = current.__traceback__
+        while step is not None:
+            steps.append(step)
+            step = step.tb_next
+        if len(steps) > MAX_FRAMES:
+            half = MAX_FRAMES // 2
+            cut += len(steps) - 2 * half
+            rebuilt = None
+            for kept in reversed(steps[:half] + steps[-half:]):
+                rebuilt = types.TracebackType(rebuilt, kept.tb_frame, kept.tb_lasti, kept.tb_lineno)
+            current.__traceback__ = rebuilt
+        queue += [current.__cause__, current.__context__]
+        queue += getattr(current, "exceptions", None) or ()
+    return cut
 
 
 def _trim(details: Any, guest_files: AbstractSet[str]) -> None:

@@ -216,6 +216,19 @@ def to_json(value: Any, path: str = "value") -> Any:
     return _plain(value, path, 0)
 
 
+def to_argument(value: Any, path: str) -> Any:
+    """Return `value` as JSON data to send.
+
+    Raises:
+        TypeError: It holds what JSON cannot; a plain one, as for any wrong argument.
+    """
+    try:
+        return to_json(value, path)
+    except NotJsonError as error:
+        message = str(error)
+    raise TypeError(message)
+
+
 def _plain(value: Any, path: str, depth: int) -> Any:
     if value is None or value is True or value is False:
         return value

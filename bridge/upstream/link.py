@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import Implementation, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from bridge import __version__
 from bridge.errors import ServerStartError, UpstreamError
 from bridge.model import ServerSpec
 from bridge.upstream.failure import reason, start_error, start_timeout
@@ -35,7 +36,7 @@ list is no longer cached, so that it cannot be stale."""
 SUBSCRIBE_PAUSE_SECONDS = 1.0
 """Between those attempts: a server that is restarting needs a moment."""
 
-CLIENT_INFO = Implementation(name="mcp-code-bridge", version="0.1.0")
+CLIENT_INFO = Implementation(name="mcp-code-bridge", version=__version__)
 
 
 class Link:

@@ -15,6 +15,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -116,8 +117,12 @@ class Engine:
         if not self.url:
             os.kill(int(sandbox.id), 9)
             return
+        self.remove_container(sandbox.id)
+
+    def remove_container(self, container: str) -> None:
+        """Remove a container if it is there."""
         with self.outside() as client, suppress(docker.errors.NotFound):
-            client.remove_container(sandbox.id, force=True)
+            client.remove_container(container, force=True)
 
 
 class EngineShelf:
@@ -172,11 +177,15 @@ def _inspect_image(client: docker.APIClient, image: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _rootless_service(image: str) -> Iterator[str]:
-    """Run podman's service as an ordinary user; in the tests' own name if that is one."""
+def ordinary_user() -> Iterator[tuple[list[str], dict[str, str], Path]]:
+    """Say how to run a command as an ordinary user, who the tests may be themselves.
+
+    Yields:
+        The words to put before the command, its environment, a directory of that user's.
+    """
     if os.getuid() != 0:
-        with _service([], dict(os.environ)) as url:
-            yield url
+        with tempfile.TemporaryDirectory(prefix="mcb-rootless-") as directory:
+            yield [], dict(os.environ), Path(directory)
         return
     name = os.environ.get("MCP_BRIDGE_TEST_USER") or DEFAULT_USER
     try:
@@ -188,8 +197,34 @@ def _rootless_service(image: str) -> Iterator[str]:
         environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin")
         if "CONTAINERS_CONF" in os.environ:
             environ["CONTAINERS_CONF"] = os.environ["CONTAINERS_CONF"]
-        become = ["runuser", "-u", name, "--"]
-        _copy_image(image, become, environ)
+        yield ["runuser", "-u", name, "--"], environ, runtime
+
+
+def usable_python(become: list[str], environ: dict[str, str]) -> list[str]:
+    """Find an interpreter which that user can run the bridge with; may extend `environ`."""
+    packages = [str(Path(docker.__file__).parents[1]), str(Path(__file__).parents[2])]
+    environ["PYTHONPATH"] = os.pathsep.join(packages)
+    said = b""
+    for python in (sys.executable, "/usr/bin/python3"):
+        tried = subprocess.run(
+            [*become, python, "-c", "import bridge.sandbox.container.backend"],
+            env=environ,
+            cwd="/",
+            check=False,
+            capture_output=True,
+        )
+        if tried.returncode == 0:
+            return [python]
+        said = tried.stderr
+    pytest.fail(f"no Python here runs the bridge as another user: {said!r}")
+
+
+@contextmanager
+def _rootless_service(image: str) -> Iterator[str]:
+    """Run podman's service as an ordinary user."""
+    with ordinary_user() as (become, environ, runtime):
+        if become:
+            _copy_image(image, become, environ)
         with _service(become, environ, runtime) as url:
             yield url
 

@@ -239,7 +239,7 @@ assert "echo" in dir(git_hub) and "call_tool" in dir(r)
         ("from mcp.servers import git_hup", "Did you mean 'git_hub'? Loaded: git_hub"),
         ("import mcp.servers.nope", "no server 'nope' is loaded"),
         ("import mcp.types", "the bridge's own"),
-        ("from mcp import ClientSession", "cannot import name 'ClientSession'"),
+        ("from mcp import ClientSession", "the bridge's own"),
         ("from mcp.servers.git_hub import ecco", "cannot import name 'ecco'"),
         ("mcp_git_hub.ecco", "Did you mean 'echo'"),
         ("mcp_servers['mail']", "no server 'mail' is loaded"),
@@ -278,7 +278,5 @@ print(runtime.describe_server("git-hub").nope)
 
 def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -> None:
     tools = [tool(f"t{n}", "__CODE_LITERAL__ " + "d" * 5000) for n in range(300)]
-    servers = [
-        {"name": f"s{n}", "alias": f"s{n}", "description": "", "tools": tools} for n in (1, 2)
-    ]
-    assert guest_on.run("(await mcp_s2.t299()) == {}", servers=servers).value is True
+    servers = [{"name": name, "alias": name, "description": "", "tools": tools} for name in "ab"]
+    assert guest_on.run("(await mcp_b.t299()) == {}", servers=servers).value is True

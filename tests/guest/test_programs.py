@@ -100,7 +100,10 @@ def test_a_forgotten_await_on_the_last_line_is_forgiven(guest_on: Any) -> None:
 
 def test_a_forgotten_await_elsewhere_is_warned_of(guest_on: Any) -> None:
     finished = guest_on.run('x = mcp_git_hub.echo("a")\nprint(1)')
-    assert "was never awaited" in finished.stderr
+    assert finished.stderr == (
+        "RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
+        "nothing was sent or run. Put `await` before it.\n"
+    )
     assert finished.calls == []
 
 
@@ -273,6 +276,34 @@ def test_endless_recursion_gives_a_short_traceback(guest_on: Any) -> None:
     assert finished.outcome.error_type == "RecursionError"
     assert "more times]" in finished.outcome.error
     assert len(finished.outcome.error) < 2000
+
+
+def test_a_recursion_of_any_depth_is_told_in_time(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "def f(n):\n    if n:\n        f(n - 1)\n    else:\n        1 / 0\n"
+        "import sys, threading\nsys.setrecursionlimit(300_000)\nthreading.stack_size(512 << 20)\n"
+        "failed = []\n"
+        "def run():\n    try:\n        f(100_000)\n    except ZeroDivisionError as e:\n"
+        "        failed.append(e)\n"
+        "thread = threading.Thread(target=run)\nthread.start()\nthread.join()\nraise failed[0]"
+    )
+    assert "more calls of a deep recursion are not shown" in finished.outcome.error
+    assert finished.outcome.error.endswith("ZeroDivisionError: division by zero")
+    assert len(finished.outcome.error) < 3000
+
+
+def test_get_event_loop_works_as_it_used_to(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def main(): return 3
+first = asyncio.get_event_loop().run_until_complete(main())
+asyncio.run(main())
+[first, asyncio.get_event_loop().run_until_complete(main())]
+"""
+    )
+    assert finished.value == [3, 3]
+    assert finished.stderr == ""
 
 
 def test_mutual_recursion_and_huge_messages_are_cut(guest_on: Any) -> None:
@@ -574,7 +605,9 @@ def test_the_whole_works_on_every_python(make_guest: Any, every_python: str) -> 
         """
 import asyncio
 from mcp.servers.git_hub import echo
+import threading
 values = await asyncio.gather(*[echo(str(n)) for n in range(10)])
+threading.Thread(target=print, args=("joined",)).start()
 assert asyncio.run(echo("x")).text == "x"
 help(mcp_git_hub.echo)
 [v.text for v in values]

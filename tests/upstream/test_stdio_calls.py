@@ -217,6 +217,15 @@ async def test_a_refusal_keeps_its_code_and_data(rig: Rig) -> None:
     assert (caught.value.rpc_code, caught.value.data) == (-32042, {"why": "so"})
 
 
+async def test_what_this_client_does_not_offer_is_refused_and_not_hung_on(rig: Rig) -> None:
+    """Sampling is answered with an error; a result that waits for the user is one."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "sample", {})
+        assert "not supported" in result["content"][0]["text"]
+        with pytest.raises(ToolCallError, match="wants input from the user"):
+            await pool.call_tool("server", "ask_user", {})
+
+
 @pytest.mark.parametrize(
     "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}]
 )

@@ -114,7 +114,7 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "UTSMode": "",
         "UsernsMode": "",
         "ShmSize": SHM_BYTES,
-        "Tmpfs": _tmpfs(spec, facts),
+        "Tmpfs": _tmpfs(spec, facts, placement.user),
         "Binds": _binds(facts),
         "Devices": [],
         "GroupAdd": [],
@@ -152,19 +152,29 @@ def _resources(spec: LaunchSpec, facts: EngineFacts) -> dict[str, Json]:
     return resources
 
 
-def _tmpfs(spec: LaunchSpec, facts: EngineFacts) -> dict[str, str]:
-    # podman 4 knows no nr_inodes.
-    inodes = f",nr_inodes={TMPFS_INODES}" if facts.kind == "docker" else ""
-    options = f"rw,noexec,nosuid,nodev,mode=1777{inodes},size="
+def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
+    options = "rw,noexec,nosuid,nodev,mode=1777"
+    # A directory that the image has already gives its mode to the mount, so the owner matters too.
+    if facts.kind == "docker":
+        options += f",nr_inodes={TMPFS_INODES}{_owned_by(user)}"
+    else:
+        options += ",U"  # podman's word for "owned by the user"; it knows no nr_inodes
     mounts = {
-        TMP: f"{options}{spec.limits.tmp_bytes}",
-        WORKSPACE: f"{options}{spec.limits.workspace_bytes}",
+        TMP: f"{options},size={spec.limits.tmp_bytes}",
+        WORKSPACE: f"{options},size={spec.limits.workspace_bytes}",
     }
     if facts.kind == "podman":
         # On a read-only root podman puts writable, unsized tmpfs here, unless something is there.
         mounts["/run"] = _EMPTY_TMPFS
         mounts["/var/tmp"] = _EMPTY_TMPFS
     return mounts
+
+
+def _owned_by(user: str) -> str:
+    uid, _, gid = user.partition(":")
+    if not uid.isdecimal():
+        return ""  # a name means something only inside the image
+    return f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
 
 
 def _binds(facts: EngineFacts) -> list[str]:

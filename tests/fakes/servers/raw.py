@@ -163,6 +163,18 @@ def call_grow(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, text("grown"))
 
 
+def call_ask_user(request_id: Any, arguments: dict[str, Any]) -> None:
+    wanted = {"q": {"method": "elicitation/create", "params": {"message": "?"}}}
+    answer(request_id, {"resultType": "input_required", "inputRequests": wanted})
+
+
+def call_sample(request_id: Any, arguments: dict[str, Any]) -> None:
+    params = {"messages": [], "maxTokens": 1}
+    send({"id": "s-1", "method": "sampling/createMessage", "params": params})
+    reply = json.loads(sys.stdin.buffer.readline())
+    answer(request_id, text(reply["error"]["message"]))
+
+
 def call_where(request_id: Any, arguments: dict[str, Any]) -> None:
     facts = {"cwd": str(Path.cwd()), "env": dict(os.environ), "pid": os.getpid()}
     answer(request_id, {"content": [], "structuredContent": facts})

@@ -105,10 +105,11 @@ LIMITS = {
     "PidsLimit": 128,
     "NanoCpus": 500000000,
 }
+DOCKER_TMPFS = "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,uid=65534,gid=65534"
 PODMAN_MOUNTS = {
     "Tmpfs": {
-        "/tmp": "rw,noexec,nosuid,nodev,mode=1777,size=67108864",
-        "/workspace": "rw,noexec,nosuid,nodev,mode=1777,size=134217728",
+        "/tmp": "rw,noexec,nosuid,nodev,mode=1777,U,size=67108864",
+        "/workspace": "rw,noexec,nosuid,nodev,mode=1777,U,size=134217728",
         "/run": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
         "/var/tmp": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
     },
@@ -126,8 +127,8 @@ def test_on_docker() -> None:
             **LIMITS,
             "MemorySwappiness": 0,
             "Tmpfs": {
-                "/tmp": "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,size=67108864",
-                "/workspace": "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,size=134217728",
+                "/tmp": f"{DOCKER_TMPFS},size=67108864",
+                "/workspace": f"{DOCKER_TMPFS},size=134217728",
             },
             "Binds": [],
             "Runtime": "runsc",
@@ -150,6 +151,17 @@ def test_on_rootless_podman_without_controllers() -> None:
         **COMMON,
         "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS},
     }
+
+
+@pytest.mark.parametrize(
+    ("user", "owner"),
+    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
+)
+def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
+    """An image's own directory of that name, whatever its mode, does not get in the way."""
+    config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))
+    mount = config["HostConfig"]["Tmpfs"]["/tmp"]
+    assert mount.endswith(f"nr_inodes=16384{owner},size=67108864")
 
 
 def test_ulimits_stay_below_what_the_host_allows() -> None:

@@ -56,6 +56,18 @@ def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> P
     )
 
 
+def start(argv: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def is_running(made: PodmanService) -> bool:
+    return made.running
+
+
 def test_the_command_line() -> None:
     """The OCI runtime is the service's; gVisor needs a flag."""
     socket = Path("/run/x/podman.sock")
@@ -91,23 +103,24 @@ async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: 
     with anyio.fail_after(PATIENCE):
         endpoint = await made.start()
         try:
-            assert made.running
+            assert is_running(made)
             assert endpoint.socket_path == made.socket
             assert stat.S_IMODE(made.socket.parent.stat().st_mode) == 0o700
         finally:
             await made.aclose()
-    assert not made.running
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not is_running(made)
+    assert names_in(tmp_path / "run") == []
     await made.aclose()
 
 
 async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None:
     """In words recorded from podman."""
-    script = "#!/bin/sh\necho 'Error: default OCI runtime \"x\" not found: invalid argument' >&2\nexit 125\n"
+    words = 'Error: default OCI runtime "x" not found: invalid argument'
+    script = f"#!/bin/sh\necho '{words}' >&2\nexit 125\n"
     made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
     with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="default OCI runtime"):
         await made.start()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert names_in(tmp_path / "run") == []
 
 
 async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
@@ -123,7 +136,7 @@ async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) 
     made = service(str(tmp_path / "no-podman"), tmp_path / "run")
     with anyio.fail_after(PATIENCE), pytest.raises((EngineNotFoundError, EngineDownError)):
         await made.start()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert names_in(tmp_path / "run") == []
 
 
 async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
@@ -139,11 +152,11 @@ async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(made.start)
-            while not made.running:
+            while not is_running(made):
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
-    assert not made.running
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not is_running(made)
+    assert names_in(tmp_path / "run") == []
 
 
 KILLED_BRIDGE = """
@@ -163,11 +176,7 @@ anyio.run(main)
 async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the bridge no time for anything (law 3)."""
     podman = podman_that(tmp_path, LISTENS)
-    bridge = subprocess.Popen(
-        [sys.executable, "-c", KILLED_BRIDGE, podman, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    bridge = start([sys.executable, "-c", KILLED_BRIDGE, podman, str(tmp_path / "run")])
     assert bridge.stdout is not None
     with bridge.stdout:
         pid = int(bridge.stdout.readline())
@@ -178,7 +187,7 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
             await anyio.lowlevel.checkpoint()
         # Its directory stays, until the next bridge starts.
         assert await reap_services(tmp_path / "run") == 1
-    assert list((tmp_path / "run").iterdir()) == []
+    assert names_in(tmp_path / "run") == []
 
 
 async def test_only_dead_bridges_services_are_reaped(tmp_path: Path) -> None:
@@ -190,11 +199,12 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path) -> None:
     (tmp_path / "podman-odd").mkdir()
     (tmp_path / "podman-odd" / "owner.json").write_text("[]")
     url = f"unix://{tmp_path}/podman-dead/podman.sock"
-    left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", url])
-    with anyio.fail_after(PATIENCE):
+    left = start([sys.executable, "-c", "import signal; signal.pause()", url])
+    assert left.stdout is not None
+    with left.stdout, anyio.fail_after(PATIENCE):
         assert await reap_services(tmp_path) == 1
         assert await anyio.to_thread.run_sync(left.wait) == -signal.SIGKILL
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["podman-live", "podman-odd"]
+    assert names_in(tmp_path) == ["podman-live", "podman-odd"]
 
 
 def _lives(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from bridge.errors import (
@@ -28,7 +30,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.reaper import OWNER_LABEL
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import Engine, EngineShelf, ordinary_user, usable_python
 
 PATIENCE = 90
 ECHO = "import os\nwhile data := os.read(0, 65536): os.write(1, data)"
@@ -116,6 +118,8 @@ async def test_what_a_program_finds_inside(
             async with backend.launch(spec(LOOK)) as sandbox:
                 found = dict(line.split(" ", 1) for line in (await said(sandbox)).splitlines())
     writable = found.pop("writable").split(",")
+    # The image's own, where the engine leaves it alone.
+    assert found.pop("hosts") in ("''", r"'127.0.0.1 localhost\n'")
     assert found == {
         "caps": "0000000000000000 0000000000000000",
         "nnp": "1",
@@ -123,11 +127,15 @@ async def test_what_a_program_finds_inside(
         "uid": "65534 65534",
         "cwd": "/workspace",
         "host": "sandbox",
-        "hosts": "''",
         "resolv": "''",
         "interfaces": "lo",
     }
     assert writable == ["/dev/shm:noexec", "/tmp:noexec", "/workspace:noexec"]
+
+
+def services(runtime_dir: Path) -> list[Path]:
+    """List the private directories of services."""
+    return list(runtime_dir.glob("podman-*"))
 
 
 @pytest.mark.podman
@@ -137,13 +145,15 @@ async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_pa
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path) as backend:
             await echoes(backend)
-            assert len(list(tmp_path.glob("podman-*/podman.sock"))) == 1
+            assert len(services(tmp_path)) == 1
             await echoes(backend)
-            assert len(list(tmp_path.glob("podman-*"))) == 1
-    assert list(tmp_path.glob("podman-*")) == []
+            assert len(services(tmp_path)) == 1
+    assert services(tmp_path) == []
     assert engine.ours() == []
 
 
+# The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.podman
 async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
     """The next launch finds out, and works."""
@@ -158,6 +168,7 @@ async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_pa
                         pass
             await echoes(backend)
     assert engine.ours() == []
+    gc.collect()
 
 
 def _kill_services(runtime_dir: Path) -> None:
@@ -299,14 +310,7 @@ def dead_bridge(engine: Engine, runtime_dir: Path, program: str) -> Iterator[str
     try:
         yield container
     finally:
-        engine.remove_from_outside(_Named(container))
-
-
-class _Named:
-    """As much of a sandbox as removing it from outside takes."""
-
-    def __init__(self, name: str) -> None:
-        self.id = name
+        engine.remove_container(container)
 
 
 def exists(engine: Engine, container: str) -> bool:
@@ -328,13 +332,15 @@ async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
         try:
             with dead_bridge(engine, tmp_path / "dead", program) as left:
                 assert exists(engine, left)
-                async with on(engine, tmp_path / "run") as backend:
-                    async with backend.launch(spec(ECHO)) as mine:
-                        assert await backend.reap() >= 1
-                        assert not exists(engine, left)
-                        assert exists(engine, stranger)
-                        await mine.send(b"alive")
-                        assert await mine.receive() == b"alive"
+                async with (
+                    on(engine, tmp_path / "run") as backend,
+                    backend.launch(spec(ECHO)) as mine,
+                ):
+                    assert await backend.reap() >= 1
+                    assert not exists(engine, left)
+                    assert exists(engine, stranger)
+                    await mine.send(b"alive")
+                    assert await mine.receive() == b"alive"
         finally:
             client.remove_container(stranger, force=True)
 
@@ -347,8 +353,8 @@ async def test_a_program_that_reads_sees_its_bridge_die(
     program = "import os\nos.write(1, b'ready')\nwhile os.read(0, 100): pass"
     with dead_bridge(engine, tmp_path / "dead", program) as left, engine.outside() as client:
         with anyio.fail_after(PATIENCE):
-            while client.inspect_container(left)["State"]["Running"]:
-                await anyio.sleep(0.05)
+            await anyio.to_thread.run_sync(client.wait, left)
+            assert not client.inspect_container(left)["State"]["Running"]
 
 
 async def test_an_engine_that_is_not_there_is_explained(tmp_path: Path) -> None:
@@ -369,25 +375,75 @@ async def test_an_engine_that_is_not_there_is_explained(tmp_path: Path) -> None:
             assert probe.remedy
 
 
+REFUSED = """
+import os, sys, anyio
+from pathlib import Path
+from bridge.sandbox.container.backend import ContainerBackend
+def probe(url):
+    async def main():
+        async with ContainerBackend(
+            "docker", image="x", runtime_dir=Path("/nonexistent"), environ={"DOCKER_HOST": url}
+        ) as backend:
+            return await backend.probe()
+    return anyio.run(main)
+probe("unix:///nonexistent/engine.sock")  # imports all that is imported late
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+found = probe(sys.argv[1])
+print(found.error_code, found.remedy)
+"""
+
+
 @pytest.mark.docker
-async def test_a_socket_that_refuses_this_user_is_explained(
-    engines: EngineShelf, tmp_path: Path
-) -> None:
-    """Tried as an ordinary user, who is not in docker's group."""
+def test_a_socket_that_refuses_this_user_is_explained(engines: EngineShelf) -> None:
+    """Tried as a user who is not in docker's group."""
     engine = engines.get("docker")
-    if os.getuid() != 0:
-        pytest.skip("needs root, to become somebody else")
-    program = f"import socket; socket.socket(socket.AF_UNIX).connect({engine.url[7:]!r})"
+    assert os.getuid() == 0, "only root can become somebody else"
     tried = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c"]
-        + [program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
+        [sys.executable, "-c", REFUSED, engine.url], capture_output=True, text=True, check=True
     )
-    # What the kernel says there is what `faults` is tested to explain.
-    assert "PermissionError: [Errno 13] Permission denied" in tried.stderr
+    assert tried.stdout.startswith("engine_permission ")
+    assert "group `docker`" in tried.stdout
+    assert "rootless podman" in tried.stdout
+
+
+ORDINARY = """
+import os, sys, anyio
+from pathlib import Path
+from bridge.sandbox.container.backend import ContainerBackend
+async def main():
+    image, runtime_dir = sys.argv[1], Path(sys.argv[2])
+    async with ContainerBackend(
+        "podman", image=image, runtime_dir=runtime_dir, environ=dict(os.environ)
+    ) as backend:
+        for _ in range(2):
+            probe = await backend.probe()
+            print(probe.ok, probe.summary, probe.remedy, *probe.isolation.layers)
+    print("left:", *(path.name for path in runtime_dir.iterdir() if path.is_dir()))
+anyio.run(main)
+"""
+
+
+@pytest.mark.rootless
+def test_an_ordinary_user_needs_nothing_but_podman(engines: EngineShelf) -> None:
+    """The whole bridge side as that user: its own service, its own containers, nothing left."""
+    engine = engines.get("rootless")
+    with ordinary_user() as (become, environ, runtime_dir):
+        python = usable_python(become, environ)
+        tried = subprocess.run(
+            [*become, *python, "-c", ORDINARY, engine.image, str(runtime_dir / "run")],
+            env=environ,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    lines = tried.stdout.splitlines()
+    assert len(lines) == 3, tried.stderr
+    for line in lines[:2]:
+        assert line.startswith("True podman")
+        assert "rootless" in line
+        assert "user-namespace" in line
+    assert lines[2].strip() == "left:"
 
 
 class Relay:
