@@ -18,18 +18,23 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import docker
 
+from bridge.sandbox.bundle import guest_digest, write_guest_tree
+from bridge.sandbox.container.image import LABEL_GUEST
+
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "runtime_image"
 CACHE = ROOT / ".state" / "image"
 FLAVOURS = ("slim", "data")
 KEY_LABEL = "org.mcp-code-bridge.image.key"
-# Docker has no `localhost/` namespace; podman puts what it imports there.
+# podman puts what it imports under `localhost/`. Docker gets that name too: the bridge looks
+# for one and the same in both.
 NAMES = {
     "docker": "mcp-code-bridge-runtime",
     "podman": "localhost/mcp-code-bridge-runtime",
@@ -51,17 +56,6 @@ def recipe_key(flavour: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def guest_key(bundle: Path | None) -> str:
-    """Return the hash of the guest package to put into the image, or "" for none."""
-    if bundle is None:
-        return ""
-    digest = hashlib.sha256()
-    for path in sorted(bundle.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(bundle)}\0".encode() + path.read_bytes() + b"\0")
-    return "-" + digest.hexdigest()[:16]
-
-
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """Let one process at a time build or import."""
@@ -71,32 +65,40 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def build(flavour: str, bundle: Path | None) -> Path:
-    """Return the cached root filesystem, building what of it is missing."""
+def image_key(flavour: str) -> str:
+    """Return what identifies an image: its recipe and the guest package inside."""
+    return f"{recipe_key(flavour)}-{guest_digest()[:16]}"
+
+
+def build(flavour: str) -> Path:
+    """Return the cached root filesystem, building what of it is missing.
+
+    The packages are kept apart from the guest, which changes more often and is quickly put in.
+    """
     script = str(RECIPE / "build-rootfs.sh")
     base = CACHE / f"{flavour}-{recipe_key(flavour)}.tar"
+    finished = CACHE / f"{flavour}-{image_key(flavour)}.tar"
     with locked("build"):
+        for old in CACHE.glob(f"{flavour}-*.tar"):
+            if old not in (base, finished):
+                old.unlink()
         if not base.exists():
             print(f"Building the {flavour} root filesystem ...", file=sys.stderr, flush=True)
-            for old in CACHE.glob(f"{flavour}-*.tar"):
-                old.unlink()
             subprocess.run([script, flavour, str(base)], check=True)
-        if bundle is None:
-            return base
-        with_guest = base.with_name(f"{base.stem}{guest_key(bundle)}.tar")
-        if not with_guest.exists():
-            for old in CACHE.glob(f"{base.stem}-*.tar"):
-                old.unlink()
-            options = ["--base", str(base), "--guest-bundle", str(bundle)]
-            subprocess.run([script, *options, flavour, str(with_guest)], check=True)
-        return with_guest
+        if not finished.exists():
+            with tempfile.TemporaryDirectory() as guest:
+                write_guest_tree(Path(guest))
+                options = ["--base", str(base), "--guest-bundle", guest]
+                subprocess.run([script, *options, flavour, str(finished)], check=True)
+    return finished
 
 
 def changes(flavour: str, key: str) -> list[str]:
     """Return the Dockerfile instructions that an import applies."""
     command = [str(RECIPE / "build-rootfs.sh"), "--changes", flavour]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [*output.splitlines(), f"LABEL {KEY_LABEL}={key}"]
+    labels = [f"LABEL {KEY_LABEL}={key}", f"LABEL {LABEL_GUEST}={guest_digest()}"]
+    return [*output.splitlines(), *labels]
 
 
 def load_docker(tarball: Path, key: str, flavour: str) -> None:
@@ -104,7 +106,9 @@ def load_docker(tarball: Path, key: str, flavour: str) -> None:
     client = docker.from_env(timeout=DOCKER_TIMEOUT_SECONDS)
     name = f"{NAMES['docker']}:{flavour}"
     try:
-        if client.images.get(name).labels.get(KEY_LABEL) == key:
+        image = client.images.get(name)
+        if image.labels.get(KEY_LABEL) == key:
+            image.tag(NAMES["podman"], flavour)
             return
     except docker.errors.ImageNotFound:
         pass
@@ -115,7 +119,7 @@ def load_docker(tarball: Path, key: str, flavour: str) -> None:
         tag=flavour,
         changes=changes(flavour, key),
     )
-    client.images.get(name)
+    client.images.get(name).tag(NAMES["podman"], flavour)
 
 
 def load_podman(tarball: Path, key: str, flavour: str, engine: str) -> None:
@@ -138,7 +142,6 @@ def load_podman(tarball: Path, key: str, flavour: str, engine: str) -> None:
 def main() -> None:
     """Run the command line described in the module's docstring."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--guest-bundle", type=Path, help="directory to put into the image")
     commands = parser.add_subparsers(dest="command", required=True)
     tarball_command = commands.add_parser("tarball")
     load_command = commands.add_parser("load")
@@ -147,12 +150,12 @@ def main() -> None:
         command.add_argument("flavour", nargs="?", choices=FLAVOURS, default="slim")
     arguments = parser.parse_args()
 
-    flavour, bundle = arguments.flavour, arguments.guest_bundle
-    tarball = build(flavour, bundle)
+    flavour = arguments.flavour
+    tarball = build(flavour)
     if arguments.command == "tarball":
         print(tarball)
         return
-    key = recipe_key(flavour) + guest_key(bundle)
+    key = image_key(flavour)
     with locked(f"import-{arguments.engine}-{os.getuid()}"):
         if arguments.engine == "docker":
             load_docker(tarball, key, flavour)

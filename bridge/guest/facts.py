@@ -11,7 +11,7 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
@@ -26,6 +26,18 @@ _UNLIMITED = 1 << 60
 """cgroup v1 writes "no limit" as a number near 2**63."""
 
 _WRITABLE = ("/tmp", "/workspace")
+
+
+Reader = Callable[[str], str]
+"""Returns a file's text, or nothing if there is no such file; a seam for tests."""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""
 
 
 def isolation_facts() -> Dict[str, Any]:
@@ -58,22 +70,23 @@ def isolation_facts() -> Dict[str, Any]:
     return facts
 
 
-def cgroup_limits() -> Dict[str, Any]:
+def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
     """Return the limits of this process's control group, either version; None is "no limit"."""
     facts: Dict[str, Any] = {}
     for key, controller, unified, legacy in (
         ("memory_limit_bytes", "memory", "memory.max", "memory.limit_in_bytes"),
         ("pids_limit", "pids", "pids.max", "pids.max"),
     ):
-        texts = _cgroup(controller, unified, legacy)
+        texts = _cgroup(read, controller, unified, legacy)
         if texts:
             # Engines set limits on a group or on one above it; the smallest is in force.
             numbers = [number for number in map(_number, texts) if number is not None]
             facts[key] = min(numbers, default=None)
-    quotas = [_cpus(text) for text in _cgroup("cpu", "cpu.max", "")]
+    quotas = [_cpus(text) for text in _cgroup(read, "cpu", "cpu.max", "")]
     if not quotas:
         pairs = zip(  # noqa: B905 - `strict` is newer than the oldest Python here
-            _cgroup("cpu", "", "cpu.cfs_quota_us"), _cgroup("cpu", "", "cpu.cfs_period_us")
+            _cgroup(read, "cpu", "", "cpu.cfs_quota_us"),
+            _cgroup(read, "cpu", "", "cpu.cfs_period_us"),
         )
         quotas = [_cpus("%s %s" % pair) for pair in pairs]
     if quotas:
@@ -89,9 +102,9 @@ def _cpus(text: str) -> Optional[float]:
     return int(quota) / int(period)
 
 
-def oom_kills() -> int:
+def oom_kills(read: Reader = _read) -> int:
     """Return how often the kernel killed something here for memory; 0 where it does not tell."""
-    for text in _cgroup("memory", "memory.events", "memory.oom_control")[:1]:
+    for text in _cgroup(read, "memory", "memory.events", "memory.oom_control")[:1]:
         for line in text.splitlines():
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.strip().isdigit():
@@ -132,20 +145,20 @@ def _rlimits() -> Dict[str, Any]:
     return found
 
 
-def _cgroup(controller: str, unified: str, legacy: str) -> List[str]:
+def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
     """Return the texts of a control file in our group and those above it, nearest first."""
     found = []
-    for path in dict.fromkeys(_cgroup_paths(controller, unified, legacy)):
-        text = _read(path).strip()
+    for path in dict.fromkeys(_cgroup_paths(read, controller, unified, legacy)):
+        text = read(path).strip()
         if text:
             found.append(text)
     return found
 
 
-def _cgroup_paths(controller: str, unified: str, legacy: str) -> List[str]:
+def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
     paths = []
     root = "/sys/fs/cgroup"
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in read("/proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         group = group.rstrip("/")
@@ -168,11 +181,3 @@ def _number(text: str) -> Optional[int]:
     if not text.isdigit() or int(text) >= _UNLIMITED:
         return None
     return int(text)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""

@@ -68,6 +68,7 @@ class Children:
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
+        self.adopts_orphans = self.is_init
         self.worker = 0
         self.status: Optional[int] = None
         self.cpu_seconds = 0.0
@@ -90,6 +91,9 @@ class Children:
 
     def kill_all(self) -> None:
         """Kill every process below this one and collect them."""
+        if not self.reap() and self.adopts_orphans:
+            # Orphans would be children of ours: there are none, and no need to look for any.
+            return
         deadline = time.monotonic() + KILL_SECONDS
         self.send_kill()
         while self.reap() and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ import warnings
 from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
 
 from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
-from bridge.guest.values import NotJsonError, to_json
+from bridge.guest.values import to_json
 from bridge.guest.wire import Done, Run, encode
 
 RESULT_NAME = "__run_python_result__"
@@ -157,7 +157,8 @@ class Program:
         try:
             plain = to_json(value)
             size = len(encode(Done("ok", result=plain)))
-        except (NotJsonError, ValueError, TypeError, RecursionError):
+        except BaseException:
+            # Not JSON, or a value that answers questions about itself with errors of its own.
             return Done("ok", result_repr=_bounded_repr(value))
         if size > self._result_bytes:
             return Done("ok", result_dropped=size)

@@ -29,7 +29,8 @@ DRAIN_BYTES = 4 * 1024 * 1024
 written by then is taken, even if some process still writes."""
 
 WORKER_FRAMES = (b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",')
-"""How the lines that a worker may send begin. The host refuses lines with a second "type"."""
+"""How the lines that a worker may send begin: what scribbles on the channel reaches nobody. Code
+that forges frames on purpose can still add a second "type"; to the host all of it is untrusted."""
 
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)

@@ -115,13 +115,14 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     reader, writer = claim_channel()
     close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    adopted = adopt_orphans()
+    children.adopts_orphans = adopt_orphans()
     facts = isolation_facts()
     facts["precompiled"] = precompiled
-    facts["adopts_orphans"] = adopted
+    facts["adopts_orphans"] = children.adopts_orphans
     for name in PRELOADED:
         _preload(name)
     worker.prepare()
+    kills = oom_kills()
     facts["untraceable"] = forbid_tracing()
     gc.collect()
     gc.freeze()
@@ -131,7 +132,6 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     run, rest = _await_run(reader, outbox, wake)
     relay = _start(run, children, reader, outbox, wake)
     relay.from_host(rest)
-    kills = oom_kills()
     timed_out = not relay.until_worker_ends(children)
     _finish(relay, children, timed_out, kills)
     return 0

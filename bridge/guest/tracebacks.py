@@ -60,17 +60,20 @@ def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
         text = _shorten("".join(details.format()).strip("\n"))
         if left_out:
             text = "[%d more calls of a deep recursion are not shown]\n%s" % (left_out, text)
+        return text + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
-        text = "%s (its traceback cannot be shown: %s)" % (
+        return "%s (its traceback cannot be shown: %s)" % (
             type(error).__name__,
             type(problem).__name__,
         )
-    return text + _hint(error)
 
 
 def describe_syntax(error: BaseException) -> str:
     """Return why a program does not compile: no frames, they are the compiler's."""
+    if isinstance(error, SyntaxError) and error.text is None and error.lineno:
+        # What the compiler finds only after parsing comes without its line.
+        error.text = linecache.getline(FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
     return _shorten("".join(lines).strip("\n")) + _hint(error)
 

@@ -227,6 +227,11 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
         WireError: It is not exactly one of the guest's frames.
     """
     name, document = _parse(line, _GUEST_TYPES)
+    if not line.startswith(b'{"type":"%s"' % name.encode()):
+        # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
+        # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
+        message = f"the type of the {name} frame does not come first"
+        raise WireError(message)
     _check_fields(name, document, _GUEST_FIELDS[name])
     if name in ("call", "cancel") and not 0 <= document["id"] < MAX_ID:
         _fail(name, "id", "is out of range")

@@ -10,6 +10,7 @@ import _sitebuiltins
 import builtins
 import contextlib
 import faulthandler
+import functools
 import gc
 import io
 import linecache
@@ -18,7 +19,7 @@ import resource
 import signal
 import sys
 import traceback
-from typing import Any, Dict, List, Mapping, NoReturn
+from typing import Any, Dict, Mapping, NoReturn, Tuple
 
 from bridge.guest import loops
 from bridge.guest.client import Client
@@ -43,8 +44,7 @@ _EXIT_BROKEN = 70
 
 def prepare() -> None:
     """Do what is the same for every program, once, before the fork and while nobody waits."""
-    sys.path[:] = _search_path(sys.path)
-    sys.path_importer_cache.clear()
+    search_path()
     added: Dict[str, Any] = {
         "input": _refuse_input,
         "help": _sitebuiltins._Helper(),
@@ -79,6 +79,8 @@ def main(run: Run, channel: int, stdout: int, stderr: int, is_init: bool) -> NoR
 def _run(run: Run, channel: int) -> int:
     client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = ["run_python", *run.argv]
+    # Only here: what the program puts into its directory must never be imported before the fork.
+    sys.path[:] = search_path()
     program = Program(run, build(run, client))
     done = program.run()
     wind_down(program.module)
@@ -144,7 +146,8 @@ def _make_streams() -> None:
     sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
 
 
-def _search_path(path: List[str]) -> List[str]:
+@functools.lru_cache(maxsize=None)
+def search_path() -> Tuple[str, ...]:
     """Return where imports look: the working directory, the library, the image's packages.
 
     `.pth` files are not read: the guest starts without `site`.
@@ -159,7 +162,7 @@ def _search_path(path: List[str]) -> List[str]:
         ]
     packages.append("/usr/lib/python3/dist-packages")
     found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
-    return [os.getcwd(), *path, *(entry for entry in found if entry not in path)]
+    return (os.getcwd(), *sys.path, *(entry for entry in found if entry not in sys.path))
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:

@@ -137,4 +137,3 @@ async def _try(backend: ContainerBackend, settings: Settings) -> Probe:
 
 def _reason(probe: Probe) -> str:
     return f"{probe.backend}: {probe.summary} {probe.remedy}".strip()
-

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -133,7 +134,9 @@ class EngineShelf:
         self._ready: dict[str, Engine | str] = {}
 
     def get(self, name: str) -> Engine:
-        """Return an engine; fail the test if it cannot be had."""
+        """Return an engine; fail the test if it cannot be had, skip it if it is not wanted."""
+        if name not in wanted_engines():
+            pytest.skip(f"MCP_BRIDGE_TEST_ENGINES leaves out {name}")
         if name not in self._ready:
             try:
                 self._ready[name] = self._bring_up(name)
@@ -237,6 +240,9 @@ def _directory_of(user: pwd.struct_passwd) -> Iterator[Path]:
         os.chown(directory, user.pw_uid, user.pw_gid)
         yield directory
     finally:
+        # Rootless podman keeps one process per runtime directory, to hold its user namespace.
+        with suppress(OSError, ValueError):
+            os.kill(int((directory / "libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
         shutil.rmtree(directory, ignore_errors=True)
 
 

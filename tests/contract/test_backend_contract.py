@@ -7,10 +7,7 @@ an error, and every buffer has a bound.
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,57 +15,20 @@ import pytest
 
 from bridge.errors import BridgeError, ChannelClosedError, SandboxError
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.backend import LaunchSpec, Sandbox
+from tests.contract.programs import (
+    BUSY,
+    ECHO,
+    FOREVER,
+    READY_THEN,
+    read_all,
+    read_exactly,
+    ready,
+    spec,
+)
 from tests.contract.rig import Rig
 
 PATIENCE = 60.0
 """For a test, on a machine that does other things too."""
-
-ECHO = """
-import os
-while data := os.read(0, 1 << 16):
-    while data:
-        data = data[os.write(1, data):]
-"""
-
-READY_THEN = "import os, sys, time\nos.write(1, b'ready\\n')\n"
-FOREVER = READY_THEN + "\nwhile True: time.sleep(3600)\n"
-BUSY = READY_THEN + "\nwhile True: pass\n"
-
-
-def spec(program: str, *, run_id: str = "contract", limits: Limits | None = None) -> LaunchSpec:
-    return LaunchSpec(
-        run_id=run_id,
-        argv=("python3", "-I", "-S", "-c", program),
-        env={"GREETING": "hello"},
-        limits=limits or Limits(),
-    )
-
-
-async def read_exactly(sandbox: Sandbox, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size > 0:
-        data = await sandbox.receive()
-        if not data:
-            break
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
-
-
-async def read_all(sandbox: Sandbox) -> bytes:
-    parts = []
-    while data := await sandbox.receive():
-        parts.append(data)
-    return b"".join(parts)
-
-
-@asynccontextmanager
-async def ready(rig: Rig, program: str = FOREVER) -> AsyncIterator[Sandbox]:
-    """Launch a program and wait until it says that it runs."""
-    async with rig.backend.launch(spec(program)) as sandbox:
-        assert await read_exactly(sandbox, 6) == b"ready\n"
-        yield sandbox
 
 
 async def test_what_is_sent_comes_back(rig: Rig) -> None:
@@ -355,68 +315,3 @@ async def test_closing_twice_is_harmless(rig: Rig) -> None:
     """`aclose` is idempotent, also before the first use."""
     await rig.backend.aclose()
     await rig.backend.aclose()
-
-
-async def _send(rig: Rig, reached: Callable[[], None]) -> None:
-    async with ready(rig) as sandbox:
-        reached()
-        await sandbox.send(b"x" * (64 * MEBIBYTE))
-
-
-async def _receive(rig: Rig, reached: Callable[[], None]) -> None:
-    async with ready(rig) as sandbox:
-        reached()
-        await sandbox.receive()
-
-
-async def _kill(rig: Rig, reached: Callable[[], None]) -> None:
-    async with ready(rig) as sandbox:
-        reached()
-        await sandbox.kill()
-
-
-async def _wait(rig: Rig, reached: Callable[[], None]) -> None:
-    async with ready(rig) as sandbox:
-        reached()
-        await sandbox.wait()
-
-
-async def _leave(rig: Rig, reached: Callable[[], None]) -> None:
-    async with ready(rig):
-        reached()
-
-
-@pytest.mark.parametrize("phase", [_send, _receive, _kill, _wait, _leave])
-async def test_cancelled_in_a_phase_nothing_is_left(
-    rig: Rig, phase: Callable[[Rig, Callable[[], None]], Coroutine[Any, Any, None]]
-) -> None:
-    """Cancellation during any use of a sandbox destroys it (law 3)."""
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as group:
-            reached = anyio.Event()
-            group.start_soon(phase, rig, reached.set)
-            await reached.wait()
-            await anyio.wait_all_tasks_blocked()
-            group.cancel_scope.cancel()
-        assert rig.engine.ours() == []
-        async with ready(rig):
-            pass
-
-
-@pytest.mark.parametrize("twelfth", range(13))
-async def test_cancelled_anywhere_in_a_launch_nothing_is_left(rig: Rig, twelfth: int) -> None:
-    """Wherever a launch is interrupted, its container goes (law 3).
-
-    Spread over a launch's usual time; `tests/sandbox/container/test_sandbox.py` meets each await
-    exactly, with an engine that stands still there.
-    """
-    with anyio.fail_after(PATIENCE):
-        begin = anyio.current_time()
-        async with rig.backend.launch(spec(FOREVER)):
-            usual = anyio.current_time() - begin  # the second is faster: connected by then
-        with anyio.move_on_after(usual * twelfth / 12):
-            async with rig.backend.launch(spec(FOREVER)):
-                pass
-        assert rig.engine.ours() == []
-        async with ready(rig):
-            pass

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import signal
-import socket
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +25,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.reaper import OWNER_LABEL
+from tests.contract.programs import echoes, on
 from tests.contract.rig import Engine, EngineShelf, ordinary_user, usable_python
 
 PATIENCE = 90
@@ -79,36 +75,6 @@ async def said(sandbox: Sandbox) -> str:
     return b"".join(parts).decode()
 
 
-async def echoes(backend: ContainerBackend) -> Sandbox:
-    """Launch once and see that it works."""
-    async with backend.launch(spec(ECHO)) as sandbox:
-        await sandbox.send(b"x")
-        assert await sandbox.receive() == b"x"
-        return sandbox
-
-
-@asynccontextmanager
-async def on(
-    engine: Engine, runtime_dir: Path, *, oci_runtime: str | None = None
-) -> AsyncIterator[ContainerBackend]:
-    async with ContainerBackend(
-        engine.command,
-        image=engine.image,
-        runtime_dir=runtime_dir,
-        environ=engine.environ,
-        oci_runtime=oci_runtime,
-    ) as backend:
-        yield backend
-
-
-def own_service(engine: Engine, **environ: str) -> Engine:
-    """Make an engine whose backend has to start podman's service itself."""
-    kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
-    # Its presence is what tells the backend to leave a listening service alone.
-    kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
-    return replace(engine, environ={**kept, **environ})
-
-
 async def test_what_a_program_finds_inside(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
@@ -131,100 +97,6 @@ async def test_what_a_program_finds_inside(
         "interfaces": "lo",
     }
     assert writable == ["/dev/shm:noexec", "/tmp:noexec", "/workspace:noexec"]
-
-
-def services(runtime_dir: Path) -> list[Path]:
-    """List the private directories of services."""
-    return list(runtime_dir.glob("podman-*"))
-
-
-@pytest.mark.podman
-async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
-    """Where no socket listens the bridge brings its own, and takes it away."""
-    engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-    assert services(tmp_path) == []
-    assert engine.ours() == []
-
-
-# The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.podman
-async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
-    """The next launch finds out, and works."""
-    engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            async with backend.launch(spec(ECHO)) as sandbox:
-                _kill_services(tmp_path)
-                with suppress(BridgeError):
-                    while await sandbox.receive():
-                        pass
-            await echoes(backend)
-    assert engine.ours() == []
-    gc.collect()
-
-
-def _kill_services(runtime_dir: Path) -> None:
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-
-
-@pytest.mark.podman
-async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_path: Path) -> None:
-    """Never another in its place (law 4)."""
-    engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path, oci_runtime="runc") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-        async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
-            with pytest.raises(OciRuntimeError, match="no-such-runtime"):
-                await echoes(backend)
-            assert (await backend.probe()).error_code == "oci_runtime_broken"
-    named = engines.get("podman")
-    async with on(named, tmp_path, oci_runtime="runsc") as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="runsc"):
-            await echoes(backend)
-
-
-@pytest.mark.podman
-async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
-    engines: EngineShelf, tmp_path: Path
-) -> None:
-    """Whichever of crun and runc works here is found by running, and remembered.
-
-    The configuration names an executable that starts nothing as `crun`, which is what a crun that
-    refuses the host's cgroups amounts to.
-    """
-    broken = tmp_path / "crun"
-    broken.write_text(
-        "#!/bin/sh\n"
-        'case "$*" in *--version*) echo "crun version 1.8.1"; exit 0;; esac\n'
-        'echo "cgroups in hybrid mode not supported, drop all controllers from cgroupv2" >&2\n'
-        "exit 1\n"
-    )
-    broken.chmod(0o755)
-    conf = tmp_path / "containers.conf"
-    conf.write_text(
-        '[engine]\nruntime = "crun"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-        f'[engine.runtimes]\ncrun = ["{broken}"]\n'
-    )
-    engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path / "run") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-        assert "runc" in (tmp_path / "run/oci-runtime.json").read_text()
-        async with on(engine, tmp_path / "run") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-    assert engine.ours() == []
 
 
 @pytest.mark.docker
@@ -444,105 +316,3 @@ def test_an_ordinary_user_needs_nothing_but_podman(engines: EngineShelf) -> None
         assert "rootless" in line
         assert "user-namespace" in line
     assert lines[2].strip() == "left:"
-
-
-class Relay:
-    """Makes a local engine look like a remote one, with or without TLS."""
-
-    def __init__(self, target: str, context: ssl.SSLContext | None) -> None:
-        self._target = target
-        self._context = context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
-
-    def _serve(self, near: socket.socket) -> None:
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as far, near:
-            far.connect(self._target)
-            if self._context is None:
-                _relay(near, far)
-            else:
-                with self._context.wrap_socket(near, server_side=True) as wrapped:
-                    _relay(wrapped, far)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-
-def _relay(near: socket.socket, far: socket.socket) -> None:
-    """Copy both ways, by turns: one thread, since a TLS connection bears no two."""
-    near.setblocking(False)
-    far.setblocking(False)
-    pending = {near: b"", far: b""}
-    wait = threading.Event()
-    while True:
-        moved = False
-        for source, sink in ((near, far), (far, near)):
-            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                if not pending[sink]:
-                    data = source.recv(65536)
-                    if not data:
-                        return
-                    pending[sink] = data
-                    moved = True
-            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                if pending[sink]:
-                    pending[sink] = pending[sink][sink.send(pending[sink]) :]
-                    moved = True
-        if not moved:
-            wait.wait(0.002)
-
-
-@pytest.mark.docker
-@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
-async def test_a_remote_engine_works_too(engines: EngineShelf, tmp_path: Path, tls: bool) -> None:
-    """DOCKER_HOST over TCP, plain and with certificates, large data included."""
-    engine = engines.get("docker")
-    context = _certificates(tmp_path) if tls else None
-    relay = Relay(engine.url.removeprefix("unix://"), context)
-    environ = {"DOCKER_HOST": f"tcp://127.0.0.1:{relay.port}", "HOME": str(tmp_path)}
-    if tls:
-        environ |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
-    data = bytes(range(256)) * 8192
-    try:
-        async with on(replace(engine, environ=environ), tmp_path / "run") as backend:
-            with anyio.fail_after(PATIENCE):
-                async with (
-                    backend.launch(spec(ECHO)) as sandbox,
-                    anyio.create_task_group() as group,
-                ):
-                    group.start_soon(sandbox.send, data)
-                    received = b""
-                    while len(received) < len(data):
-                        received += await sandbox.receive()
-                assert received == data
-    finally:
-        relay.close()
-
-
-def _certificates(directory: Path) -> ssl.SSLContext:
-    """Make a certificate that serves as authority, server and client."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-        + ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")],
-        check=True,
-        capture_output=True,
-    )
-    (directory / "ca.pem").write_bytes((directory / "cert.pem").read_bytes())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
-    context.load_verify_locations(directory / "ca.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context

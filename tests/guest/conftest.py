@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import select
 import shutil
 import subprocess
 import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from bridge.guest.wire import (
@@ -36,6 +40,9 @@ from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
 
 PATIENCE = 60.0
 """Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
+
+PIPE_BYTES = 65536
+"""What a pipe holds on Linux."""
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 
@@ -241,6 +248,17 @@ class Guest:
         self.hello()
         self.start(code, **fields)
         return self.finish(answer)
+
+    async def backed_up(self) -> None:
+        """Wait until the guest has filled the pipe to us, as for a host that does not read."""
+        with anyio.fail_after(PATIENCE):
+            while self._pending() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells nobody
+                await anyio.sleep(0.01)
+
+    def _pending(self) -> int:
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._stdout, termios.FIONREAD, waiting)
+        return waiting[0]
 
     def hang_up(self) -> None:
         """Close our end, as a dying bridge does."""

@@ -436,6 +436,22 @@ def test_files_in_the_working_directory_can_be_imported(guest_on: Any) -> None:
     assert finished.value == [6, str(guest_on.cwd)]
 
 
+def test_files_in_the_working_directory_never_reach_the_supervisor(
+    make_guest: Any, tmp_path: Any
+) -> None:
+    for name in ("json", "asyncio", "socket", "traceback", "bridge", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    assert make_guest().run("import json, asyncio\njson.dumps(1)").value == "1"
+
+
+def test_an_exit_from_inside_the_event_loop_is_an_exit(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import asyncio, sys\nasync def leave(): sys.exit(3)\n"
+        "await asyncio.gather(leave(), asyncio.sleep(1000))"
+    )
+    assert (finished.outcome.outcome, finished.outcome.exit_code) == ("exit", 3)
+
+
 def test_only_standard_descriptors_and_the_channel_are_open(guest_on: Any) -> None:
     finished = guest_on.run(
         "import os\nfds = sorted(map(int, os.listdir('/proc/self/fd')))\n"
@@ -541,6 +557,9 @@ def test_a_hostile_repr_and_an_overlong_one_are_bounded(make_guest: Any) -> None
     code = "class A:\n    def __repr__(self): raise SystemExit(9)\nA()"
     done = make_guest().run(code).outcome
     assert (done.exit_code, done.result_repr) == (0, "<A object; its repr raised SystemExit>")
+    code = "class A:\n    def __getattribute__(self, name): raise SystemExit(9)\nA()"
+    done = make_guest().run(code).outcome
+    assert done.outcome in ("ok", "exit")
     done = make_guest().run("{frozenset(range(100000))}").outcome
     assert len(done.result_repr) < 5000
 

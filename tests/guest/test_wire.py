@@ -103,6 +103,8 @@ def test_an_overlong_line_is_refused_before_it_is_whole() -> None:
         (b'{"type":["call"]}', "unknown frame type"),
         (b'{"type":"run","code":""}', "unknown frame type"),
         (b'{"type":"call","id":1,"method":"m"}', "'params' is missing"),
+        (b'{"type":"call","id":1,"type":"exited","code":0}', "does not come first"),
+        (b'{"id":1,"type":"call","method":"m","params":{}}', "does not come first"),
         (b'{"type":"call","id":true,"method":"m","params":{}}', "'id' is a bool"),
         (b'{"type":"call","id":"1","method":"m","params":{}}', "'id' is a str"),
         (b'{"type":"call","id":-1,"method":"m","params":{}}', "'id' is out of range"),

@@ -168,7 +168,7 @@ class ContainerBackend:
             return self._failure(error)
         except TimeoutError:
             message = f"{self.name} did not start a container within {PROBE_SECONDS:g} s."
-            return self._failure(EngineDownError(message, remedy=faults.down_remedy("docker")))
+            return self._failure(EngineDownError(message, remedy=faults.down_remedy(self.name)))
         except Exception as error:
             logger.exception("probing %s failed in a way nobody foresaw", self.name)
             return self._failure(LaunchError(f"Probing {self.name} failed: {error!r}."))

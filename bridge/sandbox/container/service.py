@@ -9,12 +9,14 @@ signals it (on Linux); and failing that, because the next bridge ends it.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -159,6 +161,7 @@ class PodmanService:
     def _make_directory(self) -> None:
         try:
             self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(self._directory.parent)
             self._directory.mkdir(mode=0o700)
             owner = json.dumps(asdict(current_owner()))
             (self._directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
@@ -207,6 +210,17 @@ class PodmanService:
         except OSError:
             return ""
         return data.decode("utf-8", "replace").strip()
+
+
+def _check_private(directory: Path) -> None:
+    """Refuse a directory in which another user could put a socket in place of ours.
+
+    Raises:
+        PermissionError: Somebody else owns it, or may write to it.
+    """
+    found = directory.stat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, "others may write there", str(directory))
 
 
 async def reap_services(runtime_dir: Path) -> int:

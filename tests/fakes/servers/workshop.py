@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ from mcp.types import (
 Context = ServerRequestContext[Any]
 Arguments = dict[str, Any]
 
-waiting = 0
-together = anyio.Event()
+waiting: Counter[str] = Counter()
+together: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
 PIXEL = base64.b64encode(b"\x89PNG not really").decode()
 
@@ -83,12 +84,12 @@ async def slow(arguments: Arguments) -> CallToolResult:
 
 
 async def meet(arguments: Arguments) -> CallToolResult:
-    """Answer once as many calls as `count` are under way at the same time."""
-    global waiting
-    waiting += 1
-    if waiting >= arguments["count"]:
-        together.set()
-    await together.wait()
+    """Answer once as many calls of one party as `count` are under way at the same time."""
+    party = arguments.get("party", "")
+    waiting[party] += 1
+    if waiting[party] >= arguments["count"]:
+        together[party].set()
+    await together[party].wait()
     return text("met")
 
 
@@ -123,7 +124,7 @@ TOOLS: dict[str, tuple[Callable[[Arguments], Awaitable[CallToolResult]], dict[st
     "fail": (fail, {"type": "object"}, "Always fails."),
     "big": (big, schema(["size"], size="integer"), "Return much text."),
     "slow": (slow, schema([], started="string", cancelled="string"), "Never answers."),
-    "meet": (meet, schema(["count"], count="integer"), "Wait for others."),
+    "meet": (meet, schema(["count"], count="integer", party="string"), "Wait for others."),
     "image": (image, {"type": "object"}, "Return a picture."),
     "mixed": (mixed, {"type": "object"}, "Return several blocks."),
     "crash": (crash, {"type": "object"}, "End the server."),

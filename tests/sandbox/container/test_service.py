@@ -146,6 +146,14 @@ async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     assert "XDG_RUNTIME_DIR" in caught.value.remedy
 
 
+async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """They could put a socket of theirs in place of ours."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(EngineDownError, match="others may write"):
+        await service(podman_that(tmp_path, LISTENS), tmp_path / "run").start()
+
+
 async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
     """A service that never listens does not outlive the wait."""
     made = service(podman_that(tmp_path, "#!/bin/sh\nexec sleep 1000\n"), tmp_path / "run")

@@ -1,0 +1,121 @@
+"""podman's service brought by the bridge, and the OCI runtimes it is started with."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import BridgeError, OciRuntimeError
+from tests.contract.programs import ECHO, echoes, on, spec
+from tests.contract.rig import Engine, EngineShelf
+
+PATIENCE = 90
+
+
+def own_service(engine: Engine, **environ: str) -> Engine:
+    """Make an engine whose backend has to start podman's service itself."""
+    kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
+    # Its presence is what tells the backend to leave a listening service alone.
+    kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
+    return replace(engine, environ={**kept, **environ})
+
+
+def services(runtime_dir: Path) -> list[Path]:
+    """List the private directories of services."""
+    return list(runtime_dir.glob("podman-*"))
+
+
+@pytest.mark.podman
+async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
+    """Where no socket listens the bridge brings its own, and takes it away."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path) as backend:
+            await echoes(backend)
+            assert len(services(tmp_path)) == 1
+            await echoes(backend)
+            assert len(services(tmp_path)) == 1
+    assert services(tmp_path) == []
+    assert engine.ours() == []
+
+
+# The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.podman
+async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
+    """The next launch finds out, and works."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path) as backend:
+            await echoes(backend)
+            async with backend.launch(spec(ECHO)) as sandbox:
+                _kill_services(tmp_path)
+                with suppress(BridgeError):
+                    while await sandbox.receive():
+                        pass
+            await echoes(backend)
+    assert engine.ours() == []
+    gc.collect()
+
+
+def _kill_services(runtime_dir: Path) -> None:
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+@pytest.mark.podman
+async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_path: Path) -> None:
+    """Never another in its place (law 4)."""
+    engine = own_service(engines.get("podman"))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path, oci_runtime="runc") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+        async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
+            with pytest.raises(OciRuntimeError, match="no-such-runtime"):
+                await echoes(backend)
+            assert (await backend.probe()).error_code == "oci_runtime_broken"
+    named = engines.get("podman")
+    async with on(named, tmp_path, oci_runtime="runsc") as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="runsc"):
+            await echoes(backend)
+
+
+@pytest.mark.podman
+async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Whichever of crun and runc works here is found by running, and remembered.
+
+    The configuration names an executable that starts nothing as `crun`, which is what a crun that
+    refuses the host's cgroups amounts to.
+    """
+    broken = tmp_path / "crun"
+    broken.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *--version*) echo "crun version 1.8.1"; exit 0;; esac\n'
+        'echo "cgroups in hybrid mode not supported, drop all controllers from cgroupv2" >&2\n'
+        "exit 1\n"
+    )
+    broken.chmod(0o755)
+    conf = tmp_path / "containers.conf"
+    conf.write_text(
+        '[engine]\nruntime = "crun"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        f'[engine.runtimes]\ncrun = ["{broken}"]\n'
+    )
+    engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path / "run") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+        assert "runc" in (tmp_path / "run/oci-runtime.json").read_text()
+        async with on(engine, tmp_path / "run") as backend:
+            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+    assert engine.ours() == []

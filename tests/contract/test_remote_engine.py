@@ -1,0 +1,123 @@
+"""An engine at the other end of a network, plain and with certificates."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.sandbox.container.backend import ContainerBackend
+from tests.contract.programs import ECHO, spec
+from tests.contract.rig import EngineShelf
+
+PATIENCE = 90
+
+
+class Relay:
+    """Makes a local engine look like a remote one, with or without TLS."""
+
+    def __init__(self, target: str, context: ssl.SSLContext | None) -> None:
+        self._target = target
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as far, near:
+            far.connect(self._target)
+            if self._context is None:
+                _relay(near, far)
+            else:
+                with self._context.wrap_socket(near, server_side=True) as wrapped:
+                    _relay(wrapped, far)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def _relay(near: socket.socket, far: socket.socket) -> None:
+    """Copy both ways, by turns: one thread, since a TLS connection bears no two."""
+    near.setblocking(False)
+    far.setblocking(False)
+    pending = {near: b"", far: b""}
+    wait = threading.Event()
+    while True:
+        moved = False
+        for source, sink in ((near, far), (far, near)):
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if not pending[sink]:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    pending[sink] = data
+                    moved = True
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if pending[sink]:
+                    pending[sink] = pending[sink][sink.send(pending[sink]) :]
+                    moved = True
+        if not moved:
+            wait.wait(0.002)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+async def test_a_remote_engine_works_too(engines: EngineShelf, tmp_path: Path, tls: bool) -> None:
+    """DOCKER_HOST over TCP, plain and with certificates, large data included."""
+    engine = engines.get("docker")
+    context = _certificates(tmp_path) if tls else None
+    relay = Relay(engine.url.removeprefix("unix://"), context)
+    environ = {"DOCKER_HOST": f"tcp://127.0.0.1:{relay.port}", "HOME": str(tmp_path)}
+    if tls:
+        environ |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+    data = bytes(range(256)) * 8192
+    try:
+        async with ContainerBackend(
+            "docker", image=engine.image, runtime_dir=tmp_path / "run", environ=environ
+        ) as backend:
+            with anyio.fail_after(PATIENCE):
+                async with (
+                    backend.launch(spec(ECHO)) as sandbox,
+                    anyio.create_task_group() as group,
+                ):
+                    group.start_soon(sandbox.send, data)
+                    received = b""
+                    while len(received) < len(data):
+                        received += await sandbox.receive()
+                assert received == data
+    finally:
+        relay.close()
+
+
+def _certificates(directory: Path) -> ssl.SSLContext:
+    """Make a certificate that serves as authority, server and client."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")],
+        check=True,
+        capture_output=True,
+    )
+    (directory / "ca.pem").write_bytes((directory / "cert.pem").read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    context.load_verify_locations(directory / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context

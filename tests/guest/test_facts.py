@@ -1,0 +1,79 @@
+"""What the guest reads of its isolation, from files as kernels and engines really lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bridge.guest.facts import cgroup_limits, isolation_facts, oom_kills
+
+# Each is what one kind of host shows: path to text.
+UNIFIED_OWN_NAMESPACE = {
+    "/proc/self/cgroup": "0::/\n",
+    "/sys/fs/cgroup/memory.max": "536870912\n",
+    "/sys/fs/cgroup/pids.max": "128\n",
+    "/sys/fs/cgroup/cpu.max": "50000 100000\n",
+    "/sys/fs/cgroup/memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n",
+}
+UNIFIED_LIMIT_ABOVE = {
+    "/proc/self/cgroup": "0::/machine/libpod-1/container\n",
+    "/sys/fs/cgroup/machine/libpod-1/container/memory.max": "max\n",
+    "/sys/fs/cgroup/machine/libpod-1/memory.max": "1000000\n",
+    "/sys/fs/cgroup/machine/memory.max": "max\n",
+    "/sys/fs/cgroup/machine/libpod-1/container/pids.max": "max\n",
+    "/sys/fs/cgroup/machine/libpod-1/container/cpu.max": "max 100000\n",
+}
+LEGACY_HOST_PATHS = {
+    "/proc/self/cgroup": "9:pids:/docker/1\n4:memory:/docker/1\n1:cpu,cpuacct:/docker/1\n0::/\n",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "134217728\n",
+    "/sys/fs/cgroup/pids/pids.max": "64\n",
+    "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+    "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    "/sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+}
+LEGACY_UNLIMITED = {
+    "/proc/self/cgroup": "4:memory:/\n",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "limits", "kills"),
+    [
+        (
+            UNIFIED_OWN_NAMESPACE,
+            {"memory_limit_bytes": 536870912, "pids_limit": 128, "cpu_limit": 0.5},
+            1,
+        ),
+        (
+            UNIFIED_LIMIT_ABOVE,
+            {"memory_limit_bytes": 1000000, "pids_limit": None, "cpu_limit": None},
+            0,
+        ),
+        (
+            LEGACY_HOST_PATHS,
+            {"memory_limit_bytes": 134217728, "pids_limit": 64, "cpu_limit": None},
+            3,
+        ),
+        (LEGACY_UNLIMITED, {"memory_limit_bytes": None}, 0),
+        ({}, {}, 0),
+        ({"/proc/self/cgroup": "nonsense\n::::\n"}, {}, 0),
+    ],
+)
+def test_limits_are_found_wherever_the_system_keeps_them(
+    files: Mapping[str, str], limits: dict[str, Any], kills: int
+) -> None:
+    def read(path: str) -> str:
+        return files.get(path, "")
+
+    assert cgroup_limits(read) == limits
+    assert oom_kills(read) == kills
+
+
+def test_facts_of_this_very_process_are_plain_data() -> None:
+    facts = isolation_facts()
+    assert facts["pid"] > 0
+    assert isinstance(facts["root_read_only"], bool)
+    assert facts["interfaces"] == sorted(facts["interfaces"])
