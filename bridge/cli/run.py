@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bridge.cli.output import write_err, write_out
 from bridge.engine import open_engine
-from bridge.engine.engine import MAX_CODE_BYTES, failed_run
+from bridge.engine.engine import MAX_CODE_BYTES
+from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, UsageError
 from bridge.model import RunRequest, RunResult
 from bridge.render.structured import structured

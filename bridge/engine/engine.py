@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +22,19 @@ from bridge.catalog.preflight import References, referenced_servers
 from bridge.catalog.stubs import run_discovered, run_servers
 from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
 from bridge.engine.guide import Guide
+from bridge.engine.outcome import caught
 from bridge.engine.program import Facts, Program
 from bridge.engine.questions import Questions
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import (
-    BridgeError,
     ChannelClosedError,
     InvalidRequestError,
     UnknownServerError,
-    UsageError,
 )
 from bridge.gate.calls import Gate, Grant
 from bridge.guest.wire import Run
 from bridge.model import (
-    Isolation,
     Limits,
     RunRequest,
     RunResult,
@@ -87,6 +85,10 @@ class _Plan:
     tolerant: bool
 
 
+class _NotStartedError(ChannelClosedError):
+    """A sandbox was gone before the program was in it."""
+
+
 class Engine:
     """Runs programs. Enter before use; leaving ends every sandbox and every server it started."""
 
@@ -104,6 +106,7 @@ class Engine:
         self._backend: Backend | None = None
         self._warm = WarmPool(self._open_guest, size=settings.warm, wait_dead=wait_dead)
         self._stack = AsyncExitStack()
+        self._tasks = anyio.create_task_group()
 
     @property
     def settings(self) -> Settings:
@@ -120,6 +123,8 @@ class Engine:
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
         await self._stack.enter_async_context(self._servers)
         self._stack.push_async_callback(self._close_backend)
+        await self._tasks.__aenter__()
+        self._stack.push_async_callback(self._end_tasks)
         await self._stack.enter_async_context(self._warm)
         return self
 
@@ -130,6 +135,10 @@ class Engine:
         traceback: TracebackType | None,
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
+
+    async def _end_tasks(self) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
 
     async def _close_backend(self) -> None:
         backend, self._backend = self._backend, None
@@ -146,6 +155,7 @@ class Engine:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)
                 await self._backend.reap()
+                self._tasks.start_soon(self._backend.tend, self._warm.drain)
             return self._backend
 
     async def run(self, request: RunRequest, progress: Progress | None = None) -> RunResult:
@@ -161,7 +171,7 @@ class Engine:
         async with anyio.create_task_group() as tasks:
             if progress is not None:
                 tasks.start_soon(_report_progress, progress)
-            outcome = await _caught(self._carry_out(plan))
+            outcome = await caught(self._carry_out(plan))
             tasks.cancel_scope.cancel()
         if isinstance(outcome, RunResult):
             return outcome
@@ -207,29 +217,41 @@ class Engine:
         return references.servers, False
 
     async def _carry_out(self, plan: _Plan) -> RunResult:
-        for attempt in (1, 2):
-            # The sandbox gets ready while the servers do.
-            async with self._warm.reserve() as reservation:
-                tools, errors = await self._servers.load(plan.servers, tolerant=plan.tolerant)
-                for name, error in errors.items():
-                    logger.warning("server %s is left out of this run: %s", name, error)
-                session = await reservation.get()
-                self._warm.refill()
-                started = time.monotonic()
-                gate = Gate(self._grant(plan), self._servers.pool.call_tool)
-                questions = Questions(self._servers, self.guide, gate)
-                program = Program(session, questions.handle, plan.limits)
-                try:
-                    await program.start(self._frame(plan, tools, session))
-                except ChannelClosedError:
-                    # It died while it waited, before the program was in it: nothing was done yet.
-                    if attempt == 1:
-                        continue
-                    raise
-                facts = await program.finish()
-                wall = time.monotonic() - started
-                return self._result(plan, tuple(tools), session, facts, gate, wall)
-        raise AssertionError  # the second attempt returns or raises
+        # The sandbox gets ready while the servers do.
+        async with self._warm.reserve() as reservation:
+            tools, errors = await self._servers.load(plan.servers, tolerant=plan.tolerant)
+            for name, error in errors.items():
+                logger.warning("server %s is left out of this run: %s", name, error)
+            session = await reservation.get()
+            self._warm.refill()
+            try:
+                return await self._run_in(session, plan, tools)
+            except _NotStartedError as error:
+                logger.info("the sandbox had died while it waited: %s", error)
+        async with self._warm.reserve() as reservation:
+            return await self._run_in(await reservation.get(), plan, tools)
+
+    async def _run_in(
+        self, session: GuestSession, plan: _Plan, tools: Mapping[str, tuple[Tool, ...]]
+    ) -> RunResult:
+        """Run the program in a sandbox that waits.
+
+        Raises:
+            _NotStartedError: The sandbox was dead, so nothing has been done.
+        """
+        backend = await self.backend()
+        async with backend.in_use():
+            started = time.monotonic()
+            gate = Gate(self._grant(plan), self._servers.pool.call_tool)
+            questions = Questions(self._servers, self.guide, gate)
+            program = Program(session, questions.handle, plan.limits)
+            try:
+                await program.start(self._frame(plan, tools, session))
+            except ChannelClosedError as error:
+                raise _NotStartedError(error.message, remedy=error.remedy) from error
+            facts = await program.finish()
+            wall = time.monotonic() - started
+        return self._result(plan, tuple(tools), session, facts, gate, wall)
 
     @asynccontextmanager
     async def _open_guest(self) -> AsyncIterator[GuestSession]:
@@ -239,7 +261,10 @@ class Engine:
             env=GUEST_ENVIRONMENT,
             limits=limits_for(self._settings),
         )
-        async with open_guest(await self.backend(), spec) as session:
+        backend = await self.backend()
+        async with AsyncExitStack() as stack:
+            async with backend.in_use():
+                session = await stack.enter_async_context(open_guest(backend, spec))
             yield session
 
     def _grant(self, plan: _Plan) -> Grant:
@@ -249,7 +274,9 @@ class Engine:
             calls=plan.limits.tool_calls,
         )
 
-    def _frame(self, plan: _Plan, tools: dict[str, tuple[Tool, ...]], session: GuestSession) -> Run:
+    def _frame(
+        self, plan: _Plan, tools: Mapping[str, tuple[Tool, ...]], session: GuestSession
+    ) -> Run:
         loaded = tuple(tools)
         entries = self._servers.entries(loaded=loaded)
         return Run(
@@ -307,36 +334,6 @@ class Engine:
         )
 
 
-def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
-    """Return the result that tells of an error which kept a program from running."""
-    usage = isinstance(error, UsageError)
-    return RunResult(
-        run_id=uuid.uuid4().hex,
-        status="validation_error" if usage else "error",
-        reason="validation" if usage else "engine",
-        summary=error.message,
-        error=f"{error} [{error.code}]",
-        timeout_seconds=timeout,
-    )
-
-
-async def _caught(work: Awaitable[RunResult]) -> RunResult | BridgeError:
-    """Return a bridge error instead of raising it through a task group, which would wrap it."""
-    try:
-        return await work
-    except BridgeError as error:
-        return error
-    except ExceptionGroup as group:
-        # A program's own task group wraps what its receive loop raised.
-        matched, rest = group.split(BridgeError)
-        if matched is None or rest is not None:
-            raise
-        leaf: BaseException = matched
-        while isinstance(leaf, BaseExceptionGroup):
-            leaf = leaf.exceptions[0]
-        return leaf if isinstance(leaf, BridgeError) else ChannelClosedError(str(leaf))
-
-
 async def _report_progress(progress: Progress) -> None:
     started = time.monotonic()
     while True:
@@ -373,6 +370,3 @@ async def open_engine(
     servers = Servers(where, pool, ToolCache(settings.state_dir / "tools"))
     async with Engine(settings, servers, choose_backend) as engine:
         yield engine
-
-
-__all__ = ["Engine", "Isolation", "failed_run", "open_engine"]

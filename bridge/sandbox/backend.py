@@ -6,7 +6,7 @@ offers its stdin and stdout as a byte stream; it knows nothing of frames, tools 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -132,6 +132,18 @@ class Backend(Protocol):
 
         Raises:
             SandboxError: On entering, when it cannot be started.
+        """
+        ...
+
+    def in_use(self) -> AbstractAsyncContextManager[None]:
+        """Hold this while a program runs: nothing that it runs in is stopped for being idle."""
+        ...
+
+    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Look after what the backend holds open. Returns when there is nothing (left) to do.
+
+        Args:
+            drain: Destroys the sandboxes that only wait; called before what they are in is stopped.
         """
         ...
 

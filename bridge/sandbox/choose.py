@@ -54,7 +54,9 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     """Return the backend for one engine; nothing is started or asked yet."""
     run = SystemRunner(env=settings.environ)
     machine = None
-    if sys.platform != "linux" and engine != "docker":
+    # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
+    remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
+    if remote and engine != "docker":
         machine = partial(
             ensure_machine,
             MachineContext(

@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -38,6 +39,7 @@ class _Slot(Generic[T]):
     ready: anyio.Event = field(default_factory=anyio.Event)
     handed_over: anyio.Event = field(default_factory=anyio.Event)
     released: anyio.Event = field(default_factory=anyio.Event)
+    gone: anyio.Event = field(default_factory=anyio.Event)
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -45,8 +47,10 @@ class _Slot(Generic[T]):
 class Reservation(Generic[T]):
     """A resource that is the holder's until the reservation ends."""
 
-    def __init__(self, slot: _Slot[T]) -> None:
+    def __init__(self, slot: _Slot[T], start: Callable[[], _Slot[T]], *, taken_over: bool) -> None:
         self._slot = slot
+        self._start = start
+        self._taken_over = taken_over
 
     async def get(self) -> T:
         """Return the resource once it is ready.
@@ -55,6 +59,11 @@ class Reservation(Generic[T]):
             Exception: Whatever opening it raised.
         """
         await self._slot.ready.wait()
+        if self._slot.error is not None and self._taken_over:
+            # It was started for nobody in particular, and what went wrong then may be over.
+            self._taken_over = False
+            self._slot = self._start()
+            await self._slot.ready.wait()
         if self._slot.error is not None:
             raise self._slot.error
         await self._slot.handed_over.wait()
@@ -62,6 +71,12 @@ class Reservation(Generic[T]):
             message = "the pool was closed"
             raise RuntimeError(message)
         return self._slot.value
+
+    def release(self) -> None:
+        """Give it up; its owner task destroys it."""
+        self._slot.released.set()
+        if not self._slot.handed_over.is_set():
+            self._slot.life.cancel()
 
 
 class WarmPool(Generic[T]):
@@ -130,12 +145,13 @@ class WarmPool(Generic[T]):
         Nothing is waited for on entering, so that a caller can do other work while it starts.
         """
         slot = self._take()
+        taken_over = slot is not None
+        start = partial(self._start, claimed=True)
+        reservation = Reservation(slot or start(), start, taken_over=taken_over)
         try:
-            yield Reservation(slot)
+            yield reservation
         finally:
-            slot.released.set()
-            if not slot.handed_over.is_set():
-                slot.life.cancel()
+            reservation.release()
 
     def refill(self) -> None:
         """Start what is missing of `size`, in the background."""
@@ -144,8 +160,16 @@ class WarmPool(Generic[T]):
             if not self._closing:
                 self._start(claimed=False)
 
-    def _take(self) -> _Slot[T]:
-        """Return a slot that is the caller's from now on: a ready one, one under way, a new one."""
+    async def drain(self) -> None:
+        """Destroy what waits unclaimed, and wait until it is gone."""
+        waiting = [slot for slot in self._all if not slot.claimed]
+        for slot in waiting:
+            slot.life.cancel()
+        for slot in waiting:
+            await slot.gone.wait()
+
+    def _take(self) -> _Slot[T] | None:
+        """Return a slot that is the caller's from now on, a ready one or one under way, if any."""
         unclaimed = [slot for slot in self._all if not slot.claimed and not slot.released.is_set()]
         for slot in sorted(unclaimed, key=lambda slot: slot not in self._idle):
             slot.claimed = True
@@ -153,7 +177,7 @@ class WarmPool(Generic[T]):
             if slot in self._idle:
                 self._idle.remove(slot)
             return slot
-        return self._start(claimed=True)
+        return None
 
     def _start(self, *, claimed: bool) -> _Slot[T]:
         if self._tasks is None:
@@ -193,6 +217,7 @@ class WarmPool(Generic[T]):
             slot.released.set()
             slot.ready.set()
             slot.handed_over.set()
+            slot.gone.set()
 
     async def _idle_until_claimed(self, slot: _Slot[T], value: T) -> None:
         with anyio.move_on_after(self._max_idle), slot.idling:

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
-from bridge.engine.engine import failed_run
+from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError
 from bridge.model import RunResult
 from bridge.render.modes import render

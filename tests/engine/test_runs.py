@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import signal
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bridge.engine import Engine
+from bridge.engine import Engine, open_engine
 from bridge.errors import (
     InvalidRequestError,
     LaunchError,
@@ -16,6 +19,7 @@ from bridge.errors import (
     UnknownServerError,
 )
 from bridge.model import RunRequest, RunResult, ServerSpec
+from bridge.settings import Settings
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until, until_exists
@@ -339,3 +343,39 @@ async def test_progress_is_reported_while_a_program_runs(engine: Engine) -> None
             await heard.wait()
             tasks.cancel_scope.cancel()
     assert told[0].startswith("running for ")
+
+
+async def test_the_backend_knows_when_a_program_runs_and_how_to_let_go(
+    engine: Engine, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """A virtual machine is not stopped under a program, and waiting sandboxes do not keep it up."""
+    started = tmp_path / "started"
+    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled='/dev/null')"
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code))
+            await until_exists(started)
+            assert backend.in_use_now == 1
+            tasks.cancel_scope.cancel()
+    assert backend.in_use_now == 0
+    assert backend.drain is not None
+    await backend.drain()
+
+
+async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
+    settings: Settings, finder: ListFinder
+) -> None:
+    """Somebody removed the container while nobody used it."""
+    backend = FakeBackend()
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    warm = dataclasses.replace(settings, warm=1)
+    async with open_engine(warm, finder=finder, choose_backend=choose) as engine:
+        await _run(engine, "1")
+        await until(lambda: backend.launched == 2 and len(backend.live) == 1)
+        [process] = backend.live
+        os.killpg(process, signal.SIGKILL)
+        result = await _run(engine, "print('fine')")
+        assert (result.status, result.stdout) == ("success", "fine\n")

@@ -159,11 +159,15 @@ class FakeBackend:
         failure: Raised by the next launches instead of starting anything.
         live: Process ids of what is running.
         launched: How many were started in all.
+        in_use_now: How many programs run, as the engine says.
+        drain: What `tend` was given.
     """
 
     failure: SandboxError | None = None
     live: set[int] = field(default_factory=set)
     launched: int = 0
+    in_use_now: int = 0
+    drain: Callable[[], Awaitable[None]] | None = None
 
     @property
     def name(self) -> str:
@@ -202,6 +206,17 @@ class FakeBackend:
                 await sandbox.destroy()
                 self.live.discard(int(sandbox.id))
             shutil.rmtree(workspace, ignore_errors=True)
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        self.in_use_now += 1
+        try:
+            yield
+        finally:
+            self.in_use_now -= 1
+
+    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
+        self.drain = drain
 
     async def reap(self) -> int:
         return 0

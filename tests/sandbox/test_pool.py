@@ -143,6 +143,24 @@ async def test_a_failure_to_open_reaches_the_claimer() -> None:
             assert pool.alive == 0
 
 
+async def test_a_claim_that_took_over_a_failing_start_tries_for_itself() -> None:
+    """The start was not made for it, and its cause may be over."""
+    factory = _Factory(gate=anyio.Event(), fail=True)
+    with anyio.fail_after(5):
+        async with _pool(factory, 1) as pool:
+            pool.refill()
+            async with pool.reserve() as reservation:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(reservation.get)
+                    await anyio.wait_all_tasks_blocked()
+                    assert factory.gate is not None
+                    factory.gate.set()
+                    while pool.alive == 1 and factory.fail:
+                        await anyio.lowlevel.checkpoint()
+                        factory.fail = False
+                assert len(factory.opened) == 1
+
+
 async def test_a_failure_ahead_of_time_leaves_the_next_claim_to_try_afresh() -> None:
     """An engine that was down for a moment is not remembered as broken."""
     factory = _Factory(fail=True)
@@ -182,3 +200,15 @@ async def test_closing_the_pool_closes_what_waits_and_what_is_opening() -> None:
             pool.refill()
     assert all(thing.closed for thing in factory.opened)
     assert pool.alive == 0
+
+
+async def test_draining_destroys_what_waits_and_nothing_else() -> None:
+    """Before a virtual machine is stopped, what waits in it has to go; what runs keeps it up."""
+    factory = _Factory()
+    with anyio.fail_after(5):
+        async with _pool(factory, 1) as pool, pool.reserve() as reservation:
+            await reservation.get()
+            pool.refill()
+            await factory.wait_until(opened=2, closed=0)
+            await pool.drain()
+            assert [thing.closed for thing in factory.opened] == [False, True]

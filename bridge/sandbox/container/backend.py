@@ -10,7 +10,7 @@ import logging
 import os
 import resource
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -173,6 +173,23 @@ class ContainerBackend:
             logger.exception("probing %s failed in a way nobody foresaw", self.name)
             return self._failure(LaunchError(f"Probing {self.name} failed: {error!r}."))
 
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """Keep podman's machine up; see `Backend.in_use`."""
+        machine = self._connector.machine
+        if machine is None:
+            yield
+        else:
+            async with machine.using():
+                yield
+
+    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Stop a podman machine of ours when it is idle; see `Backend.tend`."""
+        machine = self._connector.machine
+        if machine is not None:
+            machine.before_stop = drain
+            await machine.stop_when_idle()
+
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`."""
         await reap_services(self._runtime_dir)
@@ -217,8 +234,6 @@ class ContainerBackend:
             message = "No runtime image was chosen."
             raise ImageMissingError(message)
         async with AsyncExitStack() as stack:
-            if self._connector.machine is not None:
-                await stack.enter_async_context(self._connector.machine.using())
             await self._remove_leftovers(connection.api)
             facts = connection.facts
             local = connection.endpoint.socket_path is not None and self._connector.machine is None

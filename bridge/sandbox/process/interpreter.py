@@ -1,0 +1,249 @@
+"""Which Python runs inside, and the least of the host's files that it needs.
+
+Owns finding an interpreter and the list of what is bound into a sandbox for it: the executable, its
+standard library, and the shared libraries that the standard library's extension modules load, each
+one by name. Library directories are not bound whole: they hold programs and plugins of everything
+else that is installed. The interpreter itself is asked for the list, once per bridge, by importing
+every extension module it has; nothing of a program's is involved in that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from bridge.errors import EngineNotFoundError, LaunchError
+
+OLDEST = (3, 9)
+"""The oldest Python that the guest runs on."""
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+ASK_SECONDS = 60.0
+"""For an interpreter to import its extension modules: a second, more from a cold disk."""
+
+MAX_ANSWER_BYTES = 1024 * 1024
+
+INSTALL_REMEDY = "Install Python 3.9 or newer for all users (Debian and Ubuntu: `apt install python3`)."
+
+_DATA = ("/usr/share/zoneinfo",)
+"""Read by the standard library wherever it is; public."""
+
+_LOADER_CACHE = "/etc/ld.so.cache"
+_DEFAULT_LIBRARY_ROOTS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
+
+_PACKAGE_DIRECTORIES = ("site-packages", "dist-packages")
+
+_QUESTION = r"""
+import ctypes, json, os, sys, sysconfig, warnings
+warnings.simplefilter("ignore")
+skip = ("_tkinter", "nis", "ossaudiodev", "readline", "_gdbm", "_dbm", "spwd")
+dynload = [p for p in sys.path if p.endswith("lib-dynload") and os.path.isdir(p)]
+for directory in dynload:
+    for file in sorted(os.listdir(directory)):
+        name = file.partition(".")[0]
+        if name in skip or name.startswith(("_test", "xx", "_xx")):
+            continue
+        try:
+            __import__(name)
+        except BaseException:
+            pass
+# Loaded by others when a thread ends, or by compiled packages.
+for name in ("libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2"):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        pass
+class Info(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+names = []
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+def note(info, size, data):
+    names.append(os.fsdecode(info.contents.name or b""))
+    return 0
+ctypes.CDLL(None).dl_iterate_phdr(kind(note), None)
+print(json.dumps({
+    "version": list(sys.version_info[:3]),
+    "executable": os.path.realpath(sys.executable),
+    "stdlib": os.path.dirname(os.path.realpath(os.__file__)),
+    "path": [p for p in sys.path if p],
+    "libraries": names,
+}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bind:
+    """A path of the host that is seen, read-only, at `inside`."""
+
+    source: str
+    inside: str
+    is_file: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python and what it needs.
+
+    Attributes:
+        executable: Where it is, here and inside.
+        version: "3.11.7".
+        binds: What is bound for it, shortest path first.
+        links: Symbolic links to make inside, target and place.
+        hidden: Directories within `binds` that are covered by empty ones.
+        packages: Directories that the program finds modules in besides.
+    """
+
+    executable: str
+    version: str
+    binds: tuple[Bind, ...]
+    links: tuple[tuple[str, str], ...]
+    hidden: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+def candidates(base_prefix: str) -> tuple[str, ...]:
+    """Return executables to try: the system's, then the one the bridge itself stands on."""
+    own = str(PurePosixPath(base_prefix) / "bin" / "python3")
+    return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
+
+
+def find(*, packages: Path | None = None, only: str | None = None, as_stranger: bool) -> Interpreter:
+    """Return the first usable interpreter. Blocks: it is run.
+
+    Args:
+        packages: A directory of packages to offer as well.
+        only: The one executable to use.
+        as_stranger: Whether its files must be readable by users that own nothing.
+
+    Raises:
+        SandboxError: There is none, or the packages cannot be used.
+    """
+    problems = []
+    for executable in (only,) if only else candidates(sys.base_prefix):
+        real = os.path.realpath(executable)
+        problem = _unusable(real, as_stranger=as_stranger)
+        if not problem:
+            facts = _ask(real)
+            if tuple(facts["version"]) >= OLDEST:
+                return describe(facts, _shape(packages, as_stranger=as_stranger))
+            problem = f"is version {_dotted(facts['version'])}"
+        problems.append(f"{executable} {problem}")
+    message = f"No Python was found to put into sandboxes: {'; '.join(problems)}."
+    raise EngineNotFoundError(message, remedy=INSTALL_REMEDY)
+
+
+def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
+    """Make an `Interpreter` of what one said of itself."""
+    executable, stdlib = str(facts["executable"]), str(facts["stdlib"])
+    directories = [stdlib, *(p for p in _strings(facts["path"]) if not p.startswith(stdlib + "/"))]
+    binds = [_bind(executable)]
+    binds += [_bind(path) for path in directories if Path(path).exists()]
+    outside_defaults = False
+    for name in _strings(facts["libraries"]):
+        if not name.startswith("/") or any(name.startswith(d + "/") for d in directories):
+            continue  # the executable itself, the kernel's own, an extension module
+        binds.append(_bind(name))
+        outside_defaults |= not name.startswith(_DEFAULT_LIBRARY_ROOTS)
+    binds += [_bind(path) for path in _DATA if Path(path).is_dir()]
+    if outside_defaults and Path(_LOADER_CACHE).exists():
+        binds.append(_bind(_LOADER_CACHE))
+    if packages is not None:
+        binds.append(_bind(packages))
+    hidden = [f"{d}/{name}" for d in directories for name in _PACKAGE_DIRECTORIES]
+    links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
+    return Interpreter(
+        executable=executable,
+        version=_dotted(facts["version"]),
+        binds=_without_nested(binds),
+        links=tuple(links) + _merged_directories(),
+        hidden=tuple(p for p in hidden if p != packages and Path(p).is_dir()),
+        packages=(packages,) if packages is not None else (),
+    )
+
+
+def _bind(path: str) -> Bind:
+    """Bind what is really there to where it is looked for, once directory links are followed."""
+    real = os.path.realpath(path)
+    parent, name = os.path.split(path)
+    inside = os.path.join(os.path.realpath(parent), name)
+    return Bind(source=real, inside=inside, is_file=not Path(real).is_dir())
+
+
+def _without_nested(binds: Iterable[Bind]) -> tuple[Bind, ...]:
+    kept: dict[str, Bind] = {}
+    for bind in sorted(binds, key=lambda b: (len(b.inside), b.inside)):
+        above = (str(parent) for parent in PurePosixPath(bind.inside).parents)
+        if bind.inside not in kept and not any(parent in kept for parent in above):
+            kept[bind.inside] = bind
+    return tuple(kept.values())
+
+
+def _merged_directories() -> tuple[tuple[str, str], ...]:
+    """Return the links that distributions have at the root since /usr holds everything."""
+    found = []
+    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
+        place = Path("/") / name
+        if place.is_symlink():
+            found.append((str(place.readlink()), str(place)))
+    return tuple(found)
+
+
+def _unusable(executable: str, *, as_stranger: bool) -> str:
+    if not os.access(executable, os.X_OK):
+        return "is not there"
+    if as_stranger and not open_to_all(Path(executable)):
+        return "is readable by its owner only"
+    return ""
+
+
+def open_to_all(path: Path) -> bool:
+    """Whether any user can reach and read `path`, by the modes on the way to it."""
+    try:
+        on_the_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
+        return on_the_way and bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+def _shape(packages: Path | None, *, as_stranger: bool) -> str | None:
+    if packages is None:
+        return None
+    real = Path(os.path.realpath(packages))
+    if not real.is_dir() or (as_stranger and not open_to_all(real)):
+        message = f"The packages in {packages} cannot be offered to programs: not a directory that "
+        message += "every user may read." if as_stranger else "can be read."
+        raise LaunchError(message)
+    return str(real)
+
+
+def _ask(executable: str) -> dict[str, object]:
+    try:
+        done = subprocess.run(
+            (executable, "-I", "-S", "-c", _QUESTION),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_SECONDS,
+            check=True,
+            env={},
+            cwd="/",
+        )
+        facts: dict[str, object] = json.loads(done.stdout[:MAX_ANSWER_BYTES])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        message = f"{executable} could not be asked what it needs: {error}."
+        raise LaunchError(message, remedy=INSTALL_REMEDY) from error
+    return facts
+
+
+def _strings(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _dotted(version: object) -> str:
+    return ".".join(map(str, version)) if isinstance(version, list) else "unknown"

@@ -1,0 +1,138 @@
+"""The Landlock ruleset that goes on top of the mounts.
+
+Owns which rights a ruleset handles under each version of the kernel's interface, and which paths
+get what. Decides only: `stage` applies it, from inside, because rules hold on to the files they
+name and those are there only once everything is mounted.
+
+What it adds to the mount namespace: a path that leads out of it by a kernel's mistake or a forgotten
+descriptor still opens nothing; writable directories execute nothing; and where the kernel can,
+TCP ports, signals and abstract sockets beyond the sandbox are out of reach as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+EXECUTE = 1 << 0
+WRITE_FILE = 1 << 1
+READ_FILE = 1 << 2
+READ_DIR = 1 << 3
+_REMOVE_DIR = 1 << 4
+_REMOVE_FILE = 1 << 5
+_MAKE_CHAR = 1 << 6
+_MAKE_DIR = 1 << 7
+_MAKE_REG = 1 << 8
+_MAKE_SOCK = 1 << 9
+_MAKE_FIFO = 1 << 10
+_MAKE_BLOCK = 1 << 11
+_MAKE_SYM = 1 << 12
+_REFER = 1 << 13
+TRUNCATE = 1 << 14
+_IOCTL_DEV = 1 << 15
+
+_FIRST_RIGHTS = (1 << 13) - 1
+"""Everything up to `_MAKE_SYM`: version 1."""
+
+_LATER_RIGHTS = ((2, _REFER), (3, TRUNCATE), (5, _IOCTL_DEV))
+
+_NETWORK_SINCE = 4
+_BIND_AND_CONNECT_TCP = 0b11
+
+_SCOPES_SINCE = 6
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+
+_CREATE_RULESET = 444
+"""The same number on every architecture."""
+_ASK_VERSION = 1
+
+READ = READ_FILE | READ_DIR
+RUN = READ | EXECUTE
+WRITE = (
+    READ
+    | WRITE_FILE
+    | TRUNCATE
+    | _REMOVE_DIR
+    | _REMOVE_FILE
+    | _MAKE_DIR
+    | _MAKE_REG
+    | _MAKE_SOCK
+    | _MAKE_FIFO
+    | _MAKE_SYM
+    | _REFER
+)
+USE_DEVICE = READ_FILE | WRITE_FILE
+USE_PROC = READ | WRITE_FILE
+"""A process tunes itself through its own files there, such as the order in which it is killed."""
+
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV
+"""The rights that mean something on what is no directory; the kernel refuses others there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What may be done at and below a path."""
+
+    path: str
+    rights: int
+    is_file: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruleset:
+    """What the kernel is told.
+
+    Attributes:
+        files, network, scopes: Rights that are refused unless a rule grants them.
+        rules: Path and rights.
+    """
+
+    files: int
+    network: int
+    scopes: int
+    rules: tuple[tuple[str, int], ...]
+
+
+def version() -> int:
+    """Return this kernel's Landlock version; 0 where it has none, or has it turned off."""
+    if sys.platform != "linux":
+        return 0
+    library = ctypes.CDLL(None, use_errno=True)
+    found = library.syscall(
+        _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION)
+    )
+    return max(0, int(found))
+
+
+def ruleset(rules: Iterable[Rule], abi: int) -> Ruleset | None:
+    """Return what to tell a kernel of that version; None when it has no Landlock."""
+    if abi < 1:
+        return None
+    files = _FIRST_RIGHTS
+    for since, right in _LATER_RIGHTS:
+        if abi >= since:
+            files |= right
+    return Ruleset(
+        files=files,
+        network=_BIND_AND_CONNECT_TCP if abi >= _NETWORK_SINCE else 0,
+        scopes=_ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPES_SINCE else 0,
+        rules=tuple(
+            (rule.path, rule.rights & files & (_OF_FILES if rule.is_file else files))
+            for rule in rules
+        ),
+    )
+
+
+def missing(abi: int) -> str:
+    """Say what a kernel of that version lacks; empty when it has all that is asked for."""
+    release = os.uname().release
+    if abi < 1:
+        return f"landlock: this kernel ({release}) has none, or has it turned off"
+    if abi < _NETWORK_SINCE:
+        return f"landlock: files only, version {abi} of this kernel has no network rights or scopes"
+    if abi < _SCOPES_SINCE:
+        return f"landlock: version {abi} of this kernel has no scopes for signals and sockets"
+    return ""

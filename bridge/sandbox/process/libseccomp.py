@@ -1,0 +1,180 @@
+"""Turns the list of system calls into the programs that the kernel runs.
+
+Owns the calls into libseccomp, through `ctypes`. libseccomp itself is well kept and on every
+distribution that has bubblewrap (systemd, podman and docker stand on it); its ready-made Python
+bindings are not a choice: the one on PyPI is such a `ctypes` wrapper too, unchanged since
+January 2021, and the distributions' own is bound to their interpreter. What is needed of it is
+eight functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from bridge.errors import EngineNotFoundError, LaunchError
+from bridge.sandbox.process.syscalls import (
+    ALLOWED,
+    ARGUMENTS,
+    REFUSED,
+    REFUSED_ERRNO,
+    UNKNOWN_ERRNO,
+    Comparison,
+)
+
+LIBRARY = "libseccomp.so.2"
+
+INSTRUCTION_BYTES = 8
+MAX_INSTRUCTIONS = 4096
+"""BPF_MAXINSNS: the kernel takes no longer program."""
+
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+_KILL_PROCESS = 0x80000000
+
+_ATTRIBUTE_BAD_ARCHITECTURE = 2
+"""SCMP_FLTATR_ACT_BADARCH: what becomes of calls from another table (i386, x32)."""
+
+_ATTRIBUTE_OPTIMIZE = 8
+"""SCMP_FLTATR_CTL_OPTIMIZE; 2 makes it a binary tree. Since 2.5."""
+
+_COMPARISONS: dict[Comparison, int] = {"ne": 1, "masked_eq": 7}
+
+INSTALL_REMEDY = "Install libseccomp (Debian and Ubuntu: `apt install libseccomp2`)."
+
+
+class _Compare(ctypes.Structure):
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("comparison", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+class _Library(Protocol):
+    """The functions used, as `ctypes` offers them."""
+
+    def seccomp_init(self, default: ctypes.c_uint32) -> int | None: ...
+    def seccomp_release(self, context: ctypes.c_void_p) -> None: ...
+    def seccomp_attr_set(
+        self, context: ctypes.c_void_p, attribute: int, value: ctypes.c_uint32
+    ) -> int: ...
+    def seccomp_syscall_resolve_name(self, name: bytes) -> int: ...
+    def seccomp_rule_add_array(
+        self,
+        context: ctypes.c_void_p,
+        action: ctypes.c_uint32,
+        call: int,
+        count: int,
+        rules: object,
+    ) -> int: ...
+    def seccomp_export_bpf(self, context: ctypes.c_void_p, descriptor: int) -> int: ...
+
+
+@cache
+def filters() -> tuple[bytes, bytes]:
+    """Return two programs; both must be installed, and the kernel takes the stricter answer.
+
+    The first refuses calls for their arguments, the second holds the list. One program cannot do
+    both: a rule without arguments swallows those with some.
+
+    Raises:
+        SandboxError: There is no libseccomp, or it does not do as it is told.
+    """
+    library = _load()
+    return _arguments(library), _list(library)
+
+
+def _list(library: _Library) -> bytes:
+    with _Filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
+        for name in ALLOWED:
+            made.add(_ALLOW, name)
+        for name in REFUSED:
+            made.add(_ERRNO | REFUSED_ERRNO, name)
+        return made.export()
+
+
+def _arguments(library: _Library) -> bytes:
+    with _Filter(library, default=_ALLOW) as made:
+        for rule in ARGUMENTS:
+            first, second = rule.value, 0
+            if rule.comparison == "masked_eq":
+                first, second = rule.mask, rule.value
+            compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
+            made.add(_ERRNO | rule.error, rule.call, compare)
+        return made.export()
+
+
+class _Filter:
+    """One libseccomp context."""
+
+    def __init__(self, library: _Library, *, default: int) -> None:
+        self._library = library
+        handle = library.seccomp_init(ctypes.c_uint32(default))
+        if not handle:
+            message = f"{LIBRARY} could not make a filter."
+            raise LaunchError(message)
+        self._context = ctypes.c_void_p(handle)
+
+    def __enter__(self) -> _Filter:
+        self._set(_ATTRIBUTE_BAD_ARCHITECTURE, _KILL_PROCESS)
+        # Faster, and nothing else: older versions do not know it.
+        self._library.seccomp_attr_set(self._context, _ATTRIBUTE_OPTIMIZE, ctypes.c_uint32(2))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.seccomp_release(self._context)
+
+    def add(self, action: int, name: str, compare: _Compare | None = None) -> None:
+        number = self._library.seccomp_syscall_resolve_name(name.encode("ascii"))
+        if number < 0:
+            # Not of this architecture (libseccomp numbers those below zero), or newer than the
+            # library: the default answers for it, which is the stricter one.
+            return
+        rules = (_Compare * 1)(compare) if compare is not None else None
+        done = self._library.seccomp_rule_add_array(
+            self._context, ctypes.c_uint32(action), number, 1 if rules is not None else 0, rules
+        )
+        self._check(done, f"rule for {name}")
+
+    def export(self) -> bytes:
+        descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+        try:
+            self._check(self._library.seccomp_export_bpf(self._context, descriptor), "export")
+            program = os.pread(descriptor, MAX_INSTRUCTIONS * INSTRUCTION_BYTES, 0)
+        finally:
+            os.close(descriptor)
+        if not program or len(program) % INSTRUCTION_BYTES:
+            message = f"{LIBRARY} exported no usable filter."
+            raise LaunchError(message)
+        return program
+
+    def _set(self, attribute: int, value: int) -> None:
+        done = self._library.seccomp_attr_set(self._context, attribute, ctypes.c_uint32(value))
+        self._check(done, f"attribute {attribute}")
+
+    def _check(self, result: int, what: str) -> None:
+        if result < 0:
+            name = errno.errorcode.get(-result, str(result))
+            message = f"{LIBRARY} refused the {what}: {name}."
+            raise LaunchError(message)
+
+
+def _load() -> _Library:
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        message = f"{LIBRARY} is not on this machine, so no system call filter can be made."
+        raise EngineNotFoundError(message, remedy=INSTALL_REMEDY) from error
+    library.seccomp_init.restype = ctypes.c_void_p
+    return library  # type: ignore[return-value]  # its functions are found by name at run time
+
+
+def kernel_has_seccomp() -> bool:
+    """Whether this kernel filters system calls at all."""
+    return Path("/proc/sys/kernel/seccomp/actions_avail").exists()

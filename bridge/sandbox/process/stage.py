@@ -1,0 +1,182 @@
+"""The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
+
+Its text is given to `python3 -I -S -c` by bubblewrap, so it imports only the standard library and
+keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say "noexec"), gives up the
+two capabilities that took, sets limits, Landlock and the system call filters, says so on the status
+pipe and becomes the program. Any step that fails ends it: a program never runs half shut in. What
+is put in force was decided outside; see `command`.
+
+A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import resource
+import struct
+import sys
+from typing import Any, NoReturn
+
+EXIT_FAILED = 71
+
+_MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
+
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_GET_NO_NEW_PRIVS = 39
+_PR_CAP_AMBIENT = 47
+_CLEAR_ALL = 4
+_FILTER_MODE = 2
+
+_CAPABILITY_VERSION_3 = 0x20080522
+_MOST_CAPABILITIES = 64
+
+_LANDLOCK_CREATE = 444
+_LANDLOCK_ADD = 445
+_LANDLOCK_RESTRICT = 446
+_BENEATH = 1
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def check(result: int, what: str) -> int:
+    """Return a call's result, or fail with the reason."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
+    """Call `prctl` with word-sized arguments."""
+    words = [ctypes.c_ulong(second), third if third else ctypes.c_ulong(0)]
+    return int(_LIBC.prctl(option, *words, ctypes.c_ulong(0), ctypes.c_ulong(0)))
+
+
+def mount(path: str, options: str) -> None:
+    """Put an empty directory in memory at `path`, with limits and without execution."""
+    done = _LIBC.mount(
+        b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(_MOUNT_FLAGS), options.encode()
+    )
+    check(done, "mounting " + path)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for this process and for what it may execute."""
+    for number in range(_MOST_CAPABILITIES):
+        if prctl(_PR_CAPBSET_DROP, number) < 0:
+            break  # past the last one that this kernel knows
+    check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")
+    header = struct.pack("=II", _CAPABILITY_VERSION_3, 0)
+    check(_LIBC.capset(header, b"\0" * 24), "dropping capabilities")
+    place = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    lines = os.read(place, 1 << 16).splitlines()
+    os.close(place)
+    held = [line for line in lines if line.startswith(b"Cap")]
+    if not held or any(line.split()[1].strip(b"0") for line in held):
+        message = f"capabilities are left: {held!r}"
+        raise OSError(message)
+
+
+def limit(name: str, soft: int, hard: int) -> None:
+    """Set a resource limit, within what there is."""
+    number = getattr(resource, name)
+    ceiling = resource.getrlimit(number)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    resource.setrlimit(number, (soft, hard))
+
+
+def restrict_files(rules: dict[str, Any]) -> None:
+    """Put the Landlock ruleset in force."""
+    # A kernel of an older version takes a shorter structure, provided that what it lacks is zero.
+    attributes = struct.pack("=QQQ", rules["files"], rules["network"], rules["scopes"])
+    ruleset = check(
+        _LIBC.syscall(
+            _LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+        ),
+        "making a Landlock ruleset",
+    )
+    for path, rights in rules["rules"]:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", rights, place)
+        added = _LIBC.syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, ctypes.c_uint32(0))
+        check(added, "a Landlock rule for " + path)
+        os.close(place)
+    check(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, ctypes.c_uint32(0)), "Landlock")
+    os.close(ruleset)
+
+
+def filter_calls(programs: list[str]) -> None:
+    """Install the system call filters, in order; the list comes last, since it ends this."""
+    for text in programs:
+        instructions = base64.b64decode(text)
+        program = _Program(len(instructions) // 8, instructions)
+        done = prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program))
+        check(done, "installing a system call filter")
+
+
+def shut_in(plan: dict[str, Any]) -> None:
+    """Put everything in force, in the one order that works."""
+    os.umask(0o022)
+    for path, options in plan["mounts"]:
+        mount(path, options)
+    os.chdir(plan["cwd"])
+    drop_capabilities()
+    check(prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
+    for name, soft, hard in plan["rlimits"]:
+        limit(name, soft, hard)
+    if plan["landlock"]:
+        restrict_files(plan["landlock"])
+    filter_calls(plan["filters"])
+
+
+def close_others(status: int) -> None:
+    """Close all that was inherited but stdio and the status pipe."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would cost 5 ms
+        if int(name) > 2 and int(name) != status:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the listing's own
+
+
+def main() -> NoReturn:
+    """Shut this process in, then become the program."""
+    plan = json.loads(sys.argv[1])
+    status = int(plan["status"])
+    os.set_inheritable(status, False)
+    argv = plan["argv"]
+    try:
+        close_others(status)
+        shut_in(plan)
+        if plan["text"] is None:
+            os.execvp(argv[0], argv)
+        code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
+    except BaseException as error:
+        problem = str(error) or repr(error)
+        if isinstance(error, OSError) and plan["text"] is None:
+            problem = f"{argv[0]}: {problem}"
+        os.write(status, problem.encode("utf-8", "replace")[:4000])
+        os._exit(EXIT_FAILED)
+    sys.argv = ["-c"]
+    sys.path += plan["packages"]
+    # A fresh `__main__`: the program shall find nothing of this one.
+    module = type(sys)("__main__")
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    os.close(status)
+    exec(code, module.__dict__)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main()

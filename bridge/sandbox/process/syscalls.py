@@ -1,0 +1,215 @@
+"""Which system calls sandboxed code may make. Data, and its rendering for container engines. Pure.
+
+An allow-list: what is not named answers ENOSYS, as on a kernel that never heard of it, so that the
+C library falls back to older calls. What is named in `REFUSED` answers EPERM: those calls exist to
+change what a process is or sees of the system, and a program should be told that it may not.
+
+`clone3` is left out on purpose. Its flags lie in memory, where no filter can look, and ENOSYS makes
+the C library use `clone`, whose flags can be seen.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bridge.model import Json
+
+_FILES = """
+access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat
+faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync
+fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
+getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr
+lseek lsetxattr lstat mkdir mkdirat newfstatat open openat openat2 pread64 preadv preadv2
+pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat
+renameat2 rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync
+sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice write
+writev inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
+"""
+
+_MEMORY = """
+brk madvise membarrier mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync munlock
+munlockall munmap map_shadow_stack pkey_alloc pkey_free pkey_mprotect cachestat
+"""
+
+_PROCESSES = """
+alarm arch_prctl capget clone execve execveat exit exit_group fork getcpu getegid geteuid getgid
+getgroups getitimer getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid
+getrlimit getrusage getsid gettid getuid kill pause pidfd_open pidfd_send_signal personality
+prctl prlimit64 restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
+sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setparam sched_setscheduler
+sched_yield set_robust_list get_robust_list set_tid_address setgid setgroups setitimer setpgid
+setpriority setregid setresgid setresuid setreuid setrlimit setsid setuid sigaltstack sysinfo
+tgkill time times tkill uname vfork wait4 waitid
+"""
+
+_WAITING = """
+clock_getres clock_gettime clock_nanosleep epoll_create epoll_create1 epoll_ctl epoll_pwait
+epoll_pwait2 epoll_wait eventfd eventfd2 futex futex_requeue futex_wait futex_waitv futex_wake
+gettimeofday nanosleep pipe pipe2 poll ppoll pselect6 select signalfd signalfd4 timer_create
+timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
+timerfd_settime
+"""
+
+_SOCKETS = """
+accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg
+sendmmsg sendmsg sendto setsockopt shutdown socket socketpair
+"""
+
+_SANDBOXING = """
+landlock_add_rule landlock_create_ruleset landlock_restrict_self
+"""
+"""A program may shut itself in further; none of these can open anything."""
+
+ALLOWED: tuple[str, ...] = tuple(
+    sorted(" ".join((_FILES, _MEMORY, _PROCESSES, _WAITING, _SOCKETS, _SANDBOXING)).split())
+)
+"""May be made, some only with harmless arguments: see `ARGUMENTS`.
+
+Left out though programs might ask for them: System V and POSIX message queues and shared memory
+(Python's own goes through files), and `memfd_create`, whose files can be executed whatever the
+mounts say."""
+
+_NAMESPACES_AND_MOUNTS = """
+chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr
+pivot_root setns statmount listmount umount umount2 unshare
+"""
+
+_OTHER_PROCESSES = """
+kcmp pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace
+"""
+
+_KERNEL = """
+acct add_key bpf delete_module fanotify_init fanotify_mark finit_module init_module io_cancel
+io_destroy io_getevents io_pgetevents io_setup io_submit io_uring_enter io_uring_register
+io_uring_setup ioperm iopl kexec_file_load kexec_load keyctl lookup_dcookie memfd_secret
+mknod mknodat name_to_handle_at open_by_handle_at perf_event_open quotactl quotactl_fd reboot
+request_key seccomp swapoff swapon syslog userfaultfd vhangup
+"""
+
+_SYSTEM_SETTINGS = """
+adjtimex capset clock_adjtime clock_settime mbind migrate_pages move_pages nfsservctl
+set_mempolicy set_mempolicy_home_node setdomainname sethostname settimeofday
+"""
+
+REFUSED: tuple[str, ...] = tuple(
+    sorted(" ".join((_NAMESPACES_AND_MOUNTS, _OTHER_PROCESSES, _KERNEL, _SYSTEM_SETTINGS)).split())
+)
+"""Answer EPERM, whatever the arguments."""
+
+UNKNOWN_ERRNO = errno.ENOSYS
+REFUSED_ERRNO = errno.EPERM
+
+Comparison = Literal["ne", "masked_eq"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An allowed call that is refused for one of its arguments.
+
+    Attributes:
+        call: The system call's name.
+        argument: Which argument, from 0.
+        comparison: "ne" compares all 64 bits with `value`, so that a value with garbage in its
+            upper half counts as different; "masked_eq" compares the bits of `mask`.
+        error: The errno it answers.
+    """
+
+    call: str
+    argument: int
+    comparison: Comparison
+    value: int
+    mask: int = 0
+    error: int = errno.EPERM
+
+
+_NAMESPACE_FLAGS = (
+    0x00020000,  # CLONE_NEWNS
+    0x02000000,  # CLONE_NEWCGROUP
+    0x04000000,  # CLONE_NEWUTS
+    0x08000000,  # CLONE_NEWIPC
+    0x10000000,  # CLONE_NEWUSER
+    0x20000000,  # CLONE_NEWPID
+    0x40000000,  # CLONE_NEWNET
+)
+NAMESPACE_MASK = sum(_NAMESPACE_FLAGS)
+
+AF_UNIX = 1
+ASK_PERSONALITY = 0xFFFFFFFF
+_LOWER_HALF = 0xFFFFFFFF
+_TIOCSTI = 0x5412
+_TIOCLINUX = 0x541C
+
+ARGUMENTS: tuple[Refusal, ...] = (
+    *(
+        Refusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
+        for flag in _NAMESPACE_FLAGS
+    ),
+    # Without a network other families are good for nothing but reaching more of the kernel; and
+    # AF_PACKET, AF_VSOCK, AF_NETLINK and AF_ALG are what escapes are made of.
+    Refusal(call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT),
+    Refusal(
+        call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
+    ),
+    # It may be asked for; changing it turns off address randomisation and more.
+    Refusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
+    # Typing into the terminal of whoever started this. The kernel reads the lower half only.
+    Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF),
+    Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
+)
+
+_CONDITIONAL_IN_OCI = ("clone", "socket", "socketpair", "personality")
+
+
+def oci_profile() -> dict[str, Json]:
+    """Return the list as an OCI seccomp profile, for podman and docker.
+
+    One filter must say everything there, so what depends on arguments is told in complements. The
+    terminal `ioctl`s have no complement that libseccomp could express; a container without a
+    terminal has nothing to use them on.
+    """
+    unconditional = [name for name in ALLOWED if name not in _CONDITIONAL_IN_OCI]
+    rules: list[dict[str, Json]] = [
+        {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
+        {"names": list(REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
+        _when("clone", "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0),
+        _when("socket", "SCMP_CMP_EQ", AF_UNIX),
+        _when("socketpair", "SCMP_CMP_EQ", AF_UNIX),
+        _when("personality", "SCMP_CMP_EQ", ASK_PERSONALITY),
+    ]
+    rules += [_refusal(rule) for rule in ARGUMENTS if rule.call in _CONDITIONAL_IN_OCI]
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": UNKNOWN_ERRNO,
+        # One architecture each: calls of another one's table end the process.
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
+        ],
+        "syscalls": rules,
+    }
+
+
+def _when(name: str, comparison: str, value: int, value_two: int = 0) -> dict[str, Json]:
+    return {
+        "names": [name],
+        "action": "SCMP_ACT_ALLOW",
+        "args": [{"index": 0, "value": value, "valueTwo": value_two, "op": comparison}],
+    }
+
+
+def _refusal(rule: Refusal) -> dict[str, Json]:
+    comparisons: Mapping[Comparison, dict[str, Json]] = {
+        "ne": {"value": rule.value, "valueTwo": 0, "op": "SCMP_CMP_NE"},
+        "masked_eq": {"value": rule.mask, "valueTwo": rule.value, "op": "SCMP_CMP_MASKED_EQ"},
+    }
+    return {
+        "names": [rule.call],
+        "action": "SCMP_ACT_ERRNO",
+        "errnoRet": rule.error,
+        "args": [{"index": rule.argument, **comparisons[rule.comparison]}],
+    }
