@@ -15,10 +15,11 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.prose import first_sentence, one_line, valid
+from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature, is_argument_name
 from bridge.model import Limits
+from bridge.text import valid_text
 
 Detail = Literal["summary", "full"]
 
@@ -53,7 +54,7 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
     if detail == "summary":
         docs["description"] = first_sentence(tool.description, _SUMMARY_CHARS)
         return docs
-    docs["description"] = valid(tool.description)
+    docs["description"] = valid_text(tool.description)
     docs["inputSchema"] = dict(tool.input_schema)
     if tool.output_schema is not None:
         docs["outputSchema"] = dict(tool.output_schema)

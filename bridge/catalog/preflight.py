@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from bridge.catalog.prose import clip, valid
+from bridge.catalog.prose import clip
+from bridge.text import valid_text
 
 MAX_PARSED_CHARS = 128 * 1024
 """Reading a tree takes up to a second for so much; longer programs are scanned as text."""
@@ -158,7 +159,7 @@ class _Reader:
         )
 
     def _unknown(self, text: str, line: int, is_name: bool) -> UnknownReference:
-        shown = valid(clip(text, _MAX_SHOWN_CHARS))
+        shown = valid_text(clip(text, _MAX_SHOWN_CHARS))
         if is_name:
             stem = shown.removeprefix(_PREFIX)
             close = difflib.get_close_matches(stem, self.names, _NEAREST)
@@ -168,7 +169,7 @@ class _Reader:
         close = difflib.get_close_matches(shown, chain(self.aliases, self.names), _NEAREST)
         own = dict.fromkeys(self.names.get(near, near) for near in close)
         return UnknownReference(
-            text=repr(shown), line=line, nearest=tuple(repr(valid(near)) for near in own)
+            text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
         )
 
     def _binding(self, node: ast.AST) -> None:

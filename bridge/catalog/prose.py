@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from bridge.text import valid_text
+
 ELLIPSIS = "…"
 
 _SCAN_FACTOR = 8
@@ -19,17 +21,6 @@ _UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069]"
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s+[^\sa-z])")
-
-
-def valid(text: str) -> str:
-    """Return `text` with lone surrogates written out as `\\udc80`, so that it has a UTF-8 form."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A surrogate pair is one character that was split; only what stays single is written out.
-        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        return joined.encode("utf-8", "backslashreplace").decode()
-    return text
 
 
 def clip(text: str, limit: int) -> str:
@@ -43,7 +34,7 @@ def one_line(text: str, limit: int) -> str:
     """Return the beginning of `text` as one line of at most `limit` characters."""
     flat = _SPACES.sub(" ", text[: limit * _SCAN_FACTOR])
     flat = _UNPRINTABLE.sub("", flat).strip()
-    return clip(valid(flat), limit)
+    return clip(valid_text(flat), limit)
 
 
 def first_sentence(text: str, limit: int) -> str:

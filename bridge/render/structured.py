@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.model import Isolation, Json, RunResult, Usage
+from bridge.text import valid_text
 
 MAX_DEPTH = 64
 """Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
@@ -69,17 +70,6 @@ def stream_text(lines: Sequence[str], *, final_newline: bool = True) -> str:
     if not lines:
         return ""
     return "\n".join(lines) + ("\n" if final_newline else "")
-
-
-def valid_text(text: str) -> str:
-    """Return `text` with each lone surrogate written out as `\\udc80`; the rest is unchanged."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A surrogate pair is one character that was split; only what stays single is written out.
-        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        return joined.encode("utf-8", "backslashreplace").decode()
-    return text
 
 
 def to_json(value: Json, depth: int = 0) -> Json:

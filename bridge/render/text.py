@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 
 from bridge.model import Json, RunResult
-from bridge.render.structured import to_json, valid_text
+from bridge.render.structured import to_json
+from bridge.text import valid_text
 
 NOTHING = (
     "The program finished without output. Print what you need, or end with an expression to get "

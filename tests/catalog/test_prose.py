@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.prose import clip, first_sentence, one_line, valid
+from bridge.catalog.prose import clip, first_sentence, one_line
+from bridge.text import valid_text
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=200)
 
@@ -34,8 +35,8 @@ def test_a_long_text_ends_in_an_ellipsis() -> None:
 
 
 def test_a_lone_surrogate_is_written_out_and_a_pair_is_joined() -> None:
-    assert valid("a\udc80b") == "a\\udc80b"
-    assert valid("\ud83d\ude42") == "🙂"
+    assert valid_text("a\udc80b") == "a\\udc80b"
+    assert valid_text("\ud83d\ude42") == "🙂"
 
 
 @given(text=ANY_TEXT, limit=st.integers(1, 80))

@@ -14,8 +14,8 @@ from bridge.render.structured import (
     stream_text,
     structured,
     to_json,
-    valid_text,
 )
+from bridge.text import valid_text
 
 ANY_TEXT = st.text(st.characters(codec=None))
 
