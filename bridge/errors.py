@@ -43,6 +43,8 @@ class BridgeError(Exception):
     Attributes:
         code: Stable identifier, for scripts and for tests.
         exit_status: What the command line exits with.
+        message: What went wrong, in words that a sandboxed program may see as well.
+        host_detail: What only the user may see: paths of the host, the end of a server's stderr.
         remedy: What the reader can do about it; may be empty.
     """
 
@@ -50,13 +52,14 @@ class BridgeError(Exception):
     exit_status: ClassVar[int] = 1
     default_remedy: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, remedy: str | None = None, host_detail: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.host_detail = host_detail
         self.remedy = self.default_remedy if remedy is None else remedy
 
     def __str__(self) -> str:
-        return f"{self.message} {self.remedy}".strip()
+        return " ".join(part for part in (self.message, self.host_detail, self.remedy) if part)
 
 
 class UsageError(BridgeError):
@@ -188,13 +191,15 @@ class UpstreamError(BridgeError):
     code = "upstream"
     exit_status = 4
 
-    def __init__(self, message: str, *, server: str, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
+    def __init__(
+        self, message: str, *, server: str, remedy: str | None = None, host_detail: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy, host_detail=host_detail)
         self.server = server
 
 
 class ServerStartError(UpstreamError):
-    """A server could not be started or reached."""
+    """A server could not be started or reached. Its remedy names files of the host."""
 
     code = "server_start_failed"
 

@@ -30,6 +30,9 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
 """Below this an interpreter with asyncio imported does not start reliably."""
 
+MAX_SIZE_BYTES = 1024**5
+"""No engine takes more, and what a float cannot hold is no size."""
+
 MIN_PIDS = 8
 """The supervisor, the program and its threads need a handful."""
 
@@ -102,7 +105,11 @@ def parse_size(text: str) -> int:
     if match is None:
         message = 'is not a size such as "512m" or "1g"'
         raise ValueError(message)
-    return int(float(match[1]) * _UNITS[match[2]])
+    size = float(match[1]) * _UNITS[match[2]]
+    if size > MAX_SIZE_BYTES:
+        message = f"is beyond {MAX_SIZE_BYTES // 1024**4}t"
+        raise ValueError(message)
+    return int(size)
 
 
 def _memory(text: str) -> int:
@@ -175,7 +182,10 @@ def _text(text: str) -> str:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("names the home directory of a user there is none of") from None  # noqa: EM101
 
 
 @dataclass(frozen=True)
@@ -261,7 +271,11 @@ def _parse(key: str, text: str, place: str) -> object:
 def config_path(environ: Mapping[str, str]) -> Path:
     """Return where the settings file is looked for."""
     if environ.get("MCP_BRIDGE_CONFIG"):
-        return Path(environ["MCP_BRIDGE_CONFIG"]).expanduser()
+        try:
+            return _path(environ["MCP_BRIDGE_CONFIG"])
+        except ValueError as error:
+            message = f"MCP_BRIDGE_CONFIG: {environ['MCP_BRIDGE_CONFIG']!r} {error}."
+            raise SettingsError(message) from None
     return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
@@ -301,6 +315,10 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return field name to its text and place, from `config.toml` if there is one."""
     path = config_path(environ)
     try:
+        if not path.is_file() and path.exists():
+            # A pipe or a device would be waited for, or read for ever.
+            message = f"{path} is not a regular file."
+            raise SettingsError(message)
         if path.stat().st_size > MAX_CONFIG_BYTES:
             message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
             raise SettingsError(message)

@@ -7,6 +7,7 @@ one function in a module of its own.
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import signal
@@ -17,7 +18,6 @@ from functools import partial
 import anyio
 
 from bridge import __version__
-from bridge.cli import doctor, image, run, serve, servers
 from bridge.errors import BridgeError
 from bridge.settings import Settings, load
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load(_flags(arguments))
         _set_up_logging(settings, arguments)
-        command: Command = arguments.handler
+        command = _command(arguments.handler)
         status = anyio.run(partial(_until_signalled, command, arguments, settings))
     except BridgeError as error:
         print(f"mcp-code-bridge: {error}", file=sys.stderr)  # noqa: T201
@@ -95,6 +95,16 @@ async def _until_signalled(
     return status
 
 
+def _command(name: str) -> Command:
+    """Return the function that a command is, importing its module only now.
+
+    The MCP SDK takes most of a second to import, which `--help` and a typing mistake need not.
+    """
+    module, _, function = name.partition(":")
+    found: Command = getattr(importlib.import_module(module), function)
+    return found
+
+
 def _with_default(argv: Sequence[str]) -> list[str]:
     """Put `serve` ahead when no command is given, so that flags alone work."""
     if argv and (argv[0] in _COMMANDS or argv[0] in ("-h", "--help", "--version")):
@@ -118,30 +128,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, text: str, handler: Command) -> argparse.ArgumentParser:
+    def add(name: str, text: str, handler: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, parents=[shared])
         command.set_defaults(handler=handler)
         return command
 
-    command = add("serve", "Serve MCP over stdio, or over HTTP on this machine.", serve.serve)
+    command = add(
+        "serve", "Serve MCP over stdio, or over HTTP on this machine.", "bridge.cli.serve:serve"
+    )
     command.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP instead")
-    command = add("run", "Run one program and exit as it does.", run.run)
+    command = add("run", "Run one program and exit as it does.", "bridge.cli.run:run")
     command.add_argument("file", nargs="?", metavar="FILE", help="a file, or - for stdin")
     command.add_argument("-c", dest="code", metavar="CODE", help="the program itself")
     command.add_argument("--servers", metavar="A,B", help="servers to load")
     command.add_argument("--timeout", metavar="SECONDS", help="time limit of the program")
     command.add_argument("--json", action="store_true", help="print the structured result")
     command.add_argument("argv", nargs="*", metavar="ARG", help="after --: the program's sys.argv")
-    command = add("servers", "List every discovered server.", servers.servers)
+    command = add("servers", "List every discovered server.", "bridge.cli.servers:servers")
     command.add_argument("--start", action="store_true", help="start each, to show its state")
     command.add_argument("--json", action="store_true")
-    command = add("tools", "List or search tools across servers.", servers.tools)
+    command = add("tools", "List or search tools across servers.", "bridge.cli.servers:tools")
     command.add_argument("query", nargs="?", metavar="QUERY", help="words to search for")
     command.add_argument("--server", metavar="NAME", help="only this server's")
     command.add_argument("--json", action="store_true")
-    command = add("doctor", "Try each engine and say what would be used.", doctor.doctor)
+    command = add(
+        "doctor", "Try each engine and say what would be used.", "bridge.cli.doctor:doctor"
+    )
     command.add_argument("--json", action="store_true")
-    command = add("image", "Build the runtime image, or say how it is.", image.image)
+    command = add("image", "Build the runtime image, or say how it is.", "bridge.cli.image:image")
     command.add_argument("action", choices=("build", "status"))
     command.add_argument("--flavour", choices=("slim", "data"), default="slim")
     command.add_argument("--offline", action="store_true", help="from Debian packages, no registry")

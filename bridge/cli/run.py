@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -24,7 +25,8 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = _request(arguments)
-        async with open_engine(settings) as engine:
+        # There is no next run to keep a sandbox ready for.
+        async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
             result = await engine.run(request)
     except BridgeError as error:
         if not arguments.json:

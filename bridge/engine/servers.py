@@ -129,8 +129,9 @@ class Servers:
                 return own
         for entry in self.discovery.skipped:
             if entry.name == name:
-                message = f"The server {name!r} is configured in {entry.source} but skipped: "
-                raise UnknownServerError(message + f"{entry.reason}.")
+                message = f"The server {name!r} is configured, but skipped."
+                detail = f"In {entry.source}: {entry.reason}."
+                raise UnknownServerError(message, host_detail=detail)
         message = f"There is no server {name!r:.200}."
         near = difflib.get_close_matches(name, [*self.aliases, *self.aliases.values()], n=1)
         if near:

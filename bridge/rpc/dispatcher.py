@@ -19,6 +19,7 @@ from bridge.errors import (
     CallDeniedError,
     CallTimeoutError,
     ChannelClosedError,
+    ServerStartError,
     ToolCallError,
     UpstreamError,
 )
@@ -180,8 +181,10 @@ _KINDS = {
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
     """Return what the program is told of one of the bridge's own errors."""
     kind = "upstream" if isinstance(error, UpstreamError) else "usage"
+    # Not `str(error)`: what only the user may see stays here. A start's remedy names host files.
+    told = [error.message] if isinstance(error, ServerStartError) else [error.message, error.remedy]
     return CallFailedError(
-        str(error),
+        " ".join(part for part in told if part),
         kind=_KINDS.get(error.code, kind),
         server=error.server if isinstance(error, UpstreamError) else server,
         tool=tool,

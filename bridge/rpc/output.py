@@ -6,14 +6,18 @@ the host bounds what it keeps by itself.
 
 from __future__ import annotations
 
+MAX_LINES = 50_000
+"""Lines kept of a stream. Structured content lists them one by one, which takes clients seconds
+when the limit in bytes alone would allow a quarter of a million empty ones."""
+
 
 class OutputBuffer:
     """The text of one stream, at most `limit` bytes of it, and how much is missing."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, max_lines: int = MAX_LINES) -> None:
+        self._room = limit
+        self._lines = max_lines
         self._parts: list[str] = []
-        self._kept = 0
         self.dropped = 0
 
     def append(self, text: str, skipped: int = 0) -> None:
@@ -22,16 +26,24 @@ class OutputBuffer:
             self.dropped += skipped
             self._parts.append(f"\n[… {skipped:,} bytes dropped …]\n")
         data = text.encode("utf-8", "replace")
-        room = self._limit - self._kept
-        if len(data) <= room:
+        kept = self._within_bounds(data)
+        if len(kept) == len(data):
             self._parts.append(text)
-            self._kept += len(data)
-            return
-        # Cutting inside a character leaves bytes that do not decode; they count as dropped.
-        kept = data[:room].decode("utf-8", "ignore")
-        self._parts.append(kept)
-        self.dropped += len(data) - len(kept.encode("utf-8"))
-        self._kept = self._limit
+        else:
+            # Cutting inside a character leaves bytes that do not decode; they count as dropped.
+            shown = kept.decode("utf-8", "ignore")
+            self._parts.append(shown)
+            self.dropped += len(data) - len(shown.encode("utf-8"))
+            self._room = 0
+        self._room -= min(self._room, len(kept))
+        self._lines -= kept.count(b"\n")
+
+    def _within_bounds(self, data: bytes) -> bytes:
+        kept = data[: self._room]
+        if kept.count(b"\n") <= self._lines:
+            return kept
+        lines = kept.split(b"\n", self._lines)
+        return kept[: len(kept) - len(lines[-1])]
 
     def text(self) -> str:
         """Return what was kept, with a notice where the middle is missing."""

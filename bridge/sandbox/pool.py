@@ -225,3 +225,6 @@ class WarmPool(Generic[T]):
             logger.info("a waiting sandbox died; it is replaced at the next run")
         if slot in self._idle:
             self._idle.remove(slot)
+        if not slot.claimed:
+            # Destroying it takes a while: whoever asks meanwhile must not be given it.
+            slot.released.set()

@@ -97,34 +97,36 @@ def start_error(
         return _unauthorized(spec, status)
     why = reason(error)
     if status is not None:
-        why = f"{shown_url(spec)} answered with HTTP status {status}"
+        why = f"it answered with HTTP status {status}"
     elif spec.transport == "stdio" and account and why == _SDK_CLOSED:
         why = "it ended before it was ready"
-    elif spec.transport != "stdio":
-        why = f"{shown_url(spec)}: {why}"
+    if spec.transport != "stdio":
+        account = f"It is expected at {shown_url(spec)}. {account}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
-    return ServerStartError(f"{text} {account}".strip(), server=spec.name, remedy=remedy)
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
 
 
 def start_timeout(
     spec: ServerSpec, seconds: float, *, account: str, remedy: str
 ) -> ServerStartError:
     """Report a server that was not ready in time."""
-    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s. {account}"
-    return ServerStartError(text.strip(), server=spec.name, remedy=remedy)
+    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s."
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
 
 
 def lost_error(server: str, account: str) -> UpstreamError:
     """Report a connection that ended while it was needed."""
     if _OVERSIZE.search(account):
         return MessageTooLargeError(
-            f"Server {server!r} was disconnected. {account}",
+            f"Server {server!r} was disconnected: it sent more than the bridge takes.",
             server=server,
+            host_detail=account,
             remedy="Ask it for less at a time. The next call connects again.",
         )
     return ServerLostError(
-        f"Server {server!r} went away during the call. {account}".strip(),
+        f"Server {server!r} went away during the call.",
         server=server,
+        host_detail=account,
         remedy="The next call connects again. Whether this one had an effect is unknown.",
     )
 
@@ -185,10 +187,10 @@ def _status(error: BaseException, refusal: int | None) -> int | None:
 
 
 def _unauthorized(spec: ServerSpec, status: int | None) -> ServerStartError:
-    where = f"{shown_url(spec)} answered with HTTP status {status}"
     return ServerStartError(
-        f"Server {spec.name!r} wants authorization: {where}.",
+        f"Server {spec.name!r} wants authorization: it answered with HTTP status {status}.",
         server=spec.name,
+        host_detail=f"It is expected at {shown_url(spec)}.",
         remedy=(
             f'Give it in `headers` in {spec.source.path}, for example "Authorization": '
             '"Bearer ${TOKEN}". Signing in through a browser is not supported.'

@@ -169,6 +169,13 @@ class Session:
         """
         if self._tools is not None and not self._closed:
             return self._tools
+        try:
+            return await self._listed()
+        except ServerLostError:
+            # It may have died before, unnoticed until now. Asking again cannot do anything twice.
+            return await self._listed()
+
+    async def _listed(self) -> tuple[Tool, ...]:
         async with self._use() as link, link.listing:
             if self._tools is not None:
                 return self._tools

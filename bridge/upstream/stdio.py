@@ -204,8 +204,11 @@ class StdioEndpoint:
         try:
             self._child = spawn([spec.command, *spec.args], environ=self._environ, cwd=spec.cwd)
         except (OSError, ValueError) as error:
-            text, remedy = explain_spawn_failure(spec, self._environ, error)
-            raise ServerStartError(text, server=spec.name, remedy=remedy) from error
+            detail, remedy = explain_spawn_failure(spec, self._environ, error)
+            message = f"Server {spec.name!r} did not start: its command cannot be run."
+            raise ServerStartError(
+                message, server=spec.name, host_detail=detail, remedy=remedy
+            ) from error
         self._log.note(f"started {spec.command} as process {self._child.pid}")
         return self._child
 
@@ -288,42 +291,42 @@ def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
 ) -> tuple[str, str]:
     """Return what went wrong, and what to do about it."""
-    name, command = spec.name, spec.command
+    command = spec.command
     place = f"in {spec.source.path}"
     if spec.cwd is not None and not Path(spec.cwd).is_dir():
         return (
-            f"Server {name!r} did not start: its working directory {spec.cwd} does not exist.",
+            f"Its working directory {spec.cwd} does not exist.",
             f"Create the directory, or correct `cwd` {place}.",
         )
     path = environ.get("PATH", os.defpath)
     if isinstance(error, FileNotFoundError) and os.sep not in command:
         return (
-            f"Server {name!r} did not start: no command {command!r} on the PATH {path}.",
+            f"There is no command {command!r} on the PATH {path}.",
             f"Install it, or give its full path as `command` {place}.",
         )
     if isinstance(error, FileNotFoundError) and not Path(spec.cwd or ".", command).exists():
         return (
-            f"Server {name!r} did not start: there is no file {command}.",
+            f"There is no file {command}.",
             f"Correct `command` {place}.",
         )
     if isinstance(error, FileNotFoundError):
         return (
-            f"Server {name!r} did not start: the interpreter that {command} names is missing.",
+            f"The interpreter that {command} names is missing.",
             "Install that interpreter, or correct the script's first line.",
         )
     if isinstance(error, PermissionError):
         found = shutil.which(command, mode=os.F_OK, path=path) or command
         return (
-            f"Server {name!r} did not start: {found} cannot be executed.",
+            f"{found} cannot be executed.",
             f"Make it executable, or correct `command` {place}.",
         )
     if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         return (
-            f"Server {name!r} did not start: {command} is neither a program nor a script.",
+            f"{command} is neither a program nor a script.",
             "Give it a `#!` line, or name its interpreter as `command`.",
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return (
-        f"Server {name!r} did not start: {reason}.",
+        f"The system says: {reason}.",
         f"Correct `command`, `args` and `env` {place}.",
     )

@@ -252,6 +252,30 @@ except runtime.MCPError as error:
     assert result.result == ["upstream", 4]
 
 
+async def test_errors_told_to_a_program_hold_nothing_of_the_host(
+    engine: Engine, finder: ListFinder, tmp_path: Path
+) -> None:
+    """Paths, commands and a server's stderr are for the user, not for the sandbox."""
+    broken = dataclasses.replace(workshop("broken"), command="/hidden/place/command", args=())
+    finder.specs = (workshop(), broken)
+    code = """
+told = []
+for server, tool in (("broken", "x"), ("work-shop", "crash"), ("nobody", "x")):
+    try:
+        await runtime.call_tool(server, tool)
+    except runtime.MCPError as error:
+        told.append(str(error))
+told
+"""
+    result = await _run(
+        engine, code.replace('"broken"', '"bro" + "ken"').replace('"nobody"', '"no" + "body"')
+    )
+    assert len(result.result) == 3
+    for text in result.result:
+        assert not {"/hidden", "/test.json", str(tmp_path), "stderr"} & set(text.split())
+        assert "/" not in text.replace("and/or", "")
+
+
 async def test_a_time_limit_keeps_the_output_and_ends_upstream_calls(
     engine: Engine, tmp_path: Path
 ) -> None:

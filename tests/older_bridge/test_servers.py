@@ -154,15 +154,14 @@ async def test_servers_of_every_spelling_and_transport_are_usable_together(
 ) -> None:
     """Remote and local, under each name of the key, with variables in their entries."""
     web = Rig(tmp_path)
-    toolbox = entry(SERVERS / "toolbox.py", "stdio")
     folder = place.home / "MCPs"
     folder.mkdir()
-    variable = "${MCB_NO_SUCH_VARIABLE:-" + str(SERVERS / "toolbox.py") + "}"
+    variable = "${MCB_NO_SUCH_VARIABLE:-" + str(SERVERS / "raw.py") + "}"
     with web.web("http") as url:
         remote = {"type": "http", "url": url, "headers": {"X-Who": "${HOME}"}}
         (folder / "a.json").write_text(json.dumps({"servers": {"far": remote}}))
-        (folder / "b.json").write_text(json.dumps({"mcp_servers": {"near": toolbox}}))
-        place.configure({"varied": {**toolbox, "args": [variable, "stdio"]}})
+        (folder / "b.json").write_text(json.dumps({"mcp_servers": {"near": place.raw()}}))
+        place.configure({"varied": entry(variable)})
         code = "[(await server.echo(n=1)).n for server in (mcp_near, mcp_varied, mcp_far)]"
         async with place.engine() as engine:
             result = await run_on(engine, code)

@@ -37,3 +37,14 @@ def test_the_host_keeps_no_more_than_its_limit(parts: list[str], limit: int) -> 
     assert len(kept) <= limit
     assert whole.startswith(kept)
     assert len(kept) + buffer.dropped == len(whole)
+
+
+def test_lines_beyond_the_bound_are_dropped_and_counted() -> None:
+    """A flood of empty lines is bounded like one of text."""
+    buffer = OutputBuffer(1000, max_lines=3)
+    buffer.append("a\nb\n")
+    buffer.append("c\nd\ne")
+    buffer.append("f\n")
+    buffer.append("g")
+    assert buffer.text() == "a\nb\nc\n"
+    assert buffer.dropped == len("d\nef\ng")

@@ -38,7 +38,8 @@ def test_a_start_error_shows_no_secret_of_the_url() -> None:
     """Neither the user's part nor the query."""
     error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), account="", refusal=None, remedy="r")
     assert isinstance(error, ServerStartError)
-    assert "https://example.test/mcp: no route to host" in str(error)
+    assert "no route to host" in error.message
+    assert "https://example.test/mcp" in error.host_detail
     assert "k=v" not in str(error)
     assert "u:p" not in str(error)
 

@@ -111,9 +111,9 @@ async def test_a_server_that_never_answers_initialize_fails_in_time(rig: Rig) ->
     ("command", "said", "remedy"),
     [
         ("no-such-command", "no command 'no-such-command' on the PATH", "full path"),
-        ("/no/such/file", "there is no file /no/such/file", "Correct `command`"),
+        ("/no/such/file", "There is no file /no/such/file", "Correct `command`"),
         ("{here}/plain", "/plain cannot be executed", "Make it executable"),
-        ("{here}/lost", "the interpreter that", "first line"),
+        ("{here}/lost", "The interpreter that", "first line"),
         ("{here}/headless", "neither a program nor a script", "`#!` line"),
         ("nul\0", "null byte", "Correct `command`"),
     ],

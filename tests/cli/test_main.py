@@ -1,0 +1,83 @@
+"""The command line, without an engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from bridge.cli import main as cli
+from bridge.cli.output import table
+from bridge.cli.run import exit_status
+from bridge.model import RunResult
+
+
+def test_help_and_version_do_not_import_the_sdk() -> None:
+    """They must answer at once."""
+    code = "import sys, bridge.cli.main as m; print('mcp' in sys.modules, 'docker' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])
+def test_help_and_version_exit_with_success(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As everywhere."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 0
+    assert "mcp-code-bridge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["run", "--nonsense"], ["image", "burn"], ["serve", "x"]])
+def test_a_mistake_in_the_flags_is_status_2(argv: list[str]) -> None:
+    """With usage on stderr, by argparse."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+
+
+def test_every_command_can_be_found() -> None:
+    """They are imported by name when called."""
+    for name in ("serve", "run", "servers", "tools", "doctor", "image"):
+        arguments = cli._parser().parse_args([name, *(["status"] if name == "image" else [])])
+        module, _, function = arguments.handler.partition(":")
+        assert callable(getattr(import_module(module), function))
+
+
+def test_flags_alone_mean_serve() -> None:
+    """A client's configuration needs only the command."""
+    assert cli._with_default(["--runtime", "docker"]) == ["serve", "--runtime", "docker"]
+    assert cli._with_default([]) == ["serve"]
+    assert cli._with_default(["run", "-c", "1"]) == ["run", "-c", "1"]
+
+
+def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback for a typing mistake."""
+    assert cli.main(["doctor", "--memory", "lots"]) == 2
+    assert capsys.readouterr().err.startswith("mcp-code-bridge: --memory: 'lots' is not a size")
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (RunResult(run_id="r", status="success", summary=""), 0),
+        (RunResult(run_id="r", status="timeout", summary=""), 124),
+        (RunResult(run_id="r", status="error", summary="", exit_code=3), 3),
+        (RunResult(run_id="r", status="error", summary="", exit_code=None), 1),
+        (RunResult(run_id="r", status="error", summary="", exit_code=0), 1),
+        (RunResult(run_id="r", status="error", summary="", exit_code=-1), 255),
+        (RunResult(run_id="r", status="error", summary="", exit_code=256), 1),
+    ],
+)
+def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:
+    """And never with success when it failed."""
+    assert exit_status(result) == status
+
+
+def test_tables_line_up() -> None:
+    """The last column is left open."""
+    assert table(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns\n"
