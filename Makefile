@@ -74,11 +74,8 @@ image: install ## the runtime image, built from Debian packages and imported int
 
 .PHONY: run
 run: packages venv node ## the demonstration: real servers, a real container
-	@if [ "$$(uname)" = Linux ] && [ "$$(id -u)" = 0 ]; then \
-	    $(WITH_ENGINES) --only-podman $(VENV)/python examples/demo.py; \
-	else \
-	    $(VENV)/python examples/demo.py; \
-	fi
+	@$(VENV)/mcp-code-bridge image build --offline
+	@$(VENV)/python examples/demo.py
 
 # --- checks ------------------------------------------------------------------------------------------
 

@@ -52,19 +52,21 @@ def servers(repository: Path) -> dict[str, dict[str, object]]:
 async def demonstrate(repository: Path, runtime: str) -> int:
     """Run the programs and show what came back."""
     configured = servers(repository)
-    with tempfile.TemporaryDirectory() as project:
+    with tempfile.TemporaryDirectory() as project, tempfile.TemporaryDirectory() as state:
         config = Path(project) / ".mcp.json"
         config.write_text(json.dumps({"mcpServers": configured}, indent=2))
-        print(f"Servers configured in {config.name}: {', '.join(configured)}")
+        print(f"A project with {', '.join(configured)} in its {config.name}, as for Claude Code.")
         bridge = StdioServerParameters(
             command=str(SCRIPTS / "mcp-code-bridge"),
             cwd=project,
-            env={**os.environ, "MCP_BRIDGE_RUNTIME": runtime, "MCP_BRIDGE_LOG_LEVEL": "ERROR"},
+            env={
+                **os.environ,
+                "MCP_BRIDGE_RUNTIME": runtime,
+                "MCP_BRIDGE_LOG_LEVEL": "ERROR",
+                "MCP_BRIDGE_STATE_DIR": state,
+            },
         )
         async with Client(stdio_client(bridge)) as client:
-            tool = (await client.list_tools()).tools[0]
-            definition = len(tool.model_dump_json(by_alias=True, exclude_none=True))
-            print(f"The model sees one tool, {tool.name}: {definition:,} bytes\n")
             prefix = f"REPOSITORY = {str(repository)!r}\n"
             programs = [(HERE / "repository_report.py").read_text()]
             if "filesystem" in configured:
@@ -73,6 +75,10 @@ async def demonstrate(repository: Path, runtime: str) -> int:
                 status = await show(client, prefix + program)
                 if status:
                     return status
+            tool = (await client.list_tools()).tools[0]
+            definition = len(tool.model_dump_json(by_alias=True, exclude_none=True))
+            tools = sum(line.startswith("  .") for line in (tool.description or "").splitlines())
+            print(f"The model sees one tool, {tool.name}, in place of {tools}: {definition:,} bytes.\n")
     return 0
 
 

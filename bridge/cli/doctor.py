@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from bridge.cli.output import write_out
+from bridge.discovery.find import discover
+from bridge.engine.servers import context_for
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.settings import Settings
 
 
 async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Try each backend; exit 1 if nothing can run code."""
+    """Try each backend and read the configuration; exit 1 if nothing can run code."""
     probes = await survey(settings)
+    found = discover(context_for(settings, str(Path.cwd()), sys.platform))
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if arguments.json:
-        document = {"chosen": chosen or None, "backends": [asdict(probe) for probe in probes]}
+        document = {
+            "chosen": chosen or None,
+            "backends": [asdict(probe) for probe in probes],
+            "servers": [spec.name for spec in found.servers],
+            "warnings": [str(warning) for warning in found.warnings],
+        }
         write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
     else:
         for probe in probes:
             write_out(_describe(probe))
+        names = ", ".join(spec.name for spec in found.servers) or "none"
+        write_out(f"Servers: {names}. `servers` tells where each was found.\n")
+        for warning in found.warnings:
+            write_out(f"warning: {warning}\n")
         if chosen:
             write_out(f"Programs run in: {chosen}\n")
         else:

@@ -11,7 +11,7 @@ from bridge.cli.output import write_err, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.choose import candidates, container_backend
-from bridge.sandbox.container.image import ImageStatus, status
+from bridge.sandbox.container.image import ImageStatus, describe, local_name, status
 from bridge.sandbox.container.image_build import BuildRequest, build
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
@@ -27,13 +27,29 @@ async def image(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _build(arguments: argparse.Namespace, settings: Settings) -> int:
-    request = BuildRequest(flavour=arguments.flavour, offline=arguments.offline)
+    request = BuildRequest(
+        flavour=arguments.flavour, offline=arguments.offline, fresh=arguments.fresh
+    )
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
 
     async def make(engine: ImageEngine) -> None:
-        built = await build(engine, request, context, progress=lambda text: write_err(f"{text}\n"))
+        there = await engine.inspect(local_name(request.flavour))
+        version = recipe_version(context.recipe)
+        built = describe(
+            engine.kind,
+            local_name(request.flavour),
+            there,
+            guest_digest=guest_digest(),
+            version=version,
+        )
+        if built.present and not built.stale and not arguments.fresh:
+            write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
+        else:
+            built = await build(
+                engine, request, context, progress=lambda text: write_err(f"{text}\n")
+            )
         if arguments.json:
             write_out(json.dumps(asdict(built)) + "\n")
 

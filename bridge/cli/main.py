@@ -107,12 +107,9 @@ def _command(name: str) -> Command:
 
 def _with_default(argv: Sequence[str]) -> list[str]:
     """Put `serve` ahead when no command is given, so that flags alone work."""
-    if argv and (argv[0] in _COMMANDS or argv[0] in ("-h", "--help", "--version")):
+    if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
         return list(argv)
     return ["serve", *argv]
-
-
-_COMMANDS = ("serve", "run", "servers", "tools", "doctor", "image")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -159,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("action", choices=("build", "status"))
     command.add_argument("--flavour", choices=("slim", "data"), default="slim")
     command.add_argument("--offline", action="store_true", help="from Debian packages, no registry")
+    command.add_argument("--fresh", action="store_true", help="build though it is up to date")
     command.add_argument("--json", action="store_true")
     return parser
 
@@ -174,8 +172,9 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
     if arguments.command != "serve" and level == "INFO":
         # A person at a terminal wants the command's own output; a server's log wants the story.
         level = "WARNING"
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    if arguments.command != "serve" and level == "WARNING":
+        line = "%(levelname)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level, format=line)
     for noisy in ("mcp", "httpx2", "urllib3", "docker", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

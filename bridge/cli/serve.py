@@ -9,12 +9,19 @@ from bridge.engine import open_engine
 from bridge.server.transports import parse_address, serve_http, serve_stdio
 from bridge.settings import Settings
 
+ALONE = (
+    "Serving MCP on stdin and stdout, which is for an MCP client to start. "
+    "Try `mcp-code-bridge doctor` or `mcp-code-bridge --help`; Ctrl-C ends this."
+)
+
 
 async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(arguments.http) if arguments.http else None
     async with open_engine(settings) as engine:
         if address is None:
+            if sys.stdin.isatty():
+                print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
             await serve_stdio(engine)
         else:
             host, port = address

@@ -11,6 +11,9 @@ from bridge.engine import Engine, open_engine
 from bridge.errors import BridgeError
 from bridge.settings import Settings
 
+MAX_REASON_CHARS = 160
+"""Of a reason, in the table."""
+
 
 async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
     """List every server: name, where it was found, transport, state, why it was skipped."""
@@ -19,8 +22,6 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
         if arguments.start:
             _, errors = await engine.servers.load(engine.servers.names(), tolerant=True)
         rows = _rows(engine)
-        for warning in engine.servers.discovery.warnings:
-            write_err(f"warning: {warning}\n")
     if arguments.json:
         write_out(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
     elif not rows:
@@ -36,12 +37,18 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
                 f"mcp_{row['alias']}" if row.get("alias") else "-",
                 row.get("transport", "-"),
                 row["state"],
-                row["source"] + (f": {row['reason']}" if row.get("reason") else ""),
+                row["source"] + (f": {_brief(row['reason'])}" if row.get("reason") else ""),
             )
             for row in rows
         ]
         write_out(table(headings, cells))
     return 4 if errors else 0
+
+
+def _brief(reason: str) -> str:
+    """Return what of a reason fits a line; --json has all of it."""
+    line = reason.splitlines()[0]
+    return line if len(line) <= MAX_REASON_CHARS else f"{line[:MAX_REASON_CHARS]}…"
 
 
 def _rows(engine: Engine) -> list[dict[str, Any]]:
@@ -92,4 +99,6 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
                 write_out(f"    {document['description']}\n")
     for name, error in errors.items():
         write_err(f"warning: {name}: {error}\n")
+    if not found and not arguments.json:
+        write_err("No tool matches.\n" if arguments.query and names else "No tools found.\n")
     return 4 if errors and not found else 0

@@ -188,12 +188,14 @@ class Engine:
                 f"timeout must be between 1 and {self._settings.max_timeout:g} seconds, "
                 f"not {timeout:g}."
             )
-            raise InvalidRequestError(message)
+            remedy = "MCP_BRIDGE_MAX_TIMEOUT sets the largest."
+            raise InvalidRequestError(message, remedy=remedy)
         references = referenced_servers(request.code, self._servers.aliases)
         if references.unknown:
             # Said before anything runs: a program must not stop half-way for a typing mistake.
             problems = "; ".join(str(reference) for reference in references.unknown)
-            raise UnknownServerError(self._servers.unknown(problems))
+            detail = self._servers.left_out()
+            raise UnknownServerError(self._servers.unknown(problems), host_detail=detail)
         servers, tolerant = self._wanted(request, references)
         return _Plan(
             run_id=uuid.uuid4().hex,
@@ -207,6 +209,10 @@ class Engine:
         """Return the servers to load, and whether some may fail to start."""
         named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
         if self._settings.profile == "strict":
+            missing = [name for name in references.servers if name not in named]
+            if missing:
+                message = f"The strict profile loads only servers listed: {', '.join(missing)}."
+                raise InvalidRequestError(message, remedy="Name them in `servers`.")
             return tuple(named), False
         if request.servers is not None:
             # What the code names beside the list would otherwise be a NameError half-way through.

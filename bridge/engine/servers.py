@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 MAX_SHOWN_NAMES = 30
 """Of servers, in an error."""
 
+MAX_LEFT_OUT = 5
+"""Entries and files, in an error on a server that does not exist."""
+
 
 class Finder(Protocol):
     """Finds servers; a seam for tests and for callers that bring their own list."""
@@ -145,6 +148,16 @@ class Servers:
         if len(names) > MAX_SHOWN_NAMES:
             shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
+
+    def left_out(self) -> str:
+        """Return what configuration could not be used, and why; it may be what is missed."""
+        told = [f"{entry.name}: {entry.reason}" for entry in self.discovery.skipped]
+        told += [str(warning) for warning in self.discovery.warnings if not warning.key]
+        if not told:
+            return ""
+        shown = "; ".join(told[:MAX_LEFT_OUT])
+        more = f" (and {len(told) - MAX_LEFT_OUT} more)" if len(told) > MAX_LEFT_OUT else ""
+        return f"Configured but left out: {shown}{more}."
 
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False

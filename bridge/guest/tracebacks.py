@@ -6,8 +6,10 @@ groups stay; the guest's frames go wherever they stand.
 
 from __future__ import annotations
 
+import errno
 import io
 import linecache
+import socket
 import traceback
 import types
 from typing import AbstractSet, Any, List, Optional, Set
@@ -44,10 +46,16 @@ _HINTS = (
 )
 
 
+_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN))
+
+
 def register_source(source: str) -> None:
     """Let tracebacks and `inspect` find the program's lines."""
     # Lines end where Python says so: str.splitlines knows ends that are none.
     lines = io.StringIO(source, newline=None).readlines()
+    if lines and not lines[-1].endswith("\n"):
+        # Without it the carets under the last line come out one column off.
+        lines[-1] += "\n"
     linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
 
 
@@ -79,13 +87,43 @@ def describe_syntax(error: BaseException) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    if not isinstance(error, SyntaxError):
-        return ""
+    if isinstance(error, SyntaxError):
+        return _syntax_hint(error)
+    if isinstance(error, ModuleNotFoundError):
+        name = str(error.name or "")
+        if name.startswith("mcp_"):
+            return "\nHint: %s needs no import; it is there already." % name
+        return "\nHint: nothing can be installed here; use the standard library or a server's tool."
+    if isinstance(error, OSError) and _is_network(error):
+        return "\nHint: the sandbox has no network; only tools of the servers reach outside."
+    return ""
+
+
+def _syntax_hint(error: SyntaxError) -> str:
     message = str(error.msg)
     for fragment, hint in _HINTS:
         if fragment in message:
             return "\n" + hint
+    line = (error.text or "").strip()
+    if line.startswith("```"):
+        return "\nHint: give the program alone, without the Markdown fence around it."
+    if line.startswith(("!", "%")):
+        return "\nHint: this is plain Python; shell and notebook commands do not work."
     return ""
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
+    seen = 0
+    current: Any = error
+    while isinstance(current, BaseException) and seen < MAX_EXCEPTIONS:
+        if isinstance(current, socket.gaierror) or (
+            isinstance(current, OSError) and current.errno in _NO_NETWORK
+        ):
+            return True
+        current = current.__cause__ or current.__context__ or getattr(current, "reason", None)
+        seen += 1
+    return False
 
 
 def _cut_long_stacks(error: BaseException) -> int:

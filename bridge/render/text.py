@@ -61,7 +61,8 @@ def _status(result: RunResult) -> str:
     if result.exit_code:
         label = f"{label}, exit code {result.exit_code}"
     # A traceback ends with what the summary says; once is enough.
-    summary = "" if result.summary in result.error else result.summary
+    told = result.summary.removeprefix("The program raised ")
+    summary = "" if told in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
 
 

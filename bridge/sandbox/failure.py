@@ -14,6 +14,9 @@ from bridge.guest.wire import Done, Exited
 from bridge.model import Limits, Reason, Status
 from bridge.sandbox.backend import ExitReport
 
+RAISED = "The program raised "
+"""How the summary of an exception begins; the rest is the traceback's last line."""
+
 _HINTS = {
     "SIGSEGV": "a crash in native code, or a recursion too deep for the C stack",
     "SIGABRT": "the interpreter or a library aborted",
@@ -71,11 +74,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if _out_of_memory(ending):
         return _oom(limits, done.error if done is not None else "")
     if done is not None and done.outcome == "exception":
-        last = done.error.strip().rsplit("\n", 1)[-1] or done.error_type
+        lines = [line for line in done.error.splitlines() if not line.startswith("Hint: ")]
+        last = lines[-1].strip() if lines else ""
         return Verdict(
             status="error",
             reason="exception",
-            summary=f"The program raised {last[:300]}",
+            summary=f"{RAISED}{(last or done.error_type)[:300]}",
             exit_code=done.exit_code or 1,
             error=done.error,
         )

@@ -9,6 +9,7 @@ import re
 import uvicorn
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
 
 from bridge.engine import Engine
 from bridge.errors import UsageError
@@ -30,7 +31,7 @@ async def serve_stdio(engine: Engine) -> None:
 
 async def serve_http(engine: Engine, host: str, port: int) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled."""
-    app = build_server(engine).streamable_http_app(host=host)
+    app = build_server(engine).streamable_http_app(host=host, transport_security=guard(host))
     config = uvicorn.Config(
         app,
         host=host,
@@ -40,6 +41,19 @@ async def serve_http(engine: Engine, host: str, port: int) -> None:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     await uvicorn.Server(config).serve()
+
+
+def guard(host: str) -> TransportSecuritySettings:
+    """Return what `Host` and `Origin` a request may carry: a web page must not reach the bridge.
+
+    The SDK guards three spellings of loopback by itself, and no other loopback address.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
+    return TransportSecuritySettings(
+        allowed_hosts=[f"{name}:*" for name in names],
+        allowed_origins=[f"http://{name}:*" for name in names],
+    )
 
 
 def parse_address(text: str) -> tuple[str, int]:

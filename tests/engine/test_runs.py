@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bridge.discovery.find import Discovery, SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.errors import (
     InvalidRequestError,
@@ -403,3 +404,48 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
         os.killpg(process, signal.SIGKILL)
         result = await _run(engine, "print('fine')")
         assert (result.status, result.stdout) == ("success", "fine\n")
+
+
+async def test_the_strict_profile_asks_for_servers_by_name(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> None:
+    """And refuses calls to any other, whatever the program does."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    strict = dataclasses.replace(settings, profile="strict")
+    finder.specs = (workshop(), workshop("other"))
+    async with open_engine(strict, finder=finder, choose_backend=choose) as engine:
+        with pytest.raises(InvalidRequestError, match=r"loads only servers listed: work-shop"):
+            await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
+        code = """
+try:
+    await runtime.call_tool("ot" + "her", "add", {"a": 1, "b": 1})
+except runtime.MCPError as error:
+    kind = error.kind
+[kind, (await mcp_work_shop.add(a=1, b=1)).sum]
+"""
+        result = await _run(engine, code, servers=("work-shop",))
+        assert result.result == ["policy", 2]
+
+
+async def test_a_skipped_server_is_not_called_unknown_without_a_word(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """What was configured and left out is named with its reason."""
+
+    class Finder(ListFinder):
+        def find(self) -> Discovery:
+            source = workshop().source
+            skipped = SkippedServer(name="bad", source=source, reason="it has no command")
+            return Discovery(servers=self.specs, skipped=(skipped,), warnings=(), stamp=())
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=Finder(), choose_backend=choose) as engine:
+        with pytest.raises(UnknownServerError, match="left out: bad: it has no command"):
+            await _run(engine, "await mcp_bad.x()")
+        with pytest.raises(UnknownServerError, match="configured, but skipped"):
+            await _run(engine, "1", servers=("bad",))

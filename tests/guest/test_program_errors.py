@@ -197,3 +197,31 @@ def test_unusual_but_valid_programs_run(guest_on: Any, code: str) -> None:
 def test_line_numbers_survive_odd_line_ends(guest_on: Any) -> None:
     finished = guest_on.run("s = 'a\u2028b'\r\nt = '\x0c'\r\n1 / 0  # here")
     assert "line 3, in <module>\n    1 / 0  # here" in finished.outcome.error
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        ("import requests_of_nobody", "nothing can be installed here"),
+        ("import mcp_weather", "mcp_weather needs no import"),
+        ("import socket; raise socket.gaierror(-3, 'x')", "the sandbox has no network"),
+        (
+            "import socket, urllib.error\nraise urllib.error.URLError(socket.gaierror(-3, 'x'))",
+            "the sandbox has no network",
+        ),
+        ("```python\nprint(1)\n```", "without the Markdown fence"),
+        ("!ls", "shell and notebook commands"),
+    ],
+)
+def test_typical_mistakes_get_a_hint(make_guest: Any, program: str, hint: str) -> None:
+    finished = make_guest().run(program)
+    assert hint in finished.done.error
+
+
+def test_carets_stand_under_the_culprit_without_a_final_newline(make_guest: Any) -> None:
+    finished = make_guest().run("x = 1\nx/0")
+    lines = finished.done.error.splitlines()
+    culprit = next(index for index, line in enumerate(lines) if line.strip() == "x/0")
+    carets = lines[culprit + 1]
+    if set(carets.strip()) <= set("^~"):  # Pythons before 3.11 draw none
+        assert carets.index(carets.strip()[0]) == lines[culprit].index("x/0")

@@ -261,3 +261,16 @@ def test_the_receipt_counts_what_the_model_did_not_have_to_read(usage: Usage, li
 def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
     usage = Usage(tool_calls=1, tool_result_bytes=100)
     assert bytes_kept_out(replace(OK, has_result=True, result="x" * 28, usage=usage)) == 70
+
+
+def test_an_exception_is_told_once() -> None:
+    """The traceback ends with it; the status line does not say it again."""
+    result = RunResult(
+        run_id="r",
+        status="error",
+        reason="exception",
+        exit_code=1,
+        summary="The program raised ValueError: x",
+        error="Traceback …\nValueError: x",
+    )
+    assert render(result, "compact").count("ValueError: x") == 1

@@ -85,3 +85,11 @@ def test_a_timeout_says_the_limit_and_what_to_do() -> None:
     verdict = classify(Ending(deadline_passed=True), LIMITS)
     assert verdict.summary == "Stopped after the time limit of 5 s."
     assert "Raise `timeout`" in verdict.error
+
+
+def test_a_hint_is_not_taken_for_what_was_raised() -> None:
+    """The summary repeats the exception, not the advice below it."""
+    done = Done(
+        outcome="exception", exit_code=1, error="Traceback\nSyntaxError: bad\nHint: try harder."
+    )
+    assert classify(Ending(done=done), LIMITS).summary == "The program raised SyntaxError: bad"

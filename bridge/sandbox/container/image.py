@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bridge.errors import ImageMissingError
+from bridge.errors import ImageMissingError, ImagePullError
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 
@@ -96,7 +96,13 @@ async def ensure_present(name: str, engine: ImageEngine, *, progress: Progress) 
         message = f"{engine.kind} has no image {name}."
         raise ImageMissingError(message)
     progress(f"{engine.kind}: pulling {name}")
-    await engine.pull(name, progress=progress)
+    try:
+        await engine.pull(name, progress=progress)
+    except ImagePullError as error:
+        if name == DEFAULT_FALLBACK:
+            raise
+        remedy = "Check the name in MCP_BRIDGE_IMAGE, or unset it."
+        raise ImagePullError(error.message, remedy=remedy) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,6 +183,8 @@ class PodmanService:
                     stdin=DEVNULL,
                     stdout=log,
                     stderr=log,
+                    # conmon notes an out-of-memory kill as a file in the directory it is in.
+                    cwd=self._directory,
                     env=self._environ,
                     start_new_session=True,
                 )
