@@ -13,6 +13,8 @@ PYTHON_FILES := bridge tests benchmarks scripts
 
 # What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
 PYTEST_ARGS ?=
+# Tests on engines share one of them.
+WORKERS ?= 2
 # Modules that decide and do no I/O; they keep the floor of branch coverage.
 empty :=
 space := $(empty) $(empty)
@@ -94,7 +96,7 @@ check: venv ## format, lint, types, imports and sizes, without running anything
 
 .PHONY: pytest
 pytest: venv node
-	$(WITH_ENGINES) $(VENV)/python -m pytest --cov --cov-report= $(PYTEST_ARGS)
+	$(WITH_ENGINES) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report= $(PYTEST_ARGS)
 	@if [ -n "$(PURE_MODULES)" ] && [ -z "$(PYTEST_ARGS)" ]; then \
 	    $(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR); \
 	fi

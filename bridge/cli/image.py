@@ -10,7 +10,7 @@ from dataclasses import asdict
 from bridge.cli.output import write_err, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.choose import candidates, container_backend
+from bridge.sandbox.choose import container_backend, engines
 from bridge.sandbox.container.image import ImageStatus, describe, local_name, status
 from bridge.sandbox.container.image_build import BuildRequest, build
 from bridge.sandbox.container.image_engine import ImageEngine
@@ -85,7 +85,7 @@ async def _with_engines(
         NoSandboxError: None answers.
     """
     answered = False
-    for name in candidates(settings.runtime):
+    for name in engines(settings.runtime):
         async with container_backend(name, settings) as backend:
             try:
                 engine = await backend.images()

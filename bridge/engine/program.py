@@ -105,7 +105,7 @@ class Program:
     ) -> None:
         match frame:
             case Call():
-                await dispatcher.accept(frame)
+                await dispatcher.accept(frame, self._session.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
             case Output():

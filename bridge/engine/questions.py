@@ -92,7 +92,9 @@ class Questions:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             message = "limit must be a whole number of at least 1."
             raise CallFailedError(message, kind="usage")
-        _, errors = await self._servers.load(self._servers.names(), tolerant=True)
+        self._gate.admit()
+        names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
+        _, errors = await self._servers.load(names, tolerant=True)
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
         found: list[dict[str, Any]] = self._guide.search(
@@ -102,6 +104,7 @@ class Questions:
 
     async def _loaded(self, name: str) -> str:
         server = self._servers.resolve(name)
+        self._gate.admit(server)
         await self._servers.load([server])
         return server
 

@@ -30,8 +30,29 @@ class Gate:
     def __init__(self, grant: Grant, call_tool: CallTool) -> None:
         self._grant = grant
         self._call_tool = call_tool
+        self._asked = 0
         self.calls = 0
         self.result_bytes = 0
+
+    def may_use(self, server: str) -> bool:
+        """Whether the run was given this server."""
+        return self._grant.servers is None or server in self._grant.servers
+
+    def admit(self, server: str | None = None) -> None:
+        """Count one question of the program's, on a server if it names one.
+
+        Raises:
+            CallDeniedError: The run was not given this server.
+            CallBudgetError: The run has asked all that it may.
+        """
+        if server is not None and not self.may_use(server):
+            allowed = ", ".join(sorted(self._grant.servers or ())) or "none"
+            message = f"This run may not use the server {server!r}. It may use: {allowed}."
+            raise CallDeniedError(message)
+        if self._asked >= self._grant.calls:
+            message = f"This run has made all of the {self._grant.calls:,} calls it may make."
+            raise CallBudgetError(message)
+        self._asked += 1
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         """Make the call and return the raw `CallToolResult`.
@@ -41,13 +62,7 @@ class Gate:
             CallBudgetError: The run is out of calls.
             UpstreamError: The server could not do it.
         """
-        if self._grant.servers is not None and server not in self._grant.servers:
-            allowed = ", ".join(sorted(self._grant.servers)) or "none"
-            message = f"This run may not use the server {server!r}. It may use: {allowed}."
-            raise CallDeniedError(message)
-        if self.calls >= self._grant.calls:
-            message = f"This run has made all of the {self._grant.calls:,} tool calls it may make."
-            raise CallBudgetError(message)
+        self.admit(server)
         self.calls += 1
         result = await self._call_tool(server, tool, arguments)
         self.result_bytes += result_size(result)

@@ -11,6 +11,7 @@ from typing import Protocol
 import anyio
 
 from bridge.guest.wire import (
+    FrameTooLargeError,
     GuestFrame,
     HostFrame,
     LineDecoder,
@@ -19,8 +20,18 @@ from bridge.guest.wire import (
 )
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
-"""Longest line accepted from a guest. JSON such as `[[],[],…]` grows about twentyfold when it
-becomes Python objects, so this, not memory, is what one hostile frame can cost the host."""
+"""Longest line accepted from a guest."""
+
+BYTES_PER_VALUE = 64
+"""About what a list, an object or a number takes as a Python object, beside its text."""
+
+MAX_FRAME_COST = 512 * 1024 * 1024
+"""Memory, generously estimated, that one frame may take once parsed. Text is cheap, commas in it
+included, but `[[],[],…]` grows twentyfold."""
+
+MAX_DONE_BYTES = 2 * 1024 * 1024
+"""Longest `done` frame: what it holds goes to the model. The guest keeps a result to 1 MiB and a
+traceback to 24,000 characters; code that forges the frame does not."""
 
 WRITE_BYTES = 256 * 1024
 """Frames go out in portions, so that a large one does not double in a socket's queue."""
@@ -42,6 +53,9 @@ class Channel:
     """Frames over one sandbox's stdin and stdout.
 
     One task receives; any number may send.
+
+    Attributes:
+        last_cost: Bytes of memory, about, that the last frame received takes.
     """
 
     def __init__(
@@ -51,6 +65,7 @@ class Channel:
         self._decoder = LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock()
+        self.last_cost = 0
 
     async def send(self, frame: HostFrame) -> None:
         """Write one frame whole.
@@ -81,8 +96,22 @@ class Channel:
             # Taken one by one, so that the lines ahead of an overlong one are still delivered.
             line = next(self._lines, None)
             if line is not None:
+                # Before it is parsed; a frame whose type does not come first is refused anyway.
+                self.last_cost = frame_cost(line)
+                if self.last_cost > MAX_FRAME_COST:
+                    message = f"a frame of {len(line):,} bytes holds too many values"
+                    raise FrameTooLargeError(message)
+                if len(line) > MAX_DONE_BYTES and line.startswith(b'{"type":"done"'):
+                    message = f"a done frame is longer than {MAX_DONE_BYTES} bytes"
+                    raise FrameTooLargeError(message)
                 return decode_guest_frame(line)
             data = await self._stream.receive()
             if not data:
                 return None
             self._lines = self._decoder.feed(data)
+
+
+def frame_cost(line: bytes) -> int:
+    """Return about how much memory a line takes once it is parsed, without parsing it."""
+    values = line.count(b",") + line.count(b"[") + line.count(b"{")
+    return len(line) + BYTES_PER_VALUE * values

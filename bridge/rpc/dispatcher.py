@@ -32,6 +32,9 @@ MAX_PENDING_CALLS = 1024
 """Calls accepted and not yet answered. Beyond it the guest is not read until one is: what a program
 may queue on the host is bounded, and an honest `gather` over more merely waits."""
 
+MAX_PENDING_COST = 128 * 1024 * 1024
+"""Memory, about, of all these calls' arguments together; beyond it likewise."""
+
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
@@ -70,6 +73,7 @@ class DispatchLimits:
     concurrent: int
     reply_bytes: int
     pending: int = field(default=MAX_PENDING_CALLS)
+    pending_cost: int = field(default=MAX_PENDING_COST)
 
 
 class Dispatcher:
@@ -87,7 +91,8 @@ class Dispatcher:
         self._handler = handler
         self._limits = limits
         self._slots = anyio.Semaphore(limits.concurrent)
-        self._room = anyio.Semaphore(limits.pending)
+        self._room = anyio.Condition()
+        self._cost = 0
         self._under_way: dict[int, anyio.CancelScope] = {}
 
     @property
@@ -95,8 +100,11 @@ class Dispatcher:
         """Calls accepted and not yet answered."""
         return len(self._under_way)
 
-    async def accept(self, call: Call) -> None:
-        """Start serving `call`; waits only while too many are under way.
+    async def accept(self, call: Call, cost: int = 0) -> None:
+        """Start serving `call`; waits only while too many or too large ones are under way.
+
+        Args:
+            cost: Bytes of memory, about, that its arguments take.
 
         Raises:
             WireError: Its id is that of a call under way.
@@ -104,10 +112,21 @@ class Dispatcher:
         if call.id in self._under_way:
             message = f"call id {call.id} is in use"
             raise WireError(message)
+        async with self._room:
+            while not self._has_room_for(cost):
+                await self._room.wait()
         scope = anyio.CancelScope()
         self._under_way[call.id] = scope
-        await self._room.acquire()
-        self._tasks.start_soon(self._serve, call, scope)
+        self._cost += cost
+        self._tasks.start_soon(self._serve, call, scope, cost)
+
+    def _has_room_for(self, cost: int) -> bool:
+        if not self._under_way:
+            return True  # however large: one alone is bounded by its frame
+        return (
+            len(self._under_way) < self._limits.pending
+            and self._cost + cost <= self._limits.pending_cost
+        )
 
     def cancel(self, call_id: int) -> None:
         """End the call of that id, if it is under way; it gets no reply."""
@@ -115,7 +134,7 @@ class Dispatcher:
         if scope is not None:
             scope.cancel()
 
-    async def _serve(self, call: Call, scope: anyio.CancelScope) -> None:
+    async def _serve(self, call: Call, scope: anyio.CancelScope, cost: int) -> None:
         try:
             with scope:
                 async with self._slots:
@@ -125,7 +144,10 @@ class Dispatcher:
             logger.debug("reply to call %d dropped: the sandbox is gone", call.id)
         finally:
             del self._under_way[call.id]
-            self._room.release()
+            self._cost -= cost
+            with anyio.CancelScope(shield=True):
+                async with self._room:
+                    self._room.notify_all()
 
     async def _answer(self, call: Call) -> bytes:
         try:

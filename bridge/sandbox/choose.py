@@ -20,34 +20,62 @@ from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.machine_command import SystemRunner
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
 
-LADDER = ("podman", "docker")
-"""What `auto` tries, in order: podman first, since it needs no daemon that runs as root."""
+ENGINES = ("podman", "docker")
 
-NOT_YET = ("bubblewrap", "seatbelt")
+LADDER = (*ENGINES, "bubblewrap")
+"""What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
+bubblewrap where there is no engine at all."""
+
+NOT_YET = ("seatbelt",)
 """Names that are reserved for backends this version does not have."""
 
 
 def candidates(runtime: str) -> tuple[str, ...]:
-    """Return the engines to try for the setting `runtime`, in order.
+    """Return the backends to try for the setting `runtime`, in order.
 
     Raises:
-        SettingsError: It names no engine.
+        SettingsError: It names no backend.
     """
     if runtime == "auto":
         return LADDER
     if runtime in NOT_YET:
         message = f"MCP_BRIDGE_RUNTIME: the backend {runtime!r} is not part of this version."
-        raise SettingsError(message, remedy="Use auto, podman or docker.")
+        raise SettingsError(message, remedy=f"Use auto, {', '.join(LADDER)}.")
     if runtime in LADDER or os.sep in runtime:
         return (runtime,)
     message = (
-        f"MCP_BRIDGE_RUNTIME: {runtime!r} is not auto, podman, docker or the path of an engine."
+        f"MCP_BRIDGE_RUNTIME: {runtime!r} is not auto, podman, docker, bubblewrap "
+        "or the path of an engine."
     )
     raise SettingsError(message)
+
+
+def engines(runtime: str) -> tuple[str, ...]:
+    """Return those of `candidates` that are container engines, which have images.
+
+    Raises:
+        SettingsError: It names no backend, or one without images.
+    """
+    found = tuple(name for name in candidates(runtime) if name != "bubblewrap")
+    if not found:
+        message = f"MCP_BRIDGE_RUNTIME: {runtime} uses no images."
+        raise SettingsError(message, remedy="Name podman or docker with --runtime.")
+    return found
+
+
+def _open(name: str, settings: Settings) -> ContainerBackend | BubblewrapBackend:
+    if name != "bubblewrap":
+        return container_backend(name, settings)
+    if settings.oci_runtime:
+        # Asked for a kernel boundary that namespaces are not; nothing stands in for it.
+        message = f"MCP_BRIDGE_OCI_RUNTIME: bubblewrap cannot use {settings.oci_runtime}."
+        raise SettingsError(message, remedy="Use podman or docker with it.")
+    return BubblewrapBackend(environ=settings.environ, limits=limits_for(settings))
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
@@ -90,16 +118,17 @@ async def choose(settings: Settings) -> Backend:
         NoSandboxError: None works; the text says for each why, and what to do.
     """
     failures: list[Probe] = []
-    for engine in candidates(settings.runtime):
+    for name in _admitted(settings):
         async with AsyncExitStack() as stack:
-            backend = await stack.enter_async_context(container_backend(engine, settings))
+            backend = _open(name, settings)
+            stack.push_async_exit(backend)
             probe = await _try(backend, settings)
             if probe.ok:
                 logger.info("programs run in %s", probe.summary)
                 stack.pop_all()
                 return backend
             failures.append(probe)
-            logger.info("%s cannot be used: %s", engine, probe.summary)
+            logger.info("%s cannot be used: %s", name, probe.summary)
     raise NoSandboxError(
         "No sandbox is available, so nothing was run. " + " ".join(map(_reason, failures)),
         remedy="`mcp-code-bridge doctor` tries them again.",
@@ -113,14 +142,24 @@ async def survey(settings: Settings) -> list[Probe]:
         SettingsError: The setting names no backend.
     """
     probes = []
-    for engine in candidates(settings.runtime):
-        async with container_backend(engine, settings) as backend:
+    for name in _admitted(settings):
+        async with _open(name, settings) as backend:
             probes.append(await _try(backend, settings))
     return probes
 
 
-async def _try(backend: ContainerBackend, settings: Settings) -> Probe:
-    """Settle the image and run something in it."""
+def _admitted(settings: Settings) -> tuple[str, ...]:
+    """Return the backends to try; `auto` leaves out what cannot have the OCI runtime asked for."""
+    names = candidates(settings.runtime)
+    if settings.oci_runtime and settings.runtime == "auto":
+        return tuple(name for name in names if name in ENGINES)
+    return names
+
+
+async def _try(backend: ContainerBackend | BubblewrapBackend, settings: Settings) -> Probe:
+    """Settle the image, where there is one, and run something."""
+    if isinstance(backend, BubblewrapBackend):
+        return await backend.probe()
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)

@@ -8,18 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.rig import EngineShelf, Rig, open_descriptors, rig_on, wanted_engines
+from tests.contract.rig import (
+    ENGINELESS,
+    EngineShelf,
+    Rig,
+    open_descriptors,
+    rig_on,
+    wanted_engines,
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that wants an engine on every one, or on the real ones only."""
     for fixture in ("engine", "real_engine"):
         if fixture in metafunc.fixturenames:
-            names = [n for n in wanted_engines() if fixture == "engine" or n != "fake"]
+            names = [n for n in wanted_engines() if fixture == "engine" or n not in ENGINELESS]
             metafunc.parametrize(
                 fixture,
                 [
-                    pytest.param(n, marks=[] if n == "fake" else [getattr(pytest.mark, n)])
+                    pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
                     for n in names
                 ],
                 scope="session",

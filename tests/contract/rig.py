@@ -33,11 +33,20 @@ from bridge.sandbox.backend import Backend, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.image import local_name
 from bridge.sandbox.container.service import service_argv
+from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.reaper import OWNER_LABEL
 from tests.fakes.backend import FakeBackend
 
-ALL_ENGINES = ("fake", "podman", "docker", "rootless")
+ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless")
+ENGINELESS = ("fake", "bubblewrap")
 DEFAULT_USER = "mcpbridge-test"
+SET_UP = {
+    "HOME": "MCP_TEST_ROOTLESS_HOME",
+    "XDG_RUNTIME_DIR": "MCP_TEST_ROOTLESS_RUNTIME_DIR",
+    "CONTAINERS_CONF": "MCP_TEST_ROOTLESS_CONF",
+}
+"""The ordinary user's environment, and where scripts/with-engines gives it."""
+
 SERVICE_SECONDS = 30.0
 COMMAND_SECONDS = 120.0
 
@@ -153,6 +162,16 @@ class EngineShelf:
         environ = {**os.environ, "CANARY_TOKEN": "x", "HTTP_PROXY": "http://user:password@proxy"}
         if name == "fake":
             return Engine(name=name, command="", url="", environ={}, image="", applies_limits=False)
+        if name == "bubblewrap":
+            return Engine(
+                name=name,
+                command="",
+                url="",
+                environ=environ,
+                image="",
+                # An ordinary user may have no control group to put it into.
+                applies_limits=os.getuid() == 0,
+            )
         if name == "docker":
             url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
             engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)
@@ -200,11 +219,17 @@ def ordinary_user() -> Iterator[tuple[list[str], dict[str, str], Path]]:
         environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin")
         if "CONTAINERS_CONF" in os.environ:
             environ["CONTAINERS_CONF"] = os.environ["CONTAINERS_CONF"]
+        # The test set-up has a place of its own for that user, with the image in its storage.
+        for variable, given in SET_UP.items():
+            if given in os.environ:
+                environ[variable] = os.environ[given]
         yield ["runuser", "-u", name, "--"], environ, runtime
 
 
 def usable_python(become: list[str], environ: dict[str, str]) -> list[str]:
     """Find an interpreter which that user can run the bridge with; may extend `environ`."""
+    if "MCP_TEST_ROOTLESS_PYTHON" in os.environ:
+        return [os.environ["MCP_TEST_ROOTLESS_PYTHON"]]
     packages = [str(Path(docker.__file__).parents[1]), str(Path(__file__).parents[2])]
     environ["PYTHONPATH"] = os.pathsep.join(packages)
     said = b""
@@ -326,6 +351,10 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
         async with fake:
             yield Rig(backend=fake, engine=engine)
         assert not fake.live
+        return
+    if engine.name == "bubblewrap":
+        async with BubblewrapBackend(environ=engine.environ) as process_backend:
+            yield Rig(backend=process_backend, engine=engine)
         return
     backend = ContainerBackend(
         engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ

@@ -299,7 +299,7 @@ async def test_the_probe_succeeds_and_says_what_is_in_force(rig: Rig) -> None:
         probe = await rig.backend.probe()
     assert probe.ok, (probe.summary, probe.remedy)
     assert probe.isolation is not None
-    assert probe.isolation.backend in ("fake", "podman", "docker")
+    assert probe.isolation.backend in ("fake", "bubblewrap", "podman", "docker")
 
 
 async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:

@@ -35,5 +35,19 @@ async def test_a_run_out_of_calls_is_refused() -> None:
     """A loop that never ends does not call forever."""
     gate = Gate(Grant(servers=None, calls=1), _answer)
     await gate.call("a", "t", {})
-    with pytest.raises(CallBudgetError, match="all of the 1 tool calls"):
+    with pytest.raises(CallBudgetError, match="all of the 1 calls"):
         await gate.call("a", "t", {})
+
+
+async def test_questions_are_gated_and_counted_like_calls() -> None:
+    """Listing a server's tools starts it, so it takes the same permission."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=2), _answer)
+    assert gate.may_use("a")
+    assert not gate.may_use("b")
+    with pytest.raises(CallDeniedError):
+        gate.admit("b")
+    gate.admit()
+    gate.admit("a")
+    with pytest.raises(CallBudgetError):
+        gate.admit()
+    assert gate.calls == 0

@@ -63,3 +63,16 @@ async def test_concurrent_senders_do_not_mix_their_frames() -> None:
     assert sorted(b"".join(stream.sent).splitlines()) == sorted(
         encode(frame).rstrip() for frame in frames
     )
+
+
+async def test_a_frame_that_would_swell_in_memory_is_refused_unparsed() -> None:
+    """Sixteen megabytes of empty lists are a third of a gigabyte of objects."""
+    frame = b'{"type":"call","id":1,"method":"m","params":{"a":[' + b"[]," * 5_000_000 + b"[]]}}\n"
+    with pytest.raises(WireError, match="too many values"):
+        await Channel(_Stream(frame)).receive()
+
+
+async def test_long_text_is_no_reason_to_refuse_a_frame() -> None:
+    """What counts is what it becomes."""
+    call = Call(id=1, method="m", params={"text": "x,y,z" * 2_000_000})
+    assert await Channel(_Stream(encode(call))).receive() == call

@@ -191,3 +191,19 @@ async def test_a_reply_to_a_sandbox_that_is_gone_is_dropped() -> None:
     host.gone = True
     await _serve(host, _call(1))
     assert host.replies == []
+
+
+async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
+    """Few calls with large arguments fill a host as well as many small ones."""
+    host = _Host()
+    limits = DispatchLimits(concurrent=1, reply_bytes=10_000, pending=8, pending_cost=100)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
+            await dispatcher.accept(_call(1, "wait"), 1_000)
+            with anyio.move_on_after(0.01) as scope:
+                await dispatcher.accept(_call(2, "wait"), 1)
+            assert scope.cancelled_caught
+            host.release.set()
+            await dispatcher.accept(_call(3), 99)
+    assert len(host.replies) == 2

@@ -30,7 +30,9 @@ ASK_SECONDS = 60.0
 
 MAX_ANSWER_BYTES = 1024 * 1024
 
-INSTALL_REMEDY = "Install Python 3.9 or newer for all users (Debian and Ubuntu: `apt install python3`)."
+INSTALL_REMEDY = (
+    "Install Python 3.9 or newer for all users (Debian and Ubuntu: `apt install python3`)."
+)
 
 _DATA = ("/usr/share/zoneinfo",)
 """Read by the standard library wherever it is; public."""
@@ -114,7 +116,9 @@ def candidates(base_prefix: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
 
 
-def find(*, packages: Path | None = None, only: str | None = None, as_stranger: bool) -> Interpreter:
+def find(
+    *, packages: Path | None = None, only: str | None = None, as_stranger: bool
+) -> Interpreter:
     """Return the first usable interpreter. Blocks: it is run.
 
     Args:
@@ -131,7 +135,7 @@ def find(*, packages: Path | None = None, only: str | None = None, as_stranger: 
         problem = _unusable(real, as_stranger=as_stranger)
         if not problem:
             facts = _ask(real)
-            if tuple(facts["version"]) >= OLDEST:
+            if _version(facts["version"]) >= OLDEST:
                 return describe(facts, _shape(packages, as_stranger=as_stranger))
             problem = f"is version {_dotted(facts['version'])}"
         problems.append(f"{executable} {problem}")
@@ -163,7 +167,7 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
         version=_dotted(facts["version"]),
         binds=_without_nested(binds),
         links=tuple(links) + _merged_directories(),
-        hidden=tuple(p for p in hidden if p != packages and Path(p).is_dir()),
+        hidden=tuple(p for p in dict.fromkeys(hidden) if p != packages and Path(p).is_dir()),
         packages=(packages,) if packages is not None else (),
     )
 
@@ -172,7 +176,7 @@ def _bind(path: str) -> Bind:
     """Bind what is really there to where it is looked for, once directory links are followed."""
     real = os.path.realpath(path)
     parent, name = os.path.split(path)
-    inside = os.path.join(os.path.realpath(parent), name)
+    inside = str(PurePosixPath(os.path.realpath(parent)) / name)
     return Bind(source=real, inside=inside, is_file=not Path(real).is_dir())
 
 
@@ -243,6 +247,10 @@ def _ask(executable: str) -> dict[str, object]:
 
 def _strings(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _version(version: object) -> tuple[int, ...]:
+    return tuple(map(int, version)) if isinstance(version, list) else ()
 
 
 def _dotted(version: object) -> str:

@@ -4,9 +4,9 @@ Owns which rights a ruleset handles under each version of the kernel's interface
 get what. Decides only: `stage` applies it, from inside, because rules hold on to the files they
 name and those are there only once everything is mounted.
 
-What it adds to the mount namespace: a path that leads out of it by a kernel's mistake or a forgotten
-descriptor still opens nothing; writable directories execute nothing; and where the kernel can,
-TCP ports, signals and abstract sockets beyond the sandbox are out of reach as well.
+What it adds to the mount namespace: a path that leads out of it by a kernel's mistake or a
+forgotten descriptor still opens nothing; writable directories execute nothing; and where the kernel
+can, TCP ports, signals and abstract sockets beyond the sandbox are out of reach as well.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WRITE = (
     | _REFER
 )
 USE_DEVICE = READ_FILE | WRITE_FILE
-USE_PROC = READ | WRITE_FILE
+USE_PROC = READ | WRITE_FILE | TRUNCATE
 """A process tunes itself through its own files there, such as the order in which it is killed."""
 
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV

@@ -12,8 +12,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 from bridge.errors import EngineNotFoundError, LaunchError
@@ -77,17 +77,27 @@ class _Library(Protocol):
 
 
 @cache
-def filters() -> tuple[bytes, bytes]:
+def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
     """Return two programs; both must be installed, and the kernel takes the stricter answer.
 
     The first refuses calls for their arguments, the second holds the list. One program cannot do
     both: a rule without arguments swallows those with some.
 
+    Args:
+        name: The library's file, as the loader finds it.
+
     Raises:
         SandboxError: There is no libseccomp, or it does not do as it is told.
     """
-    library = _load()
+    library = _load(name)
     return _arguments(library), _list(library)
+
+
+def numbers(names: Iterable[str]) -> dict[str, int]:
+    """Return the system calls' numbers on this architecture, without those it does not have."""
+    library = _load(LIBRARY)
+    found = {name: library.seccomp_syscall_resolve_name(name.encode("ascii")) for name in names}
+    return {name: number for name, number in found.items() if number >= 0}
 
 
 def _list(library: _Library) -> bytes:
@@ -165,16 +175,11 @@ class _Filter:
             raise LaunchError(message)
 
 
-def _load() -> _Library:
+def _load(name: str) -> _Library:
     try:
-        library = ctypes.CDLL(LIBRARY)
+        library = ctypes.CDLL(name)
     except OSError as error:
-        message = f"{LIBRARY} is not on this machine, so no system call filter can be made."
+        message = f"{name} is not on this machine, so no system call filter can be made."
         raise EngineNotFoundError(message, remedy=INSTALL_REMEDY) from error
     library.seccomp_init.restype = ctypes.c_void_p
-    return library  # type: ignore[return-value]  # its functions are found by name at run time
-
-
-def kernel_has_seccomp() -> bool:
-    """Whether this kernel filters system calls at all."""
-    return Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    return library

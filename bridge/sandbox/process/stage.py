@@ -1,10 +1,10 @@
 """The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
 
 Its text is given to `python3 -I -S -c` by bubblewrap, so it imports only the standard library and
-keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say "noexec"), gives up the
-two capabilities that took, sets limits, Landlock and the system call filters, says so on the status
-pipe and becomes the program. Any step that fails ends it: a program never runs half shut in. What
-is put in force was decided outside; see `command`.
+keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say "noexec"), gives up
+the two capabilities that took, sets limits, Landlock and the system call filters, says so on the
+status pipe and becomes the program. Any step that fails ends it: a program never runs half shut
+in. What is put in force was decided outside; see `command`.
 
 A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
 """
@@ -21,6 +21,10 @@ import sys
 from typing import Any, NoReturn
 
 EXIT_FAILED = 71
+
+SHUT_IN = b"ok"
+"""Written to the status pipe once everything is in force. The pipe's end after it means that the
+program runs; anything else on it is the reason why not."""
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 
@@ -130,6 +134,8 @@ def shut_in(plan: dict[str, Any]) -> None:
     for path, options in plan["mounts"]:
         mount(path, options)
     os.chdir(plan["cwd"])
+    for name in plan["unset"]:
+        os.environ.pop(name, None)
     drop_capabilities()
     check(prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
     for name, soft, hard in plan["rlimits"]:
@@ -158,6 +164,7 @@ def main() -> NoReturn:
     try:
         close_others(status)
         shut_in(plan)
+        os.write(status, SHUT_IN)
         if plan["text"] is None:
             os.execvp(argv[0], argv)
         code = compile(plan["text"], "<string>", "exec", dont_inherit=True)

@@ -21,12 +21,12 @@ _FILES = """
 access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat
 faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync
 fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
-getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr
-lseek lsetxattr lstat mkdir mkdirat newfstatat open openat openat2 pread64 preadv preadv2
+getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek
+lsetxattr lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pread64 preadv preadv2
 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat
-renameat2 rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync
-sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice write
-writev inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
+renameat2 rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range
+syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
+inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
 """
 
 _MEMORY = """
@@ -87,7 +87,7 @@ _KERNEL = """
 acct add_key bpf delete_module fanotify_init fanotify_mark finit_module init_module io_cancel
 io_destroy io_getevents io_pgetevents io_setup io_submit io_uring_enter io_uring_register
 io_uring_setup ioperm iopl kexec_file_load kexec_load keyctl lookup_dcookie memfd_secret
-mknod mknodat name_to_handle_at open_by_handle_at perf_event_open quotactl quotactl_fd reboot
+name_to_handle_at open_by_handle_at perf_event_open quotactl quotactl_fd reboot
 request_key seccomp swapoff swapon syslog userfaultfd vhangup
 """
 
@@ -100,6 +100,15 @@ REFUSED: tuple[str, ...] = tuple(
     sorted(" ".join((_NAMESPACES_AND_MOUNTS, _OTHER_PROCESSES, _KERNEL, _SYSTEM_SETTINGS)).split())
 )
 """Answer EPERM, whatever the arguments."""
+
+_NAMED_UNKNOWN = """
+clone3 memfd_create mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl
+msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+"""
+
+UNKNOWN: tuple[str, ...] = tuple(sorted(_NAMED_UNKNOWN.split()))
+"""Answer ENOSYS like all that is on no list. They are named for container engines that know only
+EPERM for the rest (Docker before 23): the C library makes no threads if `clone3` answers that."""
 
 UNKNOWN_ERRNO = errno.ENOSYS
 REFUSED_ERRNO = errno.EPERM
@@ -138,6 +147,9 @@ _NAMESPACE_FLAGS = (
 )
 NAMESPACE_MASK = sum(_NAMESPACE_FLAGS)
 
+DEVICE_BIT = 0o020000
+"""Of a file's type: set for character and block devices, clear for named pipes and all else."""
+
 AF_UNIX = 1
 ASK_PERSONALITY = 0xFFFFFFFF
 _LOWER_HALF = 0xFFFFFFFF
@@ -155,6 +167,8 @@ ARGUMENTS: tuple[Refusal, ...] = (
     Refusal(
         call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
     ),
+    Refusal(call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
+    Refusal(call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
     # It may be asked for; changing it turns off address randomisation and more.
     Refusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
     # Typing into the terminal of whoever started this. The kernel reads the lower half only.
@@ -162,7 +176,7 @@ ARGUMENTS: tuple[Refusal, ...] = (
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
 )
 
-_CONDITIONAL_IN_OCI = ("clone", "socket", "socketpair", "personality")
+_CONDITIONAL_IN_OCI = ("clone", "mknod", "mknodat", "personality", "socket", "socketpair")
 
 
 def oci_profile() -> dict[str, Json]:
@@ -176,10 +190,13 @@ def oci_profile() -> dict[str, Json]:
     rules: list[dict[str, Json]] = [
         {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
         {"names": list(REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
-        _when("clone", "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0),
-        _when("socket", "SCMP_CMP_EQ", AF_UNIX),
-        _when("socketpair", "SCMP_CMP_EQ", AF_UNIX),
-        _when("personality", "SCMP_CMP_EQ", ASK_PERSONALITY),
+        {"names": list(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": UNKNOWN_ERRNO},
+        _when("clone", 0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0),
+        _when("mknod", 1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
+        _when("mknodat", 2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
+        _when("personality", 0, "SCMP_CMP_EQ", ASK_PERSONALITY),
+        _when("socket", 0, "SCMP_CMP_EQ", AF_UNIX),
+        _when("socketpair", 0, "SCMP_CMP_EQ", AF_UNIX),
     ]
     rules += [_refusal(rule) for rule in ARGUMENTS if rule.call in _CONDITIONAL_IN_OCI]
     return {
@@ -194,11 +211,13 @@ def oci_profile() -> dict[str, Json]:
     }
 
 
-def _when(name: str, comparison: str, value: int, value_two: int = 0) -> dict[str, Json]:
+def _when(
+    name: str, index: int, comparison: str, value: int, value_two: int = 0
+) -> dict[str, Json]:
     return {
         "names": [name],
         "action": "SCMP_ACT_ALLOW",
-        "args": [{"index": 0, "value": value, "valueTwo": value_two, "op": comparison}],
+        "args": [{"index": index, "value": value, "valueTwo": value_two, "op": comparison}],
     }
 
 

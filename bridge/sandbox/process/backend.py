@@ -1,0 +1,336 @@
+"""bubblewrap as a place to run code: namespaces of this machine's own kernel.
+
+Owns launching, probing and the reaping of what dead bridges left, and what is found out once: the
+interpreter, the filters, the control groups. A single sandbox's life is `sandbox`'s, what it is
+made of `command`'s.
+
+There is one way to put a sandbox together. Where a layer that needs nothing but a kernel feature is
+lacking (Landlock, control groups) the isolation says so; where anything else is, nothing runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from bridge.errors import BridgeError, LaunchError
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.process import command, faults, host, landlock, libseccomp
+from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.group import Group, Shelf, find_shelf, make_group, reap
+from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
+from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.sandbox import Start, run_sandbox
+from bridge.sandbox.reaper import Owner, current_owner
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 60.0
+"""For a sandbox to start and answer: a tenth of a second, more from a cold disk."""
+
+MAX_UNREMOVED = 100
+"""Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
+
+_PROBE_PROGRAM = "import sys; sys.stdout.write('heard ' + sys.stdin.readline())"
+_PROBE_SENT, _PROBE_EXPECTED = b"probe\n", b"heard probe\n"
+
+_SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+"""Where the user's systemd is asked; bubblewrap clears it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was found out about this machine.
+
+    Attributes:
+        bwrap: The executable.
+        systemd_run: The one that makes scopes; empty when groups are made directly, or not at all.
+    """
+
+    bwrap: str
+    interpreter: Interpreter
+    filters: tuple[bytes, ...]
+    around: Surroundings
+    shelf: Shelf
+    owner: Owner
+    systemd_run: str = ""
+
+
+class BubblewrapBackend:
+    """Runs sandboxes in namespaces. Enter it before use; it looks around when first needed.
+
+    Args:
+        environ: The bridge's environment: tells where commands and the user's systemd are.
+        bwrap: The executable's name or path.
+        interpreter: The one Python to put inside; None finds one.
+        packages: A directory of packages, such as a virtual environment's `site-packages`, that
+            programs may import from, read-only.
+        limits: What the probe runs under.
+    """
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        bwrap: str = "bwrap",
+        interpreter: str | None = None,
+        packages: Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._environ = environ
+        self._bwrap = bwrap
+        self._interpreter = interpreter
+        self._packages = packages
+        self._limits = limits or Limits()
+        # Whom sandboxes are outside; another than the bridge when that is root.
+        self._uid: int | None = None
+        self._lock = anyio.Lock()
+        self._found: Found | None = None
+        self._unremoved: dict[str, Group] = {}
+
+    def __repr__(self) -> str:
+        return f"<BubblewrapBackend {self._bwrap} unremoved={len(self._unremoved)}>"
+
+    @property
+    def name(self) -> str:
+        """ "bubblewrap"."""
+        return "bubblewrap"
+
+    async def __aenter__(self) -> BubblewrapBackend:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
+        with anyio.CancelScope(shield=True):
+            for group in list(self._unremoved.values()):
+                await self._remove(group)
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a sandbox; see `Backend.launch`."""
+        found = await self._look_around()
+        async with (
+            self._group(found, spec.limits) as group,
+            run_sandbox(self._start(found, spec, group)) as sandbox,
+        ):
+            if found.systemd_run:
+                await anyio.to_thread.run_sync(sandbox.find_group)
+            yield sandbox
+
+    async def probe(self) -> Probe:
+        """Run something in a sandbox; see `Backend.probe`."""
+        spec = LaunchSpec(
+            run_id="probe",
+            argv=("python3", "-I", "-S", "-c", _PROBE_PROGRAM),
+            env={},
+            limits=self._limits,
+        )
+        try:
+            with anyio.fail_after(PROBE_SECONDS):
+                async with self.launch(spec) as sandbox:
+                    await _exchange(sandbox)
+                    return self._success(sandbox)
+        except BridgeError as error:
+            return self._failure(error)
+        except TimeoutError:
+            message = f"bubblewrap did not start a sandbox within {PROBE_SECONDS:g} s."
+            return self._failure(LaunchError(message))
+        except Exception as error:
+            logger.exception("probing bubblewrap failed in a way nobody foresaw")
+            return self._failure(LaunchError(f"Probing bubblewrap failed: {error!r}."))
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """Do nothing: there is no daemon or machine that could stop; see `Backend.in_use`."""
+        yield
+
+    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Do nothing, likewise; see `Backend.tend`."""
+        await anyio.lowlevel.checkpoint()
+
+    async def reap(self) -> int:
+        """Remove what dead bridges left; see `Backend.reap`.
+
+        Their processes died with them, by the kernel's hand; what can be left is control groups.
+        """
+        found = await self._look_around()
+        return await anyio.to_thread.run_sync(reap, found.shelf, found.owner)
+
+    async def _look_around(self) -> Found:
+        async with self._lock:
+            if self._found is None:
+                self._found = await anyio.to_thread.run_sync(self._look)
+            return self._found
+
+    def _look(self) -> Found:
+        if os.getuid() == 0 and host.is_mapped(command.UID, _text("/proc/self/uid_map")):
+            self._uid = command.UID
+        bwrap = host.find_command(self._bwrap, self._environ)
+        if bwrap is None:
+            raise faults.not_installed(self._bwrap)
+        interpreter = find(
+            packages=self._packages, only=self._interpreter, as_stranger=self._uid is not None
+        )
+        owner = current_owner()
+        shelf = find_shelf(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"), owner)
+        systemd_run = ""
+        controllers = shelf.controllers
+        if not controllers and self._uid is None:
+            systemd_run = self._find_scopes()
+            controllers = frozenset(("memory", "pids", "cpu")) if systemd_run else controllers
+        around = Surroundings(
+            landlock_abi=landlock.version(),
+            cpus=host.usable_cpus(),
+            masked=host.masked_paths(),
+            controllers=controllers,
+            limits_elsewhere=lacking(sorted(controllers), root=self._uid is not None),
+            processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
+        )
+        return Found(
+            bwrap=bwrap,
+            interpreter=interpreter,
+            filters=libseccomp.filters(),
+            around=around,
+            shelf=shelf,
+            owner=owner,
+            systemd_run=systemd_run,
+        )
+
+    def _find_scopes(self) -> str:
+        """Return the command that has the user's systemd limit things, if it really does."""
+        systemd_run = host.find_command("systemd-run", self._environ)
+        if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
+            return ""
+        unit = f"{PREFIX}-try-{secrets.token_hex(4)}"
+        trial = [*scope_command(systemd_run, replace(Limits(), cpus=1.0), unit), "true"]
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                trial,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self._scope_environment(),
+                timeout=SCOPE_SECONDS,
+                check=True,
+            )
+            return systemd_run
+        return ""
+
+    def _scope_environment(self) -> dict[str, str]:
+        return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
+
+    @asynccontextmanager
+    async def _group(self, found: Found, limits: Limits) -> AsyncIterator[Group | None]:
+        if not found.shelf.places:
+            yield None
+            return
+        for left in list(self._unremoved.values()):
+            await self._remove(left)
+        # A thread cannot be interrupted, so a cancelled call still returns what it made.
+        group = await anyio.to_thread.run_sync(make_group, found.shelf, found.owner, limits)
+        try:
+            yield group
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._remove(group)
+
+    async def _remove(self, group: Group) -> None:
+        self._unremoved.pop(group.name, None)
+        gone = await anyio.to_thread.run_sync(group.remove)
+        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+            self._unremoved[group.name] = group
+
+    def _start(self, found: Found, spec: LaunchSpec, group: Group | None) -> Start:
+        words = [found.bwrap]
+        environ: dict[str, str] = {}
+        if found.systemd_run:
+            unit = f"{PREFIX}-{secrets.token_hex(8)}"
+            words = [*scope_command(found.systemd_run, spec.limits, unit), found.bwrap]
+            environ = self._scope_environment()
+        settings = partial(host.kernel_settings, found.bwrap)
+        return Start(
+            command=words,
+            inside=lambda descriptors: command.inside(
+                spec, found.interpreter, found.around, descriptors, found.filters
+            ),
+            options=lambda descriptors: command.options(
+                spec, found.interpreter, found.around, descriptors
+            ),
+            environ=environ,
+            uid=self._uid,
+            group=group,
+            isolation=command.isolation(spec, found.around),
+            bwrap_failed=lambda said: faults.classify(said, settings()),
+            stage_failed=lambda said: faults.stage_failed(said, settings()),
+        )
+
+    def _success(self, sandbox: Sandbox) -> Probe:
+        found = self._found
+        assert found is not None  # a sandbox runs
+        who = "as root, sandboxes as nobody" if self._uid is not None else "as an ordinary user"
+        groups = ", ".join(sorted(found.around.controllers)) or "none"
+        return Probe(
+            backend=self.name,
+            ok=True,
+            summary=f"bubblewrap {who}, Python {found.interpreter.version}",
+            isolation=sandbox.isolation,
+            details={
+                "bwrap": found.bwrap,
+                "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
+                "landlock": f"version {found.around.landlock_abi}",
+                "control groups": f"{groups}{' by systemd-run' if found.systemd_run else ''}",
+                "packages": ", ".join(found.interpreter.packages) or "none",
+            },
+        )
+
+    def _failure(self, error: BridgeError) -> Probe:
+        return Probe(
+            backend=self.name,
+            ok=False,
+            summary=error.message,
+            error_code=error.code,
+            remedy=error.remedy,
+        )
+
+
+async def _exchange(sandbox: Sandbox) -> None:
+    """Say something to the probe's program and hear it back."""
+    await sandbox.send(_PROBE_SENT)
+    heard = b""
+    while len(heard) < len(_PROBE_EXPECTED):
+        data = await sandbox.receive()
+        if not data:
+            break
+        heard += data
+    if heard != _PROBE_EXPECTED:
+        report = await sandbox.wait()
+        said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
+        message = f"The probe's program did not answer: {said[:500]}."
+        raise LaunchError(message)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

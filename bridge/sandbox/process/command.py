@@ -1,0 +1,295 @@
+"""What bubblewrap is told, what the stage does inside, and which layers that makes.
+
+Pure: values in, values out. Everything is written out, and nothing depends on bubblewrap's defaults
+beyond an empty root. bubblewrap makes the namespaces and the read-only tree; `stage`, the first
+thing that runs inside, does what bubblewrap cannot and locks up.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from bridge.model import MEBIBYTE, Isolation, Json, Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.process import landlock
+from bridge.sandbox.process.interpreter import Interpreter
+
+WORKSPACE = "/workspace"
+TMP = "/tmp"
+SHM = "/dev/shm"
+
+HOSTNAME = "sandbox"
+UID = 65534
+"""Inside, and outside too when the bridge is root: an id that owns nothing anywhere."""
+
+SHM_BYTES = 16 * MEBIBYTE
+"""For /dev/shm, which multiprocessing's locks need."""
+
+TMPFS_INODES = 16_384
+"""Files and directories each writable mount can hold: small files cost kernel memory."""
+
+STACK_BYTES = 8 * MEBIBYTE
+"""What every distribution has, so that recursion ends where programs expect it to."""
+
+CPU_SPARE_SECONDS = 10
+"""On top of what the time limit allows on all CPUs: start-up, and the guest's own work."""
+
+CPU_KILL_SECONDS = 5
+"""Between the signal that says "out of CPU time" and the one that cannot be ignored."""
+
+ADDRESS_SPACE_FACTOR = 4
+ADDRESS_SPACE_SPARE = 1024 * MEBIBYTE
+"""Where a control group bounds memory, address space is only a backstop: threads and allocators
+reserve far more of it than they use."""
+
+PROCESSES_BACKSTOP = 4096
+"""Where the kernel counts processes per user of the whole host instead of per sandbox."""
+
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+_DEVICE_LINKS = (
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+)
+
+MASKED = (
+    "/proc/acpi",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+)
+"""What container engines hide of /proc; those of them that this host has are covered."""
+
+PASSWD = f"sandbox:x:{UID}:{UID}::{WORKSPACE}:/nonexistent\n"
+GROUP = f"sandbox:x:{UID}:\n"
+
+_INTERPRETER = ("python3", "-I", "-S", "-c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptors:
+    """Open descriptors that are handed down, by their numbers.
+
+    Attributes:
+        info: Where bubblewrap writes what it started and how that ended.
+        status: Where the stage writes why it could not go on; its silent end is success.
+        passwd, group: Hold the texts of those files.
+    """
+
+    info: int
+    status: int
+    passwd: int
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What decides how a sandbox is put together, beyond what was asked for.
+
+    Attributes:
+        landlock_abi: The kernel's version of it; 0 for none.
+        cpus: How many this machine has.
+        masked: Those of `MASKED` that exist, and whether each is a directory.
+        controllers: What a control group bounds: "memory", "pids", "cpu".
+        limits_elsewhere: Why there is no control group; empty when there is.
+        processes_per_namespace: Whether the kernel counts processes per user namespace.
+    """
+
+    landlock_abi: int
+    cpus: int
+    masked: tuple[tuple[str, bool], ...] = ()
+    controllers: frozenset[str] = frozenset()
+    limits_elsewhere: str = ""
+    processes_per_namespace: bool = True
+
+
+@cache
+def stage_text() -> str:
+    """Return the stage's source."""
+    return resources.files(__package__).joinpath("stage.py").read_text(encoding="utf-8")
+
+
+def inside(
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    around: Surroundings,
+    descriptors: Descriptors,
+    filters: Sequence[bytes],
+) -> list[str]:
+    """Make the command that bubblewrap starts: the stage, and what it is to do."""
+    plan = stage_plan(spec, interpreter, around, filters)
+    document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
+    return [interpreter.executable, *_INTERPRETER[1:], stage_text(), document]
+
+
+def options(
+    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
+) -> list[str]:
+    """Make bubblewrap's options."""
+    return [
+        "--unshare-all",
+        "--unshare-user",
+        *("--uid", str(UID), "--gid", str(UID)),
+        *("--hostname", HOSTNAME),
+        "--die-with-parent",
+        "--new-session",
+        # The guest's supervisor reaps; its end is the end of everything in the pid namespace.
+        "--as-pid-1",
+        "--clearenv",
+        *_environment(spec.env),
+        # For the stage's mounts; it gives both up before the program starts.
+        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
+        *("--json-status-fd", str(descriptors.info)),
+        *_tree(interpreter, around, descriptors),
+        *("--remount-ro", "/"),
+        *("--chdir", "/"),
+    ]
+
+
+def _environment(env: Mapping[str, str]) -> list[str]:
+    return [word for name, value in sorted(env.items()) for word in ("--setenv", name, value)]
+
+
+def _tree(interpreter: Interpreter, around: Surroundings, descriptors: Descriptors) -> list[str]:
+    made: list[str] = []
+    for bind in interpreter.binds:
+        made += ["--ro-bind", bind.source, bind.inside]
+    for directory in interpreter.hidden:
+        made += ["--tmpfs", directory, "--remount-ro", directory]
+    for target, place in interpreter.links:
+        made += ["--symlink", target, place]
+    made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
+    made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
+    made += ["--proc", "/proc"]
+    for path, is_directory in around.masked:
+        # An empty directory, or a file that is empty to whoever may read it.
+        made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
+    for name in _DEVICES:
+        made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for target, place in _DEVICE_LINKS:
+        made += ["--symlink", target, place]
+    for directory in (SHM, TMP, WORKSPACE):
+        made += ["--dir", directory]
+    return made
+
+
+def stage_plan(
+    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
+) -> dict[str, Json]:
+    """Make what the stage is to do; see `stage`."""
+    limits = spec.limits
+    in_process = spec.argv[:4] == _INTERPRETER and len(spec.argv) == 5
+    rules = landlock.ruleset(_rules(interpreter), around.landlock_abi)
+    return {
+        "argv": list(spec.argv),
+        "text": spec.argv[4] if in_process else None,
+        "packages": list(interpreter.packages),
+        "cwd": WORKSPACE,
+        # bubblewrap sets it, whether asked to or not.
+        "unset": [name for name in ("PWD",) if name not in spec.env],
+        "mounts": [
+            [TMP, _tmpfs(limits.tmp_bytes)],
+            [WORKSPACE, _tmpfs(limits.workspace_bytes)],
+            [SHM, _tmpfs(SHM_BYTES)],
+        ],
+        "rlimits": _rlimits(limits, around),
+        "landlock": rules
+        and {
+            "files": rules.files,
+            "network": rules.network,
+            "scopes": rules.scopes,
+            "rules": [list(rule) for rule in rules.rules],
+        },
+        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
+    }
+
+
+def _tmpfs(size: int) -> str:
+    return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
+
+
+def _rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
+    address_space = limits.memory_bytes
+    if "memory" in around.controllers:
+        address_space = limits.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
+    cpu = math.ceil(limits.timeout * around.cpus) + CPU_SPARE_SECONDS
+    processes = limits.pids if around.processes_per_namespace else PROCESSES_BACKSTOP
+    file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
+    return [
+        ("RLIMIT_CORE", 0, 0),
+        ("RLIMIT_CPU", cpu, cpu + CPU_KILL_SECONDS),
+        ("RLIMIT_FSIZE", file_bytes, file_bytes),
+        ("RLIMIT_NOFILE", limits.open_files, limits.open_files),
+        ("RLIMIT_NPROC", processes, processes),
+        ("RLIMIT_STACK", STACK_BYTES, STACK_BYTES),
+        ("RLIMIT_MEMLOCK", 0, 0),
+        ("RLIMIT_MSGQUEUE", 0, 0),
+        ("RLIMIT_AS", address_space, address_space),
+    ]
+
+
+def _rules(interpreter: Interpreter) -> list[landlock.Rule]:
+    rules = [
+        landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
+        for bind in interpreter.binds
+    ]
+    rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP, WORKSPACE)]
+    rules += [
+        landlock.Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
+        for name in _DEVICES
+    ]
+    rules.append(landlock.Rule(path="/proc", rights=landlock.USE_PROC))
+    rules.append(landlock.Rule(path="/etc", rights=landlock.READ))
+    return rules
+
+
+def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
+    """Say which layers a launch puts in force, and which it cannot."""
+    layers = [
+        "no-network",
+        "read-only-root",
+        "sized-tmpfs-noexec",
+        "no-capabilities",
+        "no-new-privileges",
+        "private-ipc",
+        "unprivileged-user",
+        "user-namespace",
+        "seccomp",
+        "own-seccomp",
+        "ulimits",
+    ]
+    weaker = []
+    if around.landlock_abi:
+        layers.append("landlock")
+    lacking = landlock.missing(around.landlock_abi)
+    if lacking:
+        weaker.append(lacking)
+    cause = around.limits_elsewhere or "its controller is not available to this user"
+    _limit(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    if "pids" in around.controllers or around.processes_per_namespace:
+        layers.append("pids-limit")
+    else:
+        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
+    if spec.limits.cpus is not None:
+        _limit(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
+
+
+def _limit(
+    layers: list[str], weaker: list[str], name: str, around: Surroundings, lacking: str
+) -> None:
+    if name in around.controllers:
+        layers.append(f"{name}-limit")
+    else:
+        weaker.append(f"{name} limit: {lacking}")

@@ -1,0 +1,135 @@
+"""Why bubblewrap could not do it, read from its own words and the kernel's settings.
+
+Pure: the texts in tests are captured from real runs. Owns the remedies, one per cause.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
+
+MAX_SAID = 600
+"""Characters of foreign words kept in a message."""
+
+INSTALL_REMEDY = (
+    "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`; Fedora: `dnf install "
+    "bubblewrap`; Arch: `pacman -S bubblewrap`)."
+)
+
+APPARMOR_REMEDY = (
+    "This system's AppArmor restricts user namespaces (Ubuntu 23.10 and later). Either give "
+    "bubblewrap a profile: write `abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap "
+    "/usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}` to /etc/apparmor.d/bwrap and run `sudo "
+    "systemctl reload apparmor`; or lift the restriction for everything: `sudo sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0`."
+)
+
+CLONE_REMEDY = (
+    "User namespaces are turned off for ordinary users: `sudo sysctl -w "
+    "kernel.unprivileged_userns_clone=1`."
+)
+
+MAXIMUM_REMEDY = (
+    "The kernel allows no (more) user namespaces: `sudo sysctl -w user.max_user_namespaces=15000`."
+)
+
+CONTAINER_REMEDY = (
+    "The bridge seems to run inside a container that does not allow namespaces. Run it outside, or "
+    "let this container make them (docker: `--security-opt seccomp=unconfined --security-opt "
+    "systempaths=unconfined`; podman: `--security-opt unmask=ALL`, with a seccomp profile that "
+    "allows `clone` and `unshare`), or use podman or docker as the backend."
+)
+
+SETUID_REMEDY = (
+    "Make bubblewrap an ordinary program, `sudo chmod u-s /usr/bin/bwrap`, on a kernel that "
+    "allows unprivileged user namespaces."
+)
+
+OLD_REMEDY = "Install bubblewrap 0.5 or newer."
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSettings:
+    """What the kernel says of user namespaces; None where it has no such setting.
+
+    Attributes:
+        userns_clone: kernel.unprivileged_userns_clone (Debian's and Arch's kernels).
+        max_user_namespaces: user.max_user_namespaces.
+        apparmor_restricts: kernel.apparmor_restrict_unprivileged_userns.
+        in_container: Whether this process is in a container itself.
+        setuid: Whether the bwrap executable has the setuid bit.
+    """
+
+    userns_clone: int | None = None
+    max_user_namespaces: int | None = None
+    apparmor_restricts: int | None = None
+    in_container: bool = False
+    setuid: bool = False
+
+
+_NO_NAMESPACE = re.compile(
+    r"No permissions to cre?ate? ?a? ?new namespace"
+    r"|Creating new namespace failed"
+    r"|setting up uid map|setting up gid map"
+    r"|loopback: Failed"
+    r"|Failed to make / slave"
+    r"|unshare user ns"
+    r"|Unable to create user namespace",
+    re.IGNORECASE,
+)
+_NO_PROC = re.compile(r"Can't mount proc on", re.IGNORECASE)
+_UNKNOWN_OPTION = re.compile(r"Unknown option (\S+)")
+_SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
+_UNEXPECTED_CAPABILITIES = re.compile(r"Unexpected capabilities", re.IGNORECASE)
+
+
+def not_installed(command: str) -> SandboxError:
+    """Make the error for a bwrap that is not there."""
+    message = f"bubblewrap ({command}) is not installed."
+    return EngineNotFoundError(message, remedy=INSTALL_REMEDY)
+
+
+def classify(said: str, kernel: KernelSettings) -> SandboxError:
+    """Turn what bubblewrap wrote before it gave up into an error with a remedy."""
+    said = said.strip()[-MAX_SAID:]
+    unknown = _UNKNOWN_OPTION.search(said)
+    if unknown:
+        message = f"This bubblewrap is too old: it does not know {unknown[1]}."
+        return OciRuntimeError(message, remedy=OLD_REMEDY)
+    if kernel.setuid and _SETUID.search(said):
+        message = f"bubblewrap is installed setuid, which forbids what is needed: {said}."
+        return OciRuntimeError(message, remedy=SETUID_REMEDY)
+    if _NO_PROC.search(said):
+        message = f"bubblewrap may not mount a fresh /proc here: {said}"
+        return OciRuntimeError(message, remedy=CONTAINER_REMEDY)
+    if _NO_NAMESPACE.search(said):
+        message = f"bubblewrap may not make namespaces here: {said}"
+        return OciRuntimeError(message, remedy=_namespace_remedy(kernel))
+    if _UNEXPECTED_CAPABILITIES.search(said):
+        message = f"bubblewrap was started with capabilities: {said}"
+        return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
+    return LaunchError(f"bubblewrap did not start the sandbox: {said or 'it said nothing'}.")
+
+
+def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
+    """Turn what the stage wrote before it gave up into an error with a remedy."""
+    said = said.strip()[:MAX_SAID]
+    if said.startswith("mounting ") and kernel.apparmor_restricts:
+        # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
+        message = f"AppArmor keeps the sandbox from being finished: {said}."
+        return OciRuntimeError(message, remedy=APPARMOR_REMEDY)
+    return LaunchError(f"The sandbox could not be finished: {said or 'it ended without a word'}.")
+
+
+def _namespace_remedy(kernel: KernelSettings) -> str:
+    if kernel.max_user_namespaces == 0:
+        return MAXIMUM_REMEDY
+    if kernel.userns_clone == 0:
+        return CLONE_REMEDY
+    if kernel.apparmor_restricts:
+        return APPARMOR_REMEDY
+    if kernel.in_container:
+        return CONTAINER_REMEDY
+    return f"{MAXIMUM_REMEDY} If that is not it: {CONTAINER_REMEDY}"

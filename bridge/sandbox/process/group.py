@@ -1,0 +1,223 @@
+"""One sandbox's control groups: made, limited, entered, counted, removed.
+
+Owns the file operations on control groups, and the removal of what dead bridges left. Everything
+here blocks and is called in threads; each operation takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.errors import CgroupError
+from bridge.model import Limits
+from bridge.sandbox.process import groups
+from bridge.sandbox.process.groups import Place
+from bridge.sandbox.reaper import Owner, is_dead
+
+logger = logging.getLogger(__name__)
+
+REMOVE_SECONDS = 5.0
+"""For killed processes to leave a group; milliseconds, unless they write out a lot of memory."""
+
+_PAUSE_SECONDS = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """Where this bridge's groups go: one directory per controller, one for all on version 2."""
+
+    places: tuple[Place, ...] = ()
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """What groups made here will bound."""
+        return frozenset().union(*(place.controllers for place in self.places))
+
+
+@dataclass(kw_only=True)
+class Group:
+    """The control groups of one sandbox."""
+
+    name: str
+    directories: tuple[Path, ...]
+    counter: Path | None = field(default=None)
+
+    def enter(self, pid: int) -> None:
+        """Move a process in; what it starts from now on is in as well.
+
+        Raises:
+            CgroupError: It could not be moved.
+        """
+        for directory in self.directories:
+            try:
+                _write(directory / "cgroup.procs", str(pid))
+            except OSError as error:
+                message = f"Cannot move a process to the control group {directory}: {error}."
+                raise CgroupError(message) from error
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes were killed for memory; None if the kernel does not say."""
+        if self.counter is None:
+            return None
+        try:
+            return groups.oom_kills(self.counter.read_text(encoding="ascii"))
+        except OSError:
+            return None
+
+    def remove(self) -> bool:
+        """Kill what is inside and remove the groups; tell whether they are gone."""
+        deadline = time.monotonic() + REMOVE_SECONDS
+        # Every one of them, whether or not the first can be removed.
+        gone = [_remove(directory, deadline) for directory in self.directories]
+        return all(gone)
+
+
+def find_shelf(own: str, mounts: str, owner: Owner) -> Shelf:
+    """Find where groups can be made, by making one and removing it again."""
+    found: list[Place] = []
+    for place in groups.places(own, mounts):
+        had = frozenset().union(*(known.controllers for known in found))
+        usable = _try(place, owner, had)
+        if usable is not None:
+            found.append(usable)
+    return Shelf(places=tuple(found))
+
+
+def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
+    """Make a sandbox's groups and set their limits.
+
+    Raises:
+        CgroupError: It could not be done; nothing is left of the attempt.
+    """
+    name = groups.group_name(owner, secrets.token_hex(4))
+    made: list[Path] = []
+    counter: Path | None = None
+    try:
+        for place in shelf.places:
+            if place.controllers == {"cpu"} and limits.cpus is None:
+                continue  # entering a group costs milliseconds
+            directory = Path(place.directory) / name
+            directory.mkdir()
+            made.append(directory)
+            for controller in sorted(place.controllers):
+                _limit(directory, limits, controller, unified=place.unified)
+                if controller == "memory":
+                    file = "memory.events" if place.unified else "memory.oom_control"
+                    counter = directory / file
+    except OSError as error:
+        Group(name=name, directories=tuple(made)).remove()
+        message = f"Cannot make a control group: {error}."
+        raise CgroupError(message) from error
+    return Group(name=name, directories=tuple(made), counter=counter)
+
+
+def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
+    """Remove the groups of dead bridges; return how many sandboxes that were.
+
+    Args:
+        dead: Decides; the real judgement unless a test says otherwise.
+    """
+    gone: set[str] = set()
+    for place in shelf.places:
+        for directory in _directories(Path(place.directory)):
+            owner = groups.group_owner(directory.name)
+            if owner is None or owner == judge:
+                continue
+            if not (dead(owner) if dead is not None else is_dead(owner, judge=judge)):
+                continue
+            logger.warning("removing the control group of a bridge that died: %s", directory)
+            if _remove(directory, time.monotonic() + REMOVE_SECONDS):
+                gone.add(directory.name)
+    return len(gone)
+
+
+def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
+    wanted = frozenset(groups.CONTROLLERS) - had
+    directory = Path(place.directory) / groups.group_name(owner, "try")
+    try:
+        directory.mkdir()
+    except OSError:
+        return None
+    try:
+        if place.unified:
+            offered = (directory / "cgroup.controllers").read_text(encoding="ascii").split()
+        else:
+            offered = list(place.controllers)
+        usable = frozenset(name for name in offered if name in wanted)
+        usable = frozenset(name for name in usable if _writable(directory, name, place.unified))
+    except OSError:
+        usable = frozenset()
+    finally:
+        with suppress(OSError):
+            directory.rmdir()
+    if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
+        return None
+    return Place(directory=place.directory, controllers=usable, unified=place.unified)
+
+
+def _writable(directory: Path, controller: str, unified: bool) -> bool:
+    try:
+        _limit(directory, Limits(cpus=1.0), controller, unified=unified)
+    except OSError:
+        return False
+    return True
+
+
+def _limit(directory: Path, limits: Limits, controller: str, *, unified: bool) -> None:
+    for file, text, required in groups.settings(limits, controller, unified=unified):
+        try:
+            _write(directory / file, text)
+        except OSError:
+            if required:
+                raise
+
+
+def _remove(directory: Path, deadline: float) -> bool:
+    while True:
+        _kill(directory)
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                logger.warning("the control group %s was not removed: %s", directory, error)
+                return False
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return True
+
+
+def _kill(directory: Path) -> None:
+    with suppress(OSError):
+        _write(directory / "cgroup.kill", "1")
+        return
+    with suppress(OSError):
+        for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _directories(parent: Path) -> Iterable[Path]:
+    try:
+        return [path for path in parent.iterdir() if path.name.startswith(groups.PREFIX)]
+    except OSError:
+        return []
+
+
+def _write(file: Path, text: str) -> None:
+    # Never creating: these files are there or they are not.
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,337 @@
+"""One bubblewrap with a program in it.
+
+Owns the life of a single sandbox: pipes, the bubblewrap process, the control group it enters before
+it forks, the wait until everything is in force, and the end of it all whatever happens. What
+bubblewrap is told was decided in `command`.
+
+What bubblewrap reports of the processes is `monitor`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from bridge.errors import LaunchError, SandboxError
+from bridge.model import Isolation
+from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.process import stage
+from bridge.sandbox.process.command import GROUP, PASSWD, Descriptors
+from bridge.sandbox.process.group import Group
+from bridge.sandbox.process.groups import scope_group
+from bridge.sandbox.process.monitor import Monitor
+from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
+
+logger = logging.getLogger(__name__)
+
+LAUNCH_SECONDS = 30.0
+"""From start to everything being in force: 0.05 s usually."""
+
+SETTLE_SECONDS = 5.0
+"""For bubblewrap to say what it started, when a launch is called off between the two."""
+
+END_SECONDS = 10.0
+"""For a killed sandbox to be gone: milliseconds, unless it had a lot of memory to give back."""
+
+MAX_STATUS_BYTES = 8 * 1024
+"""Of what the stage says; a line usually."""
+
+_SIGNAL_BASE = 128
+"""bubblewrap reports death by signal n as exit code 128 + n, as shells do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How to start one sandbox.
+
+    Attributes:
+        command: bubblewrap, and what may stand in front of it.
+        inside: Makes the command that it starts, once the descriptors are known.
+        options: Makes its options.
+        environ: The environment of bubblewrap itself; the sandbox gets none of it.
+        uid: Whom to become first; None to stay.
+        group: The control groups to enter, if any.
+        isolation: What all that puts in force.
+        bwrap_failed, stage_failed: Turn what bubblewrap or the stage said into an error.
+    """
+
+    command: Sequence[str]
+    inside: Callable[[Descriptors], list[str]]
+    options: Callable[[Descriptors], list[str]]
+    environ: dict[str, str]
+    uid: int | None
+    group: Group | None
+    isolation: Isolation
+    bwrap_failed: Callable[[str], SandboxError]
+    stage_failed: Callable[[str], SandboxError]
+
+
+class ProcessSandbox:
+    """A sandbox of this machine's kernel; see `bridge.sandbox.backend.Sandbox`."""
+
+    def __init__(self, monitor: Monitor, pipes: Pipes, start: Start) -> None:
+        self._monitor = monitor
+        self._pipes = pipes
+        self._start = start
+        self._group = start.group
+
+    @property
+    def id(self) -> str:
+        """The process id of the first process inside, as the host counts."""
+        return str(self._monitor.child)
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the backend put in force."""
+        return self._start.isolation
+
+    async def send(self, data: bytes) -> None:
+        """Write to stdin; see `Sandbox.send`."""
+        await self._pipes.send(data)
+
+    async def receive(self) -> bytes:
+        """Read from stdout; see `Sandbox.receive`."""
+        return await self._pipes.receive()
+
+    def diagnostics(self) -> str:
+        """Return the end of what the process wrote to stderr."""
+        return self._pipes.diagnostics
+
+    async def kill(self) -> None:
+        """Kill everything inside; see `Sandbox.kill`."""
+        self._monitor.kill_child()
+        await anyio.lowlevel.checkpoint()
+
+    def find_group(self) -> None:
+        """Look up the control group that systemd made, for the count of kills in it. Blocks."""
+        with suppress(OSError):
+            own = Path(f"/proc/{self._monitor.pid}/cgroup").read_text(encoding="utf-8")
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+            directory = scope_group(own, mounts)
+            if directory is not None:
+                counter = Path(directory) / "memory.events"
+                self._group = Group(name="", directories=(), counter=counter)
+
+    async def wait(self) -> ExitReport:
+        """Wait for the first process's end; see `Sandbox.wait`."""
+        await self._monitor.wait()
+        kills = self._group.oom_kills() if self._group is not None else None
+        return exit_report(self._monitor.exit_code, oom_kills=kills)
+
+
+def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
+    """Read how the first process ended, as bubblewrap tells it.
+
+    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    """
+    oom = None if oom_kills is None else oom_kills > 0
+    if code is None:
+        detail = "The sandbox was killed before it could report."
+        return ExitReport(signal=signal.SIGKILL, oom_killed=oom, detail=detail)
+    number = code - _SIGNAL_BASE
+    try:
+        Signals(number)
+    except ValueError:
+        return ExitReport(exit_code=code, oom_killed=oom)
+    return ExitReport(signal=number, oom_killed=oom)
+
+
+@asynccontextmanager
+async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
+    """Start a sandbox; on leaving, everything in it has ended.
+
+    Raises:
+        SandboxError: On entering, when it cannot be started.
+    """
+    with ExitStack() as opened:
+        ends = _Ends(opened)
+        options = joined(start.options(ends.descriptors))
+        # No await between the start and the `try` that owns its end.
+        monitor = Monitor(_spawn(start, ends), ends.take(ends.info[0]))
+        pipes = Pipes(
+            ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
+        )
+        told = False
+        try:
+            ends.close_theirs()
+            with anyio.move_on_after(LAUNCH_SECONDS) as patience:
+                if start.group is not None:
+                    # Before bubblewrap knows what to do, so that all it starts is inside.
+                    await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
+                await _write(ends.options[1], options)
+                told = True
+                ends.close_options()
+                await monitor.wait_child()
+                await _in_force(ends.status[0], monitor, pipes, start)
+            if patience.cancelled_caught:
+                message = f"The sandbox did not start within {LAUNCH_SECONDS:g} s."
+                raise LaunchError(message)
+            yield ProcessSandbox(monitor, pipes, start)
+        finally:
+            # Before its options end: half of them would make another sandbox.
+            await _end(monitor, told=told)
+            pipes.close()
+            monitor.close()
+
+
+class _Ends:
+    """The pipes of one start; whatever nobody took is closed in the end."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._open: set[int] = set()
+        opened.callback(self._close_all)
+        self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
+        self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
+        self.passwd, self.group = self._file(PASSWD), self._file(GROUP)
+
+    @property
+    def descriptors(self) -> Descriptors:
+        return Descriptors(
+            info=self.info[1], status=self.status[1], passwd=self.passwd, group=self.group
+        )
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        return (self.info[1], self.status[1], self.options[0], self.passwd, self.group)
+
+    def take(self, descriptor: int) -> int:
+        self._open.discard(descriptor)
+        return descriptor
+
+    def close_theirs(self) -> None:
+        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.passed):
+            self._close(descriptor)
+
+    def close_options(self) -> None:
+        self._close(self.options[1])
+
+    def _pipe(self) -> tuple[int, int]:
+        reader, writer = os.pipe()
+        self._open |= {reader, writer}
+        return reader, writer
+
+    def _file(self, text: str) -> int:
+        descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+        self._open.add(descriptor)
+        os.write(descriptor, text.encode("ascii"))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+    def _close(self, descriptor: int) -> None:
+        if descriptor in self._open:
+            self._open.discard(descriptor)
+            os.close(descriptor)
+
+    def _close_all(self) -> None:
+        for descriptor in list(self._open):
+            self._close(descriptor)
+
+
+def _spawn(start: Start, ends: _Ends) -> subprocess.Popen[bytes]:
+    """Start bubblewrap, which waits for its options.
+
+    On the event loop's own thread, since the kernel ties "die with parent" to the thread that
+    forks; it takes a millisecond or two.
+    """
+    inside = start.inside(ends.descriptors)
+    try:
+        return subprocess.Popen(
+            [*start.command, "--args", str(ends.options[0]), "--", *inside],
+            stdin=ends.stdin[0],
+            stdout=ends.stdout[1],
+            stderr=ends.stderr[1],
+            pass_fds=ends.passed,
+            env=start.environ,
+            cwd="/",
+            start_new_session=True,
+            user=start.uid,
+            group=start.uid,
+            extra_groups=None if start.uid is None else [],
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        problem = f"{start.command[0]}: {error}"
+        raise start.bwrap_failed(problem) from error
+
+
+def joined(options: Sequence[str]) -> bytes:
+    """Make the text that bubblewrap reads its options from.
+
+    Raises:
+        LaunchError: One holds the separator, and would be read as two.
+    """
+    if any("\0" in word for word in options):
+        message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
+        raise LaunchError(message)
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in options)
+
+
+async def _write(descriptor: int, data: bytes) -> None:
+    os.set_blocking(descriptor, False)
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            await wait_ready(anyio.wait_writable, descriptor)
+        except BrokenPipeError:
+            return  # it ended already, and has said why
+
+
+async def _in_force(status: int, monitor: Monitor, pipes: Pipes, start: Start) -> None:
+    """Wait for the stage's word that the program is shut in.
+
+    Raises:
+        SandboxError: It is not, and does not run.
+    """
+    os.set_blocking(status, False)
+    said = b""
+    while len(said) < MAX_STATUS_BYTES:
+        data = read_now(status)
+        if data is None:
+            await wait_ready(anyio.wait_readable, status)
+        elif data:
+            said += data
+        else:
+            break
+    if said == stage.SHUT_IN:
+        return
+    problem = said.removeprefix(stage.SHUT_IN).decode("utf-8", "replace")
+    monitor.kill_child()
+    await monitor.wait()
+    if problem:
+        # Nothing was run.
+        raise start.stage_failed(problem)
+    heard = pipes.diagnostics
+    if monitor.child and monitor.exit_code is not None and "bwrap:" not in heard:
+        problem = f"it ended with status {monitor.exit_code}. {heard}"
+        raise start.stage_failed(problem)
+    raise start.bwrap_failed(heard)
+
+
+async def _end(monitor: Monitor, *, told: bool) -> None:
+    """Kill everything and see it gone, even when cancelled."""
+    with anyio.CancelScope(shield=True):
+        if told and not monitor.child:
+            # Between its fork and its word, killing bubblewrap would leave what it started.
+            with anyio.move_on_after(SETTLE_SECONDS):
+                await monitor.wait_child()
+        monitor.kill_child()
+        with anyio.move_on_after(END_SECONDS):
+            await monitor.wait()
+            return
+        monitor.kill()
+        with anyio.move_on_after(END_SECONDS):
+            await monitor.wait()
+            return
+        logger.warning("bubblewrap, process %d, does not end", monitor.pid)

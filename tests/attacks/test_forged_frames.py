@@ -1,0 +1,55 @@
+"""Frames that only code which forges them would send."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.guest.wire import Done, FrameTooLargeError, encode
+from bridge.rpc.channel import MAX_DONE_BYTES, Channel
+from bridge.rpc.output import OutputBuffer
+
+
+class _Stream:
+    """A sandbox that has said one thing."""
+
+    def __init__(self, data: bytes) -> None:
+        self._left = [data]
+
+    async def send(self, data: bytes) -> None:
+        """Take it."""
+
+    async def receive(self) -> bytes:
+        return self._left.pop() if self._left else b""
+
+
+def test_announced_gaps_do_not_add_up_past_the_limit() -> None:
+    """Each notice is text that the model would be shown and the host would keep."""
+    buffer = OutputBuffer(1000)
+    for _ in range(100_000):
+        buffer.append("", skipped=1)
+    assert len(buffer.text()) < 2000
+    assert buffer.dropped == 100_000
+
+
+TOO_LONG = "A" * MAX_DONE_BYTES
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        Done("exception", 1, error=TOO_LONG),
+        Done("ok", result_repr=TOO_LONG),
+        Done("ok", has_result=True, result=TOO_LONG),
+    ],
+    ids=["error", "repr", "result"],
+)
+async def test_a_forged_end_cannot_flood_the_conversation(done: Done) -> None:
+    """The guest keeps results and tracebacks short; the host must not take its word for it."""
+    with pytest.raises(FrameTooLargeError):
+        await Channel(_Stream(encode(done))).receive()
+
+
+async def test_an_honest_end_with_the_largest_result_passes() -> None:
+    """One MiB as JSON, and a traceback beside it."""
+    done = Done("exception", 1, error="\u2801" * 24_000, has_result=True, result="A" * 1024**2)
+    assert await Channel(_Stream(encode(done))).receive() == done

@@ -1,0 +1,109 @@
+"""Programs run in real sandboxes of the process backend, and their controls outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from bridge.model import Limits
+from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+
+PATIENCE = 60.0
+"""For one test, on a machine that does other things too."""
+
+READY = "import os, sys, time\nos.write(1, b'ready\\n')\n"
+FOREVER = READY + "while True: time.sleep(3600)\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What became of a program."""
+
+    out: str
+    err: str
+    report: ExitReport = field(default_factory=ExitReport)
+
+
+def spec(
+    program: str, *, limits: Limits | None = None, env: dict[str, str] | None = None
+) -> LaunchSpec:
+    """Ask for a program."""
+    return LaunchSpec(
+        run_id="test",
+        argv=("python3", "-I", "-S", "-c", program),
+        env=env or {},
+        limits=limits or Limits(),
+    )
+
+
+async def run(
+    backend: Backend, program: str, *, limits: Limits | None = None, patience: float = PATIENCE
+) -> Ran:
+    """Run a program to its end."""
+    with anyio.fail_after(patience):
+        async with backend.launch(spec(program, limits=limits)) as sandbox:
+            out = await read_all(sandbox)
+            report = await sandbox.wait()
+            return Ran(out=out.decode(), err=sandbox.diagnostics(), report=report)
+
+
+async def read_all(sandbox: Sandbox) -> bytes:
+    """Return all that a sandbox still says."""
+    parts = []
+    while data := await sandbox.receive():
+        parts.append(data)
+    return b"".join(parts)
+
+
+async def wait_ready(sandbox: Sandbox) -> None:
+    """Wait for the word of `READY`."""
+    heard = b""
+    while not heard.endswith(b"ready\n"):
+        data = await sandbox.receive()
+        assert data, sandbox.diagnostics()
+        heard += data
+
+
+def outside(program: str) -> Ran:
+    """Run the same program outside, with all capabilities over namespaces of its own."""
+    done = subprocess.run(
+        [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--uts",
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Ran(out=done.stdout, err=done.stderr)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, other than one that only waits to be collected."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def left_groups(bridge: int | None = None) -> list[Path]:
+    """Return the control groups that a process left, this one unless told otherwise."""
+    owner = os.getpid() if bridge is None else bridge
+    found = Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{owner}_*")
+    return [path for path in found if path.is_dir()]

@@ -1,0 +1,195 @@
+"""What bubblewrap and the stage are told, whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.process.command import (
+    Descriptors,
+    Surroundings,
+    inside,
+    isolation,
+    options,
+    stage_plan,
+    stage_text,
+)
+from bridge.sandbox.process.host import counts_processes_per_namespace
+from bridge.sandbox.process.interpreter import Bind, Interpreter
+
+INTERPRETER = Interpreter(
+    executable="/usr/bin/python3.11",
+    version="3.11.2",
+    binds=(
+        Bind(source="/usr/bin/python3.11", inside="/usr/bin/python3.11", is_file=True),
+        Bind(source="/usr/lib/python3.11", inside="/usr/lib/python3.11", is_file=False),
+        Bind(source="/usr/lib/libz.so.1.2", inside="/usr/lib/libz.so.1", is_file=True),
+    ),
+    links=(("/usr/bin/python3.11", "/usr/bin/python3"), ("usr/lib", "/lib")),
+    hidden=("/usr/lib/python3.11/site-packages",),
+    packages=("/srv/packages",),
+)
+DESCRIPTORS = Descriptors(info=10, status=11, passwd=12, group=13)
+FULL = Surroundings(
+    landlock_abi=7,
+    cpus=2,
+    masked=(("/proc/kcore", False), ("/proc/scsi", True)),
+    controllers=frozenset({"memory", "pids", "cpu"}),
+)
+BARE = Surroundings(
+    landlock_abi=0, cpus=2, limits_elsewhere="no groups here", processes_per_namespace=False
+)
+SPEC = LaunchSpec(
+    run_id="r",
+    argv=("python3", "-I", "-S", "-c", "print(1)"),
+    env={"B": "2", "A": "1"},
+    limits=Limits(cpus=1.0),
+)
+
+
+OPTIONS = """
+--unshare-all
+--unshare-user
+--uid 65534
+--gid 65534
+--hostname sandbox
+--die-with-parent
+--new-session
+--as-pid-1
+--clearenv
+--setenv A 1
+--setenv B 2
+--cap-drop ALL
+--cap-add CAP_SYS_ADMIN
+--cap-add CAP_SETPCAP
+--json-status-fd 10
+--ro-bind /usr/bin/python3.11 /usr/bin/python3.11
+--ro-bind /usr/lib/python3.11 /usr/lib/python3.11
+--ro-bind /usr/lib/libz.so.1.2 /usr/lib/libz.so.1
+--tmpfs /usr/lib/python3.11/site-packages
+--remount-ro /usr/lib/python3.11/site-packages
+--symlink /usr/bin/python3.11 /usr/bin/python3
+--symlink usr/lib /lib
+--perms 0444
+--file 12 /etc/passwd
+--perms 0444
+--file 13 /etc/group
+--proc /proc
+--ro-bind /dev/null /proc/kcore
+--tmpfs /proc/scsi
+--dev-bind /dev/full /dev/full
+--dev-bind /dev/null /dev/null
+--dev-bind /dev/random /dev/random
+--dev-bind /dev/urandom /dev/urandom
+--dev-bind /dev/zero /dev/zero
+--symlink /proc/self/fd /dev/fd
+--symlink /proc/self/fd/0 /dev/stdin
+--symlink /proc/self/fd/1 /dev/stdout
+--symlink /proc/self/fd/2 /dev/stderr
+--dir /dev/shm
+--dir /tmp
+--dir /workspace
+--remount-ro /
+--chdir /
+"""
+
+
+def test_bubblewraps_options_are_these() -> None:
+    """A snapshot: each change of it is a change of the isolation, and is to be seen in review."""
+    assert options(SPEC, INTERPRETER, FULL, DESCRIPTORS) == OPTIONS.split()
+
+
+def test_the_stage_runs_first_and_knows_what_to_do() -> None:
+    """With the program in its plan, since both run in one interpreter."""
+    words = inside(SPEC, INTERPRETER, FULL, DESCRIPTORS, (b"12345678",))
+    assert words[:5] == ["/usr/bin/python3.11", "-I", "-S", "-c", stage_text()]
+    plan = json.loads(words[5])
+    assert plan["status"] == 11
+    assert plan["text"] == "print(1)"
+    assert plan["packages"] == ["/srv/packages"]
+    assert plan["unset"] == ["PWD"]
+    assert plan["filters"] == ["MTIzNDU2Nzg="]
+    assert plan["mounts"] == [
+        ["/tmp", f"size={64 * MEBIBYTE},nr_inodes=16384,mode=1777"],
+        ["/workspace", f"size={128 * MEBIBYTE},nr_inodes=16384,mode=1777"],
+        ["/dev/shm", f"size={16 * MEBIBYTE},nr_inodes=16384,mode=1777"],
+    ]
+
+
+def test_another_command_is_executed() -> None:
+    """Only `python3 -I -S -c TEXT` can run in the stage's own interpreter."""
+    spec = LaunchSpec(run_id="r", argv=("python3", "-c", "1"), env={"PWD": "/"}, limits=Limits())
+    plan = stage_plan(spec, INTERPRETER, FULL, ())
+    assert (plan["text"], plan["argv"], plan["unset"]) == (None, ["python3", "-c", "1"], [])
+
+
+def test_address_space_bounds_memory_only_where_nothing_better_does() -> None:
+    """It is per process, and far from what a process uses."""
+    limits = {
+        around: {
+            name: soft for name, soft, _ in stage_plan(SPEC, INTERPRETER, around, ())["rlimits"]
+        }
+        for around in (FULL, BARE)
+    }
+    assert limits[FULL]["RLIMIT_AS"] == 3072 * MEBIBYTE
+    assert limits[BARE]["RLIMIT_AS"] == 512 * MEBIBYTE
+    assert limits[FULL]["RLIMIT_NPROC"] == 128
+    assert limits[BARE]["RLIMIT_NPROC"] == 4096
+    for found in limits.values():
+        assert found["RLIMIT_CORE"] == 0
+        assert found["RLIMIT_CPU"] == 70
+        assert found["RLIMIT_FSIZE"] == 128 * MEBIBYTE
+        assert found["RLIMIT_NOFILE"] == 1024
+
+
+def test_without_landlock_no_rules_are_made() -> None:
+    """And nothing pretends otherwise."""
+    assert stage_plan(SPEC, INTERPRETER, BARE, ())["landlock"] is None
+    rules = dict(stage_plan(SPEC, INTERPRETER, FULL, ())["landlock"]["rules"])
+    assert "/" not in rules
+    assert {"/tmp", "/workspace", "/dev/shm", "/proc", "/etc", "/dev/null"} <= set(rules)
+
+
+def test_every_layer_is_named_where_all_can_be_had() -> None:
+    """By the same names as for containers."""
+    found = isolation(SPEC, FULL)
+    assert found.backend == "bubblewrap"
+    assert found.weaker == ()
+    assert {
+        "no-network",
+        "read-only-root",
+        "sized-tmpfs-noexec",
+        "no-capabilities",
+        "no-new-privileges",
+        "private-ipc",
+        "unprivileged-user",
+        "user-namespace",
+        "seccomp",
+        "own-seccomp",
+        "ulimits",
+        "landlock",
+        "memory-limit",
+        "pids-limit",
+        "cpu-limit",
+    } == set(found.layers)
+
+
+def test_what_is_lacking_is_called_weaker() -> None:
+    """With its cause, in every result."""
+    found = isolation(SPEC, BARE)
+    assert not {"landlock", "memory-limit", "pids-limit", "cpu-limit"} & set(found.layers)
+    told = "\n".join(found.weaker)
+    for word in ("landlock:", "memory limit:", "pids limit:", "cpu limit:", "no groups here"):
+        assert word in told
+
+
+@pytest.mark.parametrize(
+    ("release", "counts"),
+    [("6.18.44-x", True), ("5.14.0", True), ("5.13.9", False), ("4.19.0", False), ("odd", False)],
+)
+def test_old_kernels_count_processes_per_user(release: str, counts: bool) -> None:
+    """Since 5.14 each user namespace has a count of its own."""
+    assert counts_processes_per_namespace(release) is counts

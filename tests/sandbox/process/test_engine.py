@@ -1,0 +1,128 @@
+"""The whole engine on the process backend, with a real server behind it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge.engine import Engine, open_engine
+from bridge.model import RunRequest
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder, workshop
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+STANDARD_LIBRARY = """
+import asyncio, bz2, concurrent.futures, ctypes, decimal, lzma, mmap, multiprocessing, os, pathlib
+import shutil, socket, sqlite3, ssl, subprocess, sys, threading, uuid, zoneinfo
+from multiprocessing import shared_memory
+
+said = subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True, text=True)
+assert said.stdout == "7\\n", said
+fork = multiprocessing.get_context("fork")
+assert fork.Pool(2).map(abs, [-1, 2]) == [1, 2]
+with concurrent.futures.ProcessPoolExecutor(2, mp_context=fork) as pool:
+    assert list(pool.map(abs, [-3])) == [3]
+threads = [threading.Thread(target=uuid.uuid4) for _ in range(20)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+memory = shared_memory.SharedMemory(create=True, size=1000)
+memory.close()
+memory.unlink()
+async def child():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(8)", stdout=-1)
+    return (await process.communicate())[0]
+assert await child() == b"8\\n"
+assert sqlite3.connect("/workspace/x.db").execute("select 1").fetchall() == [(1,)]
+pathlib.Path("/workspace/a").write_text("x")
+shutil.move(shutil.copy("/workspace/a", "/tmp/b"), "/workspace/c")
+callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
+assert callback(1) == 2
+zoneinfo.ZoneInfo("Europe/Paris")
+socket.socketpair()
+sorted(os.listdir("/workspace"))
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings that touch nothing outside the test's directory."""
+    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    return load({"warm": "0"}, environ)
+
+
+@pytest.fixture
+async def engine(settings: Settings, backend: BubblewrapBackend) -> AsyncIterator[Engine]:
+    """An engine on the backend under test."""
+
+    async def choose(_: Settings) -> BubblewrapBackend:
+        return backend
+
+    async with open_engine(
+        settings, finder=ListFinder(workshop()), choose_backend=choose
+    ) as opened:
+        yield opened
+
+
+async def test_a_program_calls_tools(engine: Engine) -> None:
+    """The channel to the host works from inside, at once and many times over."""
+    code = (
+        "import asyncio\n"
+        "found = await asyncio.gather(*(mcp_work_shop.add(a=n, b=1) for n in range(20)))\n"
+        "len(found), found[0] != found[1]"
+    )
+    result = await engine.run(RunRequest(code=code))
+    assert (result.status, result.result) == ("success", [20, True]), result.error
+
+
+async def test_the_standard_library_works(engine: Engine) -> None:
+    """Threads, processes, shared memory, subprocesses, sqlite, ctypes."""
+    result = await engine.run(RunRequest(code=STANDARD_LIBRARY))
+    assert (result.status, result.result) == ("success", ["a", "c", "x.db"]), result.error
+
+
+async def test_the_layers_hold_as_seen_from_inside(engine: Engine) -> None:
+    """What the backend claims is confirmed by the guest, and is in the result."""
+    result = await engine.run(RunRequest(code="1"))
+    assert result.isolation is not None
+    assert {
+        "no-network",
+        "read-only-root",
+        "sized-tmpfs-noexec",
+        "no-capabilities",
+        "no-new-privileges",
+        "unprivileged-user",
+        "user-namespace",
+        "seccomp",
+    } <= set(result.isolation.layers)
+    assert not [text for text in result.isolation.weaker if "seen from inside" in text]
+
+
+async def test_running_out_of_memory_has_a_name(engine: Engine) -> None:
+    """By the control group's count, or by Python's own error."""
+    code = "blocks = []\nwhile True: blocks.append(bytearray(10 << 20))"
+    result = await engine.run(RunRequest(code=code))
+    assert (result.status, result.reason) == ("error", "oom"), result.error
+
+
+async def test_a_run_sees_nothing_of_the_one_before(engine: Engine) -> None:
+    """Law 3."""
+    await engine.run(RunRequest(code="open('/tmp/a', 'w'); open('/workspace/a', 'w')"))
+    code = "import os\nos.listdir('/tmp') + os.listdir('/workspace') + os.listdir('/dev/shm')"
+    assert (await engine.run(RunRequest(code=code))).result == []
+
+
+async def test_a_program_that_never_ends_is_stopped(engine: Engine) -> None:
+    """With threads and children that ignore what can be ignored."""
+    code = (
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+        "os.fork()\nwhile True: pass"
+    )
+    result = await engine.run(RunRequest(code=code, timeout=1.0))
+    assert (result.status, result.reason) == ("timeout", "timeout"), result.error

@@ -1,0 +1,184 @@
+"""Control groups: where they can be, whose they are, what is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import CgroupError
+from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.process.group import Shelf, make_group, reap
+from bridge.sandbox.process.groups import (
+    Place,
+    group_name,
+    group_owner,
+    lacking,
+    oom_kills,
+    places,
+    scope_command,
+    scope_group,
+    settings,
+)
+from bridge.sandbox.reaper import Owner
+
+OWNER = Owner(
+    pid=42, start="12345", namespace="pid:[4026531836]", boot="0f-1e", host="0123456789abcdef"
+)
+
+HYBRID_OWN = "9:name=systemd:/\n8:pids:/\n4:memory:/some/where\n1:cpu,cpuacct:/\n0::/\n"
+HYBRID_MOUNTS = """\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+UNIFIED_OWN = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n"
+UNIFIED_MOUNTS = (
+    "30 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec - cgroup2 cgroup2 rw,nsdelegate\n"
+)
+
+
+def test_version_one_has_a_place_for_each_controller() -> None:
+    """Below the bridge's own group in each hierarchy."""
+    found = {
+        place.directory: set(place.controllers)
+        for place in places(HYBRID_OWN, HYBRID_MOUNTS)
+        if not place.unified
+    }
+    assert found == {
+        "/sys/fs/cgroup/pids": {"pids"},
+        "/sys/fs/cgroup/memory/some/where": {"memory"},
+        "/sys/fs/cgroup/cpu": {"cpu"},
+    }
+
+
+def test_version_two_is_tried_upwards() -> None:
+    """A group with processes in it can have no limited groups below."""
+    found = [place.directory for place in places(UNIFIED_OWN, UNIFIED_MOUNTS)]
+    root = "/sys/fs/cgroup"
+    user = f"{root}/user.slice/user-1000.slice/user@1000.service"
+    assert found[:3] == [f"{user}/app.slice/term.scope", f"{user}/app.slice", user]
+    assert found[-1] == root
+
+
+def test_a_group_that_is_mounted_from_further_down_is_found() -> None:
+    """In a container the mount's root is a group of the host's."""
+    own = "4:memory:/docker/abc/inner\n"
+    mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    assert [place.directory for place in places(own, mounts)] == ["/sys/fs/cgroup/memory/inner"]
+
+
+def test_nonsense_has_no_places() -> None:
+    """Systems without control groups, and texts that are none."""
+    assert places("", "") == ()
+    assert places("garbage\n4:memory:/x\n", "garbage\n") == ()
+
+
+def test_a_name_says_whose_the_group_is() -> None:
+    """Everything that the judgement needs, there and back."""
+    name = group_name(OWNER, "abcd")
+    assert group_owner(name) == OWNER
+    assert group_owner(group_name(replace(OWNER, namespace=""), "x")) == replace(
+        OWNER, namespace=""
+    )
+    assert len(name) < 255
+
+
+@pytest.mark.parametrize("name", ["user.slice", "mcp-code-bridge", "mcp-code-bridge_x_1_2_3_4_5"])
+def test_other_groups_are_nobodys(name: str) -> None:
+    """They are left alone."""
+    assert group_owner(name) is None
+
+
+def test_both_versions_are_told_the_same_limits() -> None:
+    """Memory without swap, processes with room for bubblewrap's own, CPU as a quota."""
+    limits = Limits(memory_bytes=64 * MEBIBYTE, pids=10, cpus=0.5)
+    written = {
+        unified: {
+            file: text
+            for controller in ("memory", "pids", "cpu")
+            for file, text, _ in settings(limits, controller, unified=unified)
+        }
+        for unified in (False, True)
+    }
+    assert written[True] == {
+        "memory.max": "67108864",
+        "memory.swap.max": "0",
+        "pids.max": "11",
+        "cpu.max": "50000 100000",
+    }
+    assert written[False] == {
+        "memory.limit_in_bytes": "67108864",
+        "memory.memsw.limit_in_bytes": "67108864",
+        "memory.swappiness": "0",
+        "pids.max": "11",
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "50000",
+    }
+    assert settings(Limits(), "cpu", unified=True) == []
+
+
+def test_kills_are_counted_in_both_versions() -> None:
+    """And unknown where the kernel does not say."""
+    assert oom_kills("low 0\nhigh 0\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
+    assert oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n") == 1
+    assert oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
+
+
+def test_systemd_is_asked_for_the_same() -> None:
+    """Its words for it."""
+    assert scope_command("/usr/bin/systemd-run", Limits(cpus=1.5), "unit") == [
+        "/usr/bin/systemd-run",
+        "--user",
+        "--scope",
+        "--quiet",
+        "--collect",
+        "--unit=unit",
+        f"--property=MemoryMax={512 * MEBIBYTE}",
+        "--property=MemorySwapMax=0",
+        "--property=TasksMax=129",
+        "--property=CPUQuota=150%",
+        "--",
+    ]
+    group = scope_group("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
+    assert group == "/sys/fs/cgroup/user.slice/x.scope"
+
+
+def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
+    """Root and ordinary users can do different things about it."""
+    assert lacking(["memory", "pids", "cpu"], root=True) == ""
+    assert "cpu" in lacking(["memory", "pids"], root=True)
+    assert "delegated" in lacking([], root=False)
+
+
+def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
+    """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
+    # An ordinary directory has no `memory.max` to write to.
+    shelf = Shelf(
+        places=(Place(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True),)
+    )
+    with pytest.raises(CgroupError):
+        make_group(shelf, OWNER, Limits())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
+    """Not one's own, not a living peer's, not a stranger's."""
+    shelf = Shelf(
+        places=(Place(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True),)
+    )
+    dead, alive = replace(OWNER, pid=43), replace(OWNER, pid=44)
+    for name in (
+        group_name(OWNER, "own"),
+        group_name(dead, "a"),
+        group_name(dead, "b"),
+        group_name(alive, "a"),
+        "stranger",
+    ):
+        (tmp_path / name).mkdir()
+    assert reap(shelf, OWNER, dead=lambda owner: owner == dead) == 2
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {group_name(OWNER, "own"), group_name(alive, "a"), "stranger"}

@@ -1,0 +1,121 @@
+"""Which Python goes in, and with what."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from bridge.errors import EngineNotFoundError, LaunchError
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.interpreter import (
+    SYSTEM_PYTHON,
+    candidates,
+    describe,
+    find,
+    open_to_all,
+)
+from tests.sandbox.process.rig import run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+
+def test_the_systems_python_comes_first() -> None:
+    """Every user can read it, and it is kept up to date by the distribution."""
+    assert candidates("/opt/python") == (SYSTEM_PYTHON, "/opt/python/bin/python3")
+    assert candidates("/usr") == (SYSTEM_PYTHON,)
+
+
+def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:
+    """No library directory as a whole, no home, nothing twice."""
+    found = find(as_stranger=os.getuid() == 0)
+    places = [bind.inside for bind in found.binds]
+    assert found.executable in places
+    assert any("libc.so" in place for place in places)
+    for place in places:
+        assert place not in ("/", "/usr", "/usr/lib", "/usr/lib64", "/etc", "/home", "/root")
+        assert not any(other != place and place.startswith(f"{other}/") for other in places)
+    assert not [p for p in places if p.endswith(("site-packages", "dist-packages"))]
+
+
+def test_packages_beside_the_standard_library_are_hidden(tmp_path: Path) -> None:
+    """An installed package is not part of the standard library, wherever it lies."""
+    stdlib = tmp_path / "lib" / "python3.12"
+    (stdlib / "site-packages").mkdir(parents=True)
+    facts = {
+        "version": [3, 12, 1],
+        "executable": "/opt/bin/python3.12",
+        "stdlib": str(stdlib),
+        "path": [str(stdlib), str(stdlib / "lib-dynload")],
+        "libraries": ["", "linux-vdso.so.1", str(stdlib / "lib-dynload" / "_x.so")],
+    }
+    found = describe(facts)
+    assert found.hidden == (str(stdlib / "site-packages"),)
+    assert str(stdlib / "lib-dynload") not in [bind.inside for bind in found.binds]
+    assert ("/opt/bin/python3.12", SYSTEM_PYTHON) in found.links
+    offered = describe(facts, str(stdlib / "site-packages"))
+    assert offered.hidden == ()
+    assert offered.packages == (str(stdlib / "site-packages"),)
+
+
+def test_a_private_interpreter_is_not_for_strangers(tmp_path: Path) -> None:
+    """As root, sandboxes run as nobody, who must be able to read it."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    python = private / "python3"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    assert not open_to_all(python)
+    with pytest.raises(EngineNotFoundError, match="owner only"):
+        find(only=str(python), as_stranger=True)
+
+
+def test_an_absent_interpreter_is_named() -> None:
+    """With what to install."""
+    with pytest.raises(EngineNotFoundError, match="/no/python is not there") as caught:
+        find(only="/no/python", as_stranger=False)
+    assert "apt install python3" in caught.value.remedy
+
+
+def test_packages_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+    """Asked for and silently left out would be worse."""
+    with pytest.raises(LaunchError, match="cannot be offered"):
+        find(packages=tmp_path / "none", as_stranger=False)
+
+
+async def test_a_named_environments_packages_can_be_imported() -> None:
+    """When asked for, and only then."""
+    shared = Path("/var/tmp") / f"mcp-code-bridge-test-{os.getpid()}"
+    await anyio.to_thread.run_sync(_make_package, shared)
+    try:
+        program = "import greeting, sys; print(greeting.WORD)\nopen(greeting.__file__, 'a')"
+        async with BubblewrapBackend(environ=os.environ, packages=shared) as backend:
+            ran = await run(backend, program)
+        assert ran.out == "hello\n"
+        assert "Read-only" in ran.err or "Permission denied" in ran.err
+        async with BubblewrapBackend(environ=os.environ) as backend:
+            assert "ModuleNotFoundError" in (await run(backend, program)).err
+    finally:
+        await anyio.to_thread.run_sync(_remove_package, shared)
+
+
+def _make_package(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    (directory / "greeting.py").write_text("WORD = 'hello'\n")
+    (directory / "greeting.py").chmod(0o644)
+
+
+def _remove_package(directory: Path) -> None:
+    (directory / "greeting.py").unlink()
+    directory.rmdir()
+
+
+async def test_no_installed_package_is_found_inside(backend: BubblewrapBackend) -> None:
+    """Neither the bridge's own nor the distribution's."""
+    paths = [sysconfig.get_path("purelib"), "/usr/lib/python3/dist-packages"]
+    program = f"import os\nprint([p for p in {paths!r} if os.path.isdir(p) and os.listdir(p)])"
+    assert (await run(backend, program)).out == "[]\n"

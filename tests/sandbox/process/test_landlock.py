@@ -1,0 +1,93 @@
+"""What Landlock is told, by its version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.sandbox.process import landlock
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.landlock import RUN, WRITE, Rule, missing, ruleset, version
+from tests.sandbox.process.rig import run
+
+LIST_ROOT = "import os\nprint(len(os.listdir('/')) > 0)"
+
+RULES = (
+    Rule(path="/usr/lib", rights=RUN),
+    Rule(path="/usr/bin/python3", rights=RUN, is_file=True),
+    Rule(path="/tmp", rights=WRITE),
+)
+
+
+def test_a_kernel_without_it_is_told_nothing() -> None:
+    """And the isolation says so."""
+    assert ruleset(RULES, 0) is None
+    assert "none" in missing(0)
+
+
+@pytest.mark.parametrize(
+    ("abi", "files", "network", "scopes"),
+    [
+        (1, 0x1FFF, 0, 0),
+        (2, 0x3FFF, 0, 0),
+        (3, 0x7FFF, 0, 0),
+        (4, 0x7FFF, 3, 0),
+        (5, 0xFFFF, 3, 0),
+        (6, 0xFFFF, 3, 3),
+        (7, 0xFFFF, 3, 3),
+        (99, 0xFFFF, 3, 3),
+    ],
+)
+def test_every_right_that_a_version_knows_is_handled(
+    abi: int, files: int, network: int, scopes: int
+) -> None:
+    """What is not handled is allowed, so nothing may be forgotten; newer versions add to these."""
+    made = ruleset(RULES, abi)
+    assert made is not None
+    assert (made.files, made.network, made.scopes) == (files, network, scopes)
+    assert bool(missing(abi)) == (abi < 6)
+
+
+@pytest.mark.parametrize("abi", [1, 3, 7])
+def test_no_rule_grants_what_is_not_handled(abi: int) -> None:
+    """The kernel refuses such rules."""
+    made = ruleset(RULES, abi)
+    assert made is not None
+    assert all(rights & ~made.files == 0 for _, rights in made.rules)
+
+
+def test_nothing_can_be_both_written_and_executed() -> None:
+    """The mounts say noexec; this says it again."""
+    assert WRITE & landlock.EXECUTE == 0
+    assert RUN & landlock.WRITE_FILE == 0
+
+
+def test_a_file_gets_no_rights_of_directories() -> None:
+    """The kernel answers EINVAL to those, which is how a well-known project never had Landlock."""
+    made = ruleset(RULES, 7)
+    assert made is not None
+    assert dict(made.rules)["/usr/bin/python3"] == landlock.EXECUTE | landlock.READ_FILE
+
+
+@pytest.mark.skipif(version() < 1, reason="this kernel has no Landlock")
+async def test_it_is_in_force_on_top_of_the_mounts(backend: BubblewrapBackend) -> None:
+    """What the mounts show and no rule names cannot be opened; without the rules it can."""
+    denied = await run(backend, LIST_ROOT)
+    assert "PermissionError" in denied.err
+    found = await backend._look_around()
+    backend._found = replace(found, around=replace(found.around, landlock_abi=0))
+    control = await run(backend, LIST_ROOT)
+    assert control.out == "True\n", control.err
+
+
+@pytest.mark.parametrize("abi", range(1, 8))
+async def test_every_versions_ruleset_is_taken_by_this_kernel(
+    abi: int, backend: BubblewrapBackend
+) -> None:
+    """Newer kernels take what older ones did, so each can be tried."""
+    if abi > version():
+        pytest.skip("this kernel's is older")
+    found = await backend._look_around()
+    backend._found = replace(found, around=replace(found.around, landlock_abi=abi))
+    assert (await run(backend, "print('fine')")).out == "fine\n"

@@ -1,0 +1,372 @@
+"""How sandboxes begin and end, for whatever cause, and that they leave nothing.
+
+Mandated by design.md's laws 3 and 5.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.errors import ChannelClosedError, LaunchError, SandboxError
+from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.backend import Sandbox
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.group import reap
+from bridge.sandbox.process.monitor import understood
+from bridge.sandbox.process.sandbox import exit_report
+from tests.sandbox.process.rig import (
+    FOREVER,
+    PATIENCE,
+    READY,
+    exists,
+    left_groups,
+    read_all,
+    run,
+    spec,
+    wait_ready,
+)
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+ROOT = Path(__file__).parents[3]
+
+DAEMON = (
+    "import os, subprocess, sys\n"
+    "if not os.fork():\n"
+    "    os.setsid()\n"
+    "    if not os.fork():\n"
+    "        sleep = 'import time; time.sleep(3600)'\n"
+    "        os.execv(sys.executable, [sys.executable, '-c', sleep, {mark!r}])\n"
+    "    os._exit(0)\n"
+    "os.wait()\n"
+    "os.write(1, b'ready\\n')\n"
+)
+
+
+@asynccontextmanager
+async def ready(backend: BubblewrapBackend, program: str = FOREVER) -> AsyncIterator[Sandbox]:
+    async with backend.launch(spec(program)) as sandbox:
+        await wait_ready(sandbox)
+        yield sandbox
+
+
+def with_argument(mark: str) -> list[int]:
+    """Return the processes of this machine that have `mark` on their command line."""
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and mark.encode() in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+async def test_a_daemon_dies_with_the_program(backend: BubblewrapBackend) -> None:
+    """Attack 10: setsid and a double fork lead nowhere."""
+    mark = f"daemon-{os.getpid()}"
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
+            await wait_ready(sandbox)
+            await until(lambda: bool(with_argument(mark)))
+            # The program itself, having read the mark in its own text, ends; the daemon would not.
+            await sandbox.kill()
+            await read_all(sandbox)
+            await sandbox.wait()
+            assert with_argument(mark) == []
+
+
+async def test_everything_dies_when_bubblewrap_is_killed(backend: BubblewrapBackend) -> None:
+    """Nothing outlives the process that the bridge knows."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(backend) as sandbox:
+            child = int(sandbox.id)
+            os.kill(parent_of(child), signal.SIGKILL)
+            assert await read_all(sandbox) == b""
+            await until(lambda: not exists(child))
+            report = await sandbox.wait()
+            assert report.signal == signal.SIGKILL
+
+
+BRIDGE = """
+import os, sys, anyio
+from bridge.sandbox.process.backend import BubblewrapBackend
+from tests.sandbox.process.rig import FOREVER, spec, wait_ready
+async def main():
+    async with BubblewrapBackend(environ=os.environ) as backend:
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await wait_ready(sandbox)
+            print(sandbox.id, flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def test_a_bridge_that_is_killed_leaves_nothing(backend: BubblewrapBackend) -> None:
+    """Attack 15: the kernel ends the processes, and the next bridge removes the groups."""
+    argv = [sys.executable, "-c", BRIDGE]
+    async with await anyio.open_process(argv, stderr=None, cwd=ROOT) as bridge:
+        assert bridge.stdout is not None
+        child = int(await bridge.stdout.receive())
+        assert exists(child)
+        bridge.kill()
+        await bridge.wait()
+        await until(lambda: not exists(child))
+    left = left_groups(bridge.pid)
+    reaped = await backend.reap()
+    assert reaped >= (1 if left else 0)
+    assert not [path for path in left if path.exists()]
+
+
+async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None:
+    """Neither this one's sandboxes nor, by the same judgement, another's."""
+    with anyio.fail_after(PATIENCE):
+        async with ready(backend) as sandbox:
+            assert await backend.reap() == 0
+            found = await backend._look_around()
+            everybody = replace(found.owner, pid=1)
+            assert reap(found.shelf, everybody, dead=lambda owner: False) == 0
+            assert exists(int(sandbox.id))
+
+
+async def test_the_program_ends_when_its_stdin_does() -> None:
+    """What holds a sandbox up is the bridge's end of the pipe."""
+    with anyio.fail_after(PATIENCE):
+        async with BubblewrapBackend(environ=os.environ) as backend:
+            async with backend.launch(spec(READY + "sys.stdin.read()\nprint('end')")) as sandbox:
+                await wait_ready(sandbox)
+                child = int(sandbox.id)
+            assert not exists(child)
+
+
+async def _launch(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
+    reached()
+    async with ready(backend):
+        await anyio.sleep_forever()
+
+
+async def _send(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
+    async with ready(backend) as sandbox:
+        reached()
+        await sandbox.send(b"x" * (64 * MEBIBYTE))
+
+
+async def _receive(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
+    async with ready(backend) as sandbox:
+        reached()
+        await sandbox.receive()
+
+
+async def _wait(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
+    async with ready(backend) as sandbox:
+        reached()
+        await sandbox.wait()
+
+
+@pytest.mark.parametrize("phase", [_launch, _send, _receive, _wait])
+async def test_cancelled_in_a_phase_nothing_is_left(
+    phase: Callable[[BubblewrapBackend, Callable[[], None]], Coroutine[Any, Any, None]],
+    backend: BubblewrapBackend,
+) -> None:
+    """Cancellation during any use of a sandbox destroys it."""
+    before = processes_below()
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            reached = anyio.Event()
+            group.start_soon(phase, backend, reached.set)
+            await reached.wait()
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert processes_below() == before
+    assert left_groups() == []
+
+
+@pytest.mark.parametrize("part", range(12))
+async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
+    part: int, backend: BubblewrapBackend
+) -> None:
+    """Spread over a launch's usual time, so over all of its steps."""
+    before = processes_below()
+    with anyio.fail_after(PATIENCE):
+        async with ready(backend):
+            pass
+        begin = anyio.current_time()
+        async with backend.launch(spec(FOREVER)):
+            usual = anyio.current_time() - begin
+        with anyio.move_on_after(usual * part / 11):
+            async with backend.launch(spec(FOREVER)):
+                pass
+    assert processes_below() == before
+    assert left_groups() == []
+
+
+def processes_below() -> list[int]:
+    """Return this process's children, those included that nobody has collected."""
+    found = Path("/proc/self/task")
+    return [int(pid) for task in found.iterdir() for pid in (task / "children").read_text().split()]
+
+
+async def test_a_command_that_is_not_there_is_an_error(backend: BubblewrapBackend) -> None:
+    """And nothing is left of the attempt."""
+    missing = replace(spec(""), argv=("no-such-command",))
+    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError, match="no-such-command"):
+        async with backend.launch(missing):
+            pass
+    assert left_groups() == []
+
+
+async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend) -> None:
+    """Options are separated by NUL, so a value that holds one is refused."""
+    hostile = spec("print('ran')", env={"A": "1\0--share-net"})
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="NUL"):
+        async with backend.launch(hostile):
+            pass
+
+
+async def test_another_command_than_python_runs_as_well(backend: BubblewrapBackend) -> None:
+    """The stage becomes whatever was asked for, shut in all the same."""
+    other = replace(
+        spec(""), argv=("/usr/bin/python3", "-S", "-c", "import os; print(os.getpid())")
+    )
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(other) as sandbox:
+            assert await read_all(sandbox) == b"1\n"
+            assert (await sandbox.wait()).exit_code == 0
+
+
+async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
+    backend: BubblewrapBackend,
+) -> None:
+    """No layer is left out because it did not work (law 4)."""
+    found = await backend._look_around()
+    broken = [
+        replace(found, filters=(b"\0" * 8,)),
+        replace(found, around=replace(found.around, masked=(("/proc/no-such", True),))),
+    ]
+    for state in broken:
+        backend._found = state
+        with anyio.fail_after(PATIENCE), pytest.raises(LaunchError):
+            async with backend.launch(spec("print('ran')")):
+                pass
+    backend._found = found
+    impossible = replace(Limits(), tmp_bytes=-1)
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="mounting /tmp"):
+        async with backend.launch(spec("print('ran')", limits=impossible)):
+            pass
+
+
+async def test_death_for_memory_is_told(backend: BubblewrapBackend) -> None:
+    """Where a control group bounds memory, its own count says so."""
+    limits = replace(Limits(), memory_bytes=64 * MEBIBYTE)
+    hog = "blocks = []\nwhile True: blocks.append(bytearray(b'x') * (1 << 20))\n"
+    ran = await run(backend, hog, limits=limits)
+    found = await backend._look_around()
+    if "memory" in found.around.controllers:
+        assert (ran.report.signal, ran.report.oom_killed) == (signal.SIGKILL, True)
+    else:
+        assert "MemoryError" in ran.err
+    assert (await run(backend, "print('fine')")).out == "fine\n"
+
+
+async def test_control_groups_hold_the_limits_while_it_runs(backend: BubblewrapBackend) -> None:
+    """Read from outside, from the kernel; and they are gone afterwards."""
+    found = await backend._look_around()
+    limits = replace(Limits(), memory_bytes=96 * MEBIBYTE, pids=9, cpus=0.5)
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(FOREVER, limits=limits)) as sandbox:
+            await wait_ready(sandbox)
+            told = read_groups(int(sandbox.id))
+    wanted = {"memory": str(96 * MEBIBYTE), "pids": "10", "cpu": "50000"}
+    assert told == {name: wanted[name] for name in sorted(found.around.controllers)}
+    assert left_groups() == []
+
+
+def read_groups(member: int) -> dict[str, str]:
+    """Return the limits of this process's groups that hold `member`."""
+    files = {
+        "memory.limit_in_bytes": "memory",
+        "memory.max": "memory",
+        "pids.max": "pids",
+        "cpu.max": "cpu",
+        "cpu.cfs_quota_us": "cpu",
+    }
+    found = {}
+    for directory in left_groups():
+        assert str(member) in (directory / "cgroup.procs").read_text().split()
+        for file, name in files.items():
+            if (directory / file).exists():
+                found[name] = (directory / file).read_text().split()[0]
+    return dict(sorted(found.items()))
+
+
+async def test_a_bomb_split_over_children_is_contained(backend: BubblewrapBackend) -> None:
+    """Attack 2: the limit is the sandbox's, not each process's."""
+    found = await backend._look_around()
+    if "memory" not in found.around.controllers:
+        pytest.skip("no control group bounds memory here, and the isolation says so")
+    program = (
+        "import os\n"
+        "for _ in range(8):\n"
+        "    if not os.fork():\n"
+        "        open('/proc/self/oom_score_adj', 'w').write('1000')\n"
+        "        blocks = [bytearray(b'x') * (1 << 20) for _ in range(32)]\n"
+        "        import time\n"
+        "        time.sleep(3600)\n"
+        "killed = 0\n"
+        "while not killed:\n"
+        "    killed += os.WIFSIGNALED(os.wait()[1])\n"
+        "print('killed some')\n"
+    )
+    ran = await run(backend, program, limits=replace(Limits(), memory_bytes=96 * MEBIBYTE))
+    assert ran.report.oom_killed is True
+    assert (ran.out, ran.report.exit_code) == ("killed some\n", 0), ran.err
+
+
+async def test_sending_to_what_has_ended_says_so(backend: BubblewrapBackend) -> None:
+    """The channel's end is an error with a code, not a hang."""
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec("pass")) as sandbox:
+            await sandbox.wait()
+            with pytest.raises(ChannelClosedError):
+                await sandbox.send(b"x" * MEBIBYTE)
+
+
+def test_status_documents_are_read_however_they_are_cut() -> None:
+    """bubblewrap writes one JSON object after another, and a pipe may cut any of them."""
+    said = b'{ "child-pid": 42, "net-namespace": 7 }\n{ "exit-code": 3 }\n'
+    assert understood(said)["exit-code"] == 3
+    assert "exit-code" not in understood(said[:-4])
+    assert understood(said[:10]) == {}
+    assert understood(b"") == {}
+    assert understood(b"[1] \xff") == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "number"), [(0, 0, None), (3, 3, None), (139, None, 11), (255, 255, None)]
+)
+def test_exit_codes_tell_signals(code: int, exit_code: int | None, number: int | None) -> None:
+    """As with containers: 128 + n is death by signal n, when there is such a signal."""
+    report = exit_report(code, oom_kills=0)
+    assert (report.exit_code, report.signal, report.oom_killed) == (exit_code, number, False)
+
+
+def test_an_end_that_nobody_reported_is_a_kill() -> None:
+    """bubblewrap itself was killed; and where nothing counts, nothing is claimed."""
+    report = exit_report(None, oom_kills=None)
+    assert (report.exit_code, report.signal, report.oom_killed) == (None, 9, None)

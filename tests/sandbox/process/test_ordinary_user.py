@@ -1,0 +1,196 @@
+"""The same as an ordinary user, whoever runs the tests; and the refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.sandbox.process.backend import BubblewrapBackend
+from tests.contract.rig import ordinary_user, usable_python
+from tests.sandbox.process.rig import PATIENCE
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux"),
+    pytest.mark.rootless,
+]
+
+SCRIPT = """
+import dataclasses, json, os, sys, anyio
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.process.backend import BubblewrapBackend
+
+INSIDE = '''
+import ctypes, json, os
+libc = ctypes.CDLL(None, use_errno=True)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+count = 1
+while count < 100:
+    try:
+        if not os.fork():
+            import time
+            time.sleep(3600)
+    except BlockingIOError:
+        break
+    count += 1
+print(json.dumps({
+    "uid": os.getuid(),
+    "map": open("/proc/self/uid_map").read().split(),
+    "caps": [status[n].strip() for n in ("CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh")],
+    "filters": status["Seccomp_filters"].strip(),
+    "unshare": libc.unshare(0x10000000),
+    "processes": count,
+    "pids": len([n for n in os.listdir("/proc") if n.isdigit()]),
+    "home": os.listdir(%r) if os.path.isdir(%r) else [],
+}))
+'''
+
+async def main():
+    async with BubblewrapBackend(environ=dict(os.environ)) as backend:
+        probe = await backend.probe()
+        out = b""
+        if probe.ok:
+            argv = ("python3", "-I", "-S", "-c", INSIDE % ((os.environ["HOME"],) * 2))
+            spec = LaunchSpec(run_id="x", argv=argv, env={}, limits=Limits(pids=20))
+            async with backend.launch(spec) as sandbox:
+                while data := await sandbox.receive():
+                    out += data
+                said = sandbox.diagnostics()
+        print(json.dumps({
+            "uid": os.getuid(), "ok": probe.ok, "summary": probe.summary, "remedy": probe.remedy,
+            "layers": probe.isolation.layers if probe.isolation else [],
+            "weaker": probe.isolation.weaker if probe.isolation else [],
+            "inside": json.loads(out) if out else None,
+        }))
+
+anyio.run(main)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the script found."""
+
+    uid: int
+    ok: bool
+    summary: str
+    remedy: str
+    layers: list[str]
+    weaker: list[str]
+    inside: Any
+
+
+def ask(*between: str) -> Told:
+    """Run the script as an ordinary user, by way of another command if any."""
+    with ordinary_user() as (become, environ, _):
+        return ask_as([*become, *between], environ, usable_python(become, environ))
+
+
+def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Told:
+    """Run the script."""
+    done = subprocess.run(
+        [*become, *python, "-c", SCRIPT],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Told(**json.loads(done.stdout))
+
+
+def test_an_ordinary_user_gets_the_same_isolation() -> None:
+    """Namespaces, filters and Landlock need no privileges; control groups may."""
+    told = ask()
+    assert told.uid != 0
+    assert told.ok, (told.summary, told.remedy)
+    assert told.inside == {
+        "uid": 65534,
+        "map": ["65534", str(told.uid), "1"],
+        "caps": ["0" * 16] * 5,
+        "filters": "2",
+        "unshare": -1,
+        "processes": 20,
+        "pids": 20,
+        "home": [],
+    }
+    assert {"own-seccomp", "user-namespace", "no-capabilities", "ulimits"} <= set(told.layers)
+    assert ("memory-limit" in told.layers) != any("memory" in text for text in told.weaker)
+
+
+def test_where_namespaces_are_used_up_nothing_runs() -> None:
+    """The probe fails with what to do, and there is no weaker way that it would take."""
+    limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    # In a namespace of its own a user may set that, as a container's administrator can.
+    told = ask("unshare", "--user", "--map-root-user", "sh", "-c", limit, "sh")
+    assert not told.ok
+    assert "user.max_user_namespaces" in told.remedy
+    assert told.inside is None
+
+
+def test_root_of_a_namespace_is_an_ordinary_user() -> None:
+    """As in a rootless container: it is root in name, and cannot become nobody."""
+    told = ask("unshare", "--user", "--map-root-user")
+    assert told.ok, (told.summary, told.remedy)
+    assert told.uid == 0
+    assert told.inside["map"] == ["65534", "0", "1"]
+
+
+STAND_IN = """#!/bin/sh
+while [ "$1" != -- ]; do echo "$1" >>"$0.log"; shift; done
+shift
+exec "$@"
+"""
+
+
+def test_the_users_systemd_is_asked_where_there_is_one() -> None:
+    """With a stand-in that starts things as `systemd-run --scope` does, and limits nothing."""
+    with ordinary_user() as (become, environ, directory):
+        command = directory / "systemd-run"
+        command.write_text(STAND_IN)
+        command.chmod(0o755)
+        python = usable_python(become, environ)
+        environ |= {"PATH": f"{directory}:{environ['PATH']}", "XDG_RUNTIME_DIR": str(directory)}
+        told = ask_as(become, environ, python)
+        log = directory / "systemd-run.log"
+        asked = log.read_text().splitlines() if log.exists() else []
+    assert told.ok, (told.summary, told.remedy)
+    assert told.inside["processes"] == 20
+    if asked:  # unless groups can be made directly here
+        assert {"--user", "--scope", "--property=TasksMax=21"} <= set(asked)
+
+
+@pytest.mark.parametrize("name", ["no-such-bwrap", "/no/such/bwrap"])
+async def test_an_absent_bubblewrap_is_a_refusal(name: str) -> None:
+    """With what to install."""
+    async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
+        probe = await backend.probe()
+    assert (probe.ok, probe.error_code) == (False, "engine_not_found")
+    assert "apt install bubblewrap" in probe.remedy
+
+
+async def test_a_bubblewrap_that_is_something_else_is_a_refusal(tmp_path: Path) -> None:
+    """A program that says nothing and succeeds is no sandbox."""
+    for word in ("true", "false", "cat"):
+        async with BubblewrapBackend(environ=os.environ, bwrap=word) as backend:
+            probe = await backend.probe()
+        assert not probe.ok, word
+        assert probe.error_code == "launch_failed"
+
+
+async def test_the_probe_says_what_is_in_force(backend: BubblewrapBackend) -> None:
+    """For `doctor`."""
+    probe = await backend.probe()
+    assert probe.ok, (probe.summary, probe.remedy)
+    assert probe.isolation is not None
+    assert probe.isolation.backend == probe.backend == "bubblewrap"
+    assert set(probe.details) == {"bwrap", "interpreter", "landlock", "control groups", "packages"}

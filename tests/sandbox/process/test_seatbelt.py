@@ -1,0 +1,93 @@
+"""macOS's profile as text. Its behaviour can be tested on macOS only."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.sandbox.process.seatbelt import Paths, arguments, parameters, profile, resolved
+
+PATHS = Paths(
+    executable="/opt/python/bin/python3.12",
+    readable=("/opt/python/lib/python3.12", "/opt/venv/lib/site-packages"),
+    writable="/private/var/folders/x/run",
+)
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_everything_is_refused_first() -> None:
+    """What no line names is denied, and network and services once more by name."""
+    text = lines(profile(2))
+    assert text[:4] == ["(version 1)", "(deny default)", "(deny network*)", "(deny mach-lookup)"]
+
+
+def test_no_service_and_no_network_is_allowed() -> None:
+    """Least of all by a wildcard."""
+    text = profile(2)
+    for operation in ("mach-lookup", "network", "iokit", "appleevent", "job-creation", "ipc-posix"):
+        assert f"(allow {operation}" not in text
+    assert "(allow default)" not in text
+    assert "(allow file-write*)" not in text
+
+
+def test_paths_are_parameters_and_never_text() -> None:
+    """A path with a quote in it would otherwise write rules."""
+    hostile = Paths(
+        executable="/opt/python",
+        readable=('/x") (allow default) ("',),
+        writable='/private/tmp/")(allow network*)',
+    )
+    words = arguments(hostile, ["/opt/python", "-c", "1"])
+    assert words[:2] == ["/usr/bin/sandbox-exec", "-p"]
+    assert words[2] == profile(1)
+    assert "/x" not in words[2]
+    assert words[3:] == [
+        "-D",
+        "EXECUTABLE=/opt/python",
+        "-D",
+        'WRITABLE=/private/tmp/")(allow network*)',
+        "-D",
+        'READ_0=/x") (allow default) ("',
+        "/opt/python",
+        "-c",
+        "1",
+    ]
+
+
+def test_every_parameter_is_used_and_given() -> None:
+    """An unset parameter is an error of the whole profile."""
+    text = profile(len(PATHS.readable))
+    given = parameters(PATHS)
+    assert {name for name in given if f'(param "{name}")' in text} == set(given)
+    assert text.count("(param ") >= len(given)
+
+
+def test_links_are_resolved_before_the_kernel_does() -> None:
+    """/tmp is /private/tmp, and rules are about the latter."""
+    found = resolved(
+        Paths(executable="/tmp/p", readable=("/tmp/a", "/private/tmp/a"), writable="/tmp/w"),
+        lambda path: path.replace("/tmp", "/private/tmp") if path.startswith("/tmp") else path,
+    )
+    assert found.executable == "/private/tmp/p"
+    assert found.readable == ("/private/tmp/a",)
+    assert found.writable == "/private/tmp/w"
+
+
+def test_nothing_written_can_be_executed() -> None:
+    """The last rule that fits decides, so this one stands last."""
+    assert lines(profile(0))[-1] == '(deny process-exec (subpath (param "WRITABLE")))'
+
+
+def test_brackets_are_balanced() -> None:
+    """The profile is a program."""
+    text = profile(3)
+    assert text.count("(") == text.count(")")
+
+
+@pytest.mark.parametrize("path", ["relative", "", "/with\0null"])
+def test_a_path_that_is_none_is_refused(path: str) -> None:
+    """Rather than applied to whatever it means."""
+    with pytest.raises(ValueError, match="no usable path"):
+        arguments(Paths(executable="/p", readable=(), writable=path), ["/p"])

@@ -1,0 +1,100 @@
+"""The list of system calls as data, and as what kernels and engines are given."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import pytest
+
+from bridge.errors import EngineNotFoundError
+from bridge.sandbox.process.libseccomp import INSTRUCTION_BYTES, MAX_INSTRUCTIONS, filters, numbers
+from bridge.sandbox.process.syscalls import (
+    ALLOWED,
+    ARGUMENTS,
+    NAMESPACE_MASK,
+    REFUSED,
+    UNKNOWN,
+    oci_profile,
+)
+
+DANGEROUS = """
+bpf clone3 delete_module finit_module init_module io_uring_setup kexec_load keyctl mount move_mount
+open_by_handle_at open_tree perf_event_open pivot_root process_vm_readv process_vm_writev ptrace
+seccomp setns umount2 unshare userfaultfd
+"""
+
+
+def test_each_call_is_on_one_list_once() -> None:
+    """A call on two lists would be decided by chance."""
+    names = (*ALLOWED, *REFUSED, *UNKNOWN)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", DANGEROUS.split())
+def test_what_escapes_are_made_of_is_not_allowed(name: str) -> None:
+    """The issue's list, word by word."""
+    assert name not in ALLOWED
+
+
+def test_only_allowed_calls_are_judged_by_their_arguments() -> None:
+    """A refusal of what is refused anyway would hide a mistake."""
+    assert {rule.call for rule in ARGUMENTS} <= set(ALLOWED)
+
+
+def test_no_namespace_can_be_cloned() -> None:
+    """Every flag that makes a namespace is covered, and none that makes a thread."""
+    threads = 0x003D0F00  # what the C library starts threads with
+    assert NAMESPACE_MASK == 0x7E020000
+    assert NAMESPACE_MASK & threads == 0
+
+
+def test_an_engine_is_told_the_same() -> None:
+    """The OCI profile allows exactly the list, and answers the same for the rest."""
+    profile = oci_profile()
+    allowed: list[str] = []
+    answers: dict[str, int] = {}
+    for rule in profile["syscalls"]:
+        if rule["action"] == "SCMP_ACT_ALLOW":
+            allowed += rule["names"]
+        elif "args" not in rule:
+            answers |= dict.fromkeys(rule["names"], rule["errnoRet"])
+    assert sorted(allowed) == list(ALLOWED)
+    assert answers == dict.fromkeys(REFUSED, errno.EPERM) | dict.fromkeys(UNKNOWN, errno.ENOSYS)
+    assert (profile["defaultAction"], profile["defaultErrnoRet"]) == (
+        "SCMP_ACT_ERRNO",
+        errno.ENOSYS,
+    )
+    conditional = {name for rule in profile["syscalls"] if "args" in rule for name in rule["names"]}
+    assert conditional == {"clone", "mknod", "mknodat", "personality", "socket", "socketpair"}
+
+
+def test_an_engine_allows_no_other_architecture() -> None:
+    """i386 and x32 calls have other numbers."""
+    assert all(not entry["subArchitectures"] for entry in oci_profile()["archMap"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
+def test_the_filters_are_programs_the_kernel_takes() -> None:
+    """Whole instructions, and not too many."""
+    for program in filters():
+        assert len(program) % INSTRUCTION_BYTES == 0
+        assert 0 < len(program) // INSTRUCTION_BYTES <= MAX_INSTRUCTIONS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
+def test_without_the_library_there_are_no_filters() -> None:
+    """And so no sandboxes: this layer is not one to go without."""
+    with pytest.raises(EngineNotFoundError) as caught:
+        filters("libno-such-library.so.9")
+    assert "apt install libseccomp2" in caught.value.remedy
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
+def test_names_of_nothing_have_no_number() -> None:
+    """A misspelt name would silently allow nothing; so the ones here are looked at."""
+    assert "no_such_call" not in numbers(["no_such_call", "read"])
+    known = numbers(ALLOWED)
+    unknown = set(ALLOWED) - set(known)
+    # What this architecture never had, or what is newer than the library.
+    assert len(unknown) < 45, unknown
