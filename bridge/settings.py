@@ -33,8 +33,20 @@ MIN_MEMORY_BYTES = 32 * 1024 * 1024
 MAX_SIZE_BYTES = 1024**5
 """No engine takes more, and what a float cannot hold is no size."""
 
+MAX_MEMORY_BYTES = 1024**4
+"""More than a program can use here; beyond it a unit is more likely mistaken."""
+
 MIN_PIDS = 8
 """The supervisor, the program and its threads need a handful."""
+
+MAX_PIDS = 32768
+"""A limit beyond the kernel's usual number of processes limits nothing."""
+
+MAX_WARM = 32
+"""Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
+
+MAX_ID = 2**31 - 1
+"""Of users and groups; engines and kernels keep what is above for themselves."""
 
 LONGEST_TIMEOUT = 24 * 3600.0
 """A day; beyond it a number is more likely a mistake in units."""
@@ -117,10 +129,13 @@ def _memory(text: str) -> int:
     if value < MIN_MEMORY_BYTES:
         message = f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start"
         raise ValueError(message)
+    if value > MAX_MEMORY_BYTES:
+        message = f"is beyond the {MAX_MEMORY_BYTES // 1024**4}t that a program may have"
+        raise ValueError(message)
     return value
 
 
-def _integer(least: int) -> Callable[[str], int]:
+def _integer(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -128,6 +143,9 @@ def _integer(least: int) -> Callable[[str], int]:
             raise ValueError("is not a whole number") from None  # noqa: EM101
         if value < least:
             message = f"must be at least {least}"
+            raise ValueError(message)
+        if value > most:
+            message = f"must be at most {most}"
             raise ValueError(message)
         return value
 
@@ -150,8 +168,15 @@ def _user(text: str) -> str:
     if match is None:
         message = 'is not "uid:gid" in numbers, such as "65534:65534"'
         raise ValueError(message)
-    if int(match[1]) == 0:
+    uid, gid = int(match[1]), int(match[2])
+    if uid == 0:
         message = "asks to run the program as root; choose another uid"
+        raise ValueError(message)
+    if gid == 0:
+        message = "asks to run the program in root's group; choose another gid"
+        raise ValueError(message)
+    if max(uid, gid) > MAX_ID:
+        message = f"has an id above {MAX_ID}"
         raise ValueError(message)
     return text.strip()
 
@@ -203,7 +228,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "timeout": _Setting("MCP_BRIDGE_TIMEOUT", _seconds),
     "max_timeout": _Setting("MCP_BRIDGE_MAX_TIMEOUT", _seconds),
     "memory": _Setting("MCP_BRIDGE_MEMORY", _memory),
-    "pids": _Setting("MCP_BRIDGE_PIDS", _integer(MIN_PIDS)),
+    "pids": _Setting("MCP_BRIDGE_PIDS", _integer(MIN_PIDS, MAX_PIDS)),
     "cpus": _Setting("MCP_BRIDGE_CPUS", _cpus),
     "container_user": _Setting("MCP_BRIDGE_CONTAINER_USER", _user),
     "runtime_idle_timeout": _Setting("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", _seconds),
@@ -211,7 +236,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "output_mode": _Setting("MCP_BRIDGE_OUTPUT_MODE", _choice(get_args(OutputMode))),
     "log_level": _Setting("MCP_BRIDGE_LOG_LEVEL", _choice(get_args(LogLevel), upper=True)),
     "profile": _Setting("MCP_BRIDGE_PROFILE", _choice(get_args(Profile))),
-    "warm": _Setting("MCP_BRIDGE_WARM", _integer(0)),
+    "warm": _Setting("MCP_BRIDGE_WARM", _integer(0, MAX_WARM)),
     "servers_config": _Setting("MCP_SERVERS_CONFIG", _path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", _boolean),
     "project_servers": _Setting("MCP_BRIDGE_PROJECT_SERVERS", _choice(get_args(ProjectServers))),

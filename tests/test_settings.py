@@ -52,16 +52,24 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_TIMEOUT", "1e9", "at most 86400"),
         ("MCP_BRIDGE_MEMORY", "lots", "is not a size"),
         ("MCP_BRIDGE_MEMORY", "1m", "is below the 32m"),
+        ("MCP_BRIDGE_MEMORY", "1025g", "is beyond the 1t"),
+        ("MCP_BRIDGE_MEMORY", "1.5t", "is beyond the 1t"),
+        ("MCP_BRIDGE_PIDS", "32769", "must be at most 32768"),
         ("MCP_BRIDGE_PIDS", "2", "must be at least 8"),
         ("MCP_BRIDGE_PIDS", "many", "is not a whole number"),
         ("MCP_BRIDGE_CPUS", "0", "must be between"),
         ("MCP_BRIDGE_CPUS", "two", "is not a number of CPUs"),
         ("MCP_BRIDGE_CONTAINER_USER", "nobody", 'is not "uid:gid"'),
         ("MCP_BRIDGE_CONTAINER_USER", "0:0", "as root"),
+        ("MCP_BRIDGE_CONTAINER_USER", "00:5", "as root"),
+        ("MCP_BRIDGE_CONTAINER_USER", "65534:0", "in root's group"),
+        ("MCP_BRIDGE_CONTAINER_USER", "2147483648:1", "has an id above 2147483647"),
+        ("MCP_BRIDGE_CONTAINER_USER", "1:4294967295", "has an id above 2147483647"),
         ("MCP_BRIDGE_OUTPUT_MODE", "xml", "is not one of compact, toon, json, auto"),
         ("MCP_BRIDGE_LOG_LEVEL", "loud", "is not one of DEBUG"),
         ("MCP_BRIDGE_ALLOW_SELF_SERVER", "maybe", "is neither"),
         ("MCP_BRIDGE_WARM", "-1", "must be at least 0"),
+        ("MCP_BRIDGE_WARM", "33", "must be at most 32"),
     ],
 )
 def test_a_value_that_does_not_parse_names_its_variable(
@@ -71,6 +79,20 @@ def test_a_value_that_does_not_parse_names_its_variable(
     with pytest.raises(SettingsError, match=complaint) as caught:
         load({}, {"HOME": "/nowhere", variable: value})
     assert variable in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MCP_BRIDGE_MEMORY", "1t"),
+        ("MCP_BRIDGE_PIDS", "32768"),
+        ("MCP_BRIDGE_WARM", "32"),
+        ("MCP_BRIDGE_CONTAINER_USER", "2147483647:2147483647"),
+    ],
+)
+def test_a_maximum_may_be_asked_for(variable: str, value: str) -> None:
+    """The bounds belong to what is allowed."""
+    load({}, {"HOME": "/nowhere", variable: value})
 
 
 def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:

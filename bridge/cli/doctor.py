@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from bridge.cli.output import write_out
+from bridge.cli.output import visible, write_out
 from bridge.discovery.find import discover
 from bridge.engine.servers import context_for
 from bridge.sandbox.backend import Probe
@@ -31,11 +31,11 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
     else:
         for probe in probes:
-            write_out(_describe(probe))
+            write_out(visible(_describe(probe)))
         names = ", ".join(spec.name for spec in found.servers) or "none"
-        write_out(f"Servers: {names}. `servers` tells where each was found.\n")
+        write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:
-            write_out(f"warning: {warning}\n")
+            write_out(visible(f"warning: {warning}\n"))
         if chosen:
             write_out(f"Programs run in: {chosen}\n")
         else:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
-from bridge.cli.output import write_err, write_out
+from bridge.cli.output import visible, write_err, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.choose import container_backend, engines
@@ -90,7 +90,7 @@ async def _with_engines(
             try:
                 engine = await backend.images()
             except BridgeError as error:
-                write_err(f"{name}: {error}\n")
+                write_err(visible(f"{name}: {error}\n"))
                 continue
             answered = True
             await act(engine)

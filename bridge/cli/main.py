@@ -18,8 +18,11 @@ from functools import partial
 import anyio
 
 from bridge import __version__
+from bridge.cli.output import VisibleFormatter, visible
 from bridge.errors import BridgeError
 from bridge.settings import Settings, load
+
+logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """What shells report for a command ended by Ctrl-C."""
@@ -51,15 +54,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _command(arguments.handler)
         status = anyio.run(partial(_until_signalled, command, arguments, settings))
     except BridgeError as error:
-        print(f"mcp-code-bridge: {error}", file=sys.stderr)  # noqa: T201
+        print(f"mcp-code-bridge: {visible(str(error))}", file=sys.stderr)  # noqa: T201
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+        return _unheard()
+    except BaseExceptionGroup as group:
+        if not _is_unheard(group):
+            raise
+        return _unheard()
     return status
+
+
+def _is_unheard(group: BaseExceptionGroup[BaseException]) -> bool:
+    """Tell whether nothing went wrong but that the reader of our output went away."""
+    gone, rest = group.split((BrokenPipeError, ConnectionResetError))
+    return gone is not None and rest is None
+
+
+def _unheard() -> int:
+    """Let what is still buffered go nowhere: there is nobody left to tell."""
+    logger.debug("the reader of our output went away", exc_info=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
 
 
 async def _until_signalled(
@@ -175,6 +193,8 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if arguments.command != "serve" and level == "WARNING":
         line = "%(levelname)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=level, format=line)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(VisibleFormatter(line))
+    logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("mcp", "httpx2", "urllib3", "docker", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -24,8 +26,43 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
+def visible(text: str, keep: str = "\n\t") -> str:
+    """Return text from elsewhere with its control and format characters written out.
+
+    A terminal obeys them: they move the cursor, change the title, hide or reverse what is shown.
+    Never for a program's own output, nor for JSON, which must stay as they are.
+
+    Args:
+        keep: The characters that are left alone all the same.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        _written_out(character)
+        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
+        else character
+        for character in text
+    )
+
+
+def _written_out(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+class VisibleFormatter(logging.Formatter):
+    """Formats log records, in which names from configuration files stand, for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's text with nothing in it that a terminal obeys."""
+        return visible(super().format(record))
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in columns as wide as their widest cell; the last column is left open."""
+    """Return rows in columns as wide as their widest cell; the last column is left open.
+
+    Cells come from elsewhere: not even a newline may pass, or a name could forge a row.
+    """
+    rows = [[visible(cell, keep="") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
     lines = []
     for row in [headings, *rows]:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from bridge.engine import open_engine
+from bridge.errors import UsageError
 from bridge.server.transports import parse_address, serve_http, serve_stdio
 from bridge.settings import Settings
 
@@ -20,6 +21,9 @@ async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
     address = parse_address(arguments.http) if arguments.http else None
     async with open_engine(settings) as engine:
         if address is None:
+            if sys.stdin is None:
+                message = "There is no stdin to serve MCP on."
+                raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
             if sys.stdin.isatty():
                 print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
             await serve_stdio(engine)

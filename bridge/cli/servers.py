@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from bridge.cli.output import table, write_err, write_out
+from bridge.cli.output import table, visible, write_err, write_out
 from bridge.engine import Engine, open_engine
 from bridge.errors import BridgeError
 from bridge.settings import Settings
@@ -20,7 +20,9 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         errors: dict[str, BridgeError] = {}
         if arguments.start:
-            _, errors = await engine.servers.load(engine.servers.names(), tolerant=True)
+            _, errors = await engine.servers.load(
+                engine.servers.names(), tolerant=True, patient=True
+            )
         rows = _rows(engine)
     if arguments.json:
         write_out(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
@@ -88,17 +90,17 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
             names: tuple[str, ...] = (engine.servers.resolve(arguments.server),)
         else:
             names = engine.servers.names()
-        _, errors = await engine.servers.load(names, tolerant=True)
+        _, errors = await engine.servers.load(names, tolerant=True, patient=True)
         found = engine.guide.tools(names, query=arguments.query)
     if arguments.json:
         write_out(json.dumps(found, ensure_ascii=False, indent=2) + "\n")
     else:
         for document in found:
-            write_out(f"{document['signature']}\n")
+            write_out(f"{visible(document['signature'])}\n")
             if document.get("description"):
-                write_out(f"    {document['description']}\n")
+                write_out(f"    {visible(document['description'])}\n")
     for name, error in errors.items():
-        write_err(f"warning: {name}: {error}\n")
+        write_err(visible(f"warning: {name}: {error}\n"))
     if not found and not arguments.json:
         write_err("No tool matches.\n" if arguments.query and names else "No tools found.\n")
     return 4 if errors and not found else 0

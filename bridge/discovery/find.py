@@ -165,7 +165,8 @@ class _Reader:
         return value
 
     def _warn(self, path: Path, reason: str) -> None:
-        self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason))
+        unread = reason != ABSENT
+        self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason, unread=unread))
 
 
 def _survey(context: DiscoveryContext) -> tuple[Project, Places]:

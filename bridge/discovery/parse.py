@@ -66,7 +66,9 @@ def parse_config(raw: bytes, origin: Origin) -> Parsed:
     try:
         document = decode(raw, toml=origin.toml)
     except MalformedError as error:
-        return Parsed(warnings=(ConfigWarning(path=origin.path, key="", reason=str(error)),))
+        return Parsed(
+            warnings=(ConfigWarning(path=origin.path, key="", reason=str(error), unread=True),)
+        )
     return parse_document(document, origin)
 
 

@@ -6,7 +6,7 @@ enter a message: they are where people keep secrets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.model import Source
 
@@ -42,11 +42,13 @@ class ConfigWarning:
     Attributes:
         path: The file, absolute.
         key: The place in it, dotted; empty when the file as a whole is meant.
+        unread: Whether it is there and nothing of it could be read.
     """
 
     path: str
     key: str
     reason: str
+    unread: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{where(self.path, self.key)}: {self.reason}"

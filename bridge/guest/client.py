@@ -149,6 +149,10 @@ class Client:
 
     def _leave(self) -> None:
         """In a forked child: let go of the channel, which is the parent's."""
+        # The fork may have come while a thread held them that the child does not have.
+        self._writing = threading.Lock()
+        self._lock = threading.Lock()
+        self._waiting = {}
         if self._socket.fileno() >= 0:
             self._socket.close()
 

@@ -11,13 +11,14 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
     "CapBnd": "cap_bnd",
     "NoNewPrivs": "no_new_privs",
     "Seccomp": "seccomp",
+    "Seccomp_filters": "seccomp_filters",
 }
 
 _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_CORE"}
@@ -27,9 +28,23 @@ _UNLIMITED = 1 << 60
 
 _WRITABLE = ("/tmp", "/workspace")
 
+_OPTIONS = {
+    "ro": os.ST_RDONLY,
+    "nosuid": os.ST_NOSUID,
+    "nodev": getattr(os, "ST_NODEV", 4),
+    "noexec": getattr(os, "ST_NOEXEC", 8),
+}
+"""How a mount's options stand in a mount table, and in what `statvfs` returns."""
+
+_ST_VALID = 32
+"""What glibc makes of a system that reports no flags at all, such as gVisor."""
+
 
 Reader = Callable[[str], str]
 """Returns a file's text, or nothing if there is no such file; a seam for tests."""
+
+Lister = Callable[[], List[Tuple[int, str]]]
+"""Asks the kernel for the network interfaces; a seam for tests."""
 
 
 def _read(path: str) -> str:
@@ -52,7 +67,7 @@ def isolation_facts() -> Dict[str, Any]:
         "machine": os.uname().machine,
         "cwd": os.getcwd(),
     }
-    facts.update(_status(_read("/proc/self/status")))
+    facts.update(status_facts(_read("/proc/self/status")))
     for name in ("uid_map", "gid_map"):
         text = _read("/proc/self/" + name)
         if text:
@@ -61,13 +76,24 @@ def isolation_facts() -> Dict[str, Any]:
     if version:
         # gVisor says who it is here while its release number imitates Linux.
         facts["proc_version"] = version
-    facts["root_read_only"] = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+    facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
     facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
     facts["rlimits"] = _rlimits()
-    with contextlib.suppress(OSError):
-        facts["interfaces"] = sorted(name for _, name in socket.if_nameindex())
+    found = interfaces()
+    if found is not None:
+        facts["interfaces"] = found
     facts.update(cgroup_limits())
     return facts
+
+
+def interfaces(read: Reader = _read, listed: Lister = socket.if_nameindex) -> Optional[List[str]]:
+    """Return the names of this network namespace's interfaces; None where nothing tells."""
+    # The file comes first: asking takes a netlink socket, which a sandbox may refuse.
+    names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
+    if not names:
+        with contextlib.suppress(OSError):
+            names = [name for _, name in listed()]
+    return sorted(names) or None
 
 
 def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
@@ -112,7 +138,8 @@ def oom_kills(read: Reader = _read) -> int:
     return 0
 
 
-def _status(text: str) -> Dict[str, Any]:
+def status_facts(text: str) -> Dict[str, Any]:
+    """Return what /proc/self/status tells of privileges and system-call filters."""
     facts: Dict[str, Any] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -123,15 +150,33 @@ def _status(text: str) -> Dict[str, Any]:
     return facts
 
 
+def mount_options(path: str, read: Reader = _read) -> Set[str]:
+    """Return the options of what is mounted at `path`, by the mount table; empty if nothing is."""
+    found: Set[str] = set()
+    for line in read("/proc/self/mountinfo").splitlines():
+        words = line.split()
+        if len(words) > 5 and words[4] == path:
+            # A later line is mounted over an earlier one.
+            found = set(words[5].split(","))
+    return found
+
+
+def _flags(path: str, found: os.statvfs_result) -> int:
+    """Return the flags of the mount at `path`, as `statvfs` has them."""
+    if found.f_flag & ~_ST_VALID:
+        return found.f_flag
+    return sum(_OPTIONS.get(option, 0) for option in mount_options(path))
+
+
 def _mount(path: str) -> Dict[str, Any]:
     found = os.statvfs(path)
-    flags = found.f_flag
+    flags = _flags(path, found)
     return {
         "bytes": found.f_blocks * found.f_frsize,
-        "read_only": bool(flags & os.ST_RDONLY),
-        "noexec": bool(flags & getattr(os, "ST_NOEXEC", 8)),
-        "nosuid": bool(flags & os.ST_NOSUID),
-        "nodev": bool(flags & getattr(os, "ST_NODEV", 4)),
+        "read_only": bool(flags & _OPTIONS["ro"]),
+        "noexec": bool(flags & _OPTIONS["noexec"]),
+        "nosuid": bool(flags & _OPTIONS["nosuid"]),
+        "nodev": bool(flags & _OPTIONS["nodev"]),
     }
 
 

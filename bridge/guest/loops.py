@@ -1,16 +1,21 @@
-"""Event loops inside event loops.
+"""Event loops inside event loops, and in forked children.
 
 Owns the patches that let `asyncio.run` and `run_until_complete` work where a loop is running
 already: programs mix top-level `await` with them, and plain asyncio refuses. The inner loop runs in
-a thread of its own while the outer one waits.
+a thread of its own while the outer one waits. A child forked out of a running loop is given its own
+copies of what the kernel would have it share with its parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import asyncio.base_events
+import contextlib
 import contextvars
 import functools
+import os
+import select
+import selectors
 import threading
 import warnings
 from typing import Any, Callable, List
@@ -33,6 +38,7 @@ def install() -> None:
     runner = getattr(asyncio, "Runner", None)
     if runner is not None:
         _patch_runner(runner)
+    os.register_at_fork(before=_note_loop, after_in_child=_part_from_parent)
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -52,6 +58,39 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if outcome[0]:
         return outcome[1]
     raise outcome[1]
+
+
+_forking = threading.local()
+"""Holds the loop that runs in a thread while that thread forks: the child is not told any more."""
+
+
+def _note_loop() -> None:
+    _forking.loop = asyncio._get_running_loop()
+
+
+def _part_from_parent() -> None:
+    """In a forked child: watch with an epoll and a wake-up pipe of its own.
+
+    Both are shared after a fork: what the child's loop does as it closes, the parent's would feel,
+    and would wait for ever for calls that were answered.
+    """
+    loop = getattr(_forking, "loop", None)
+    selector = getattr(loop, "_selector", None)
+    inherited = getattr(selector, "_selector", None)
+    epoll = getattr(select, "epoll", None)
+    if loop is None or selector is None or epoll is None or not isinstance(inherited, epoll):
+        return
+    fresh = epoll()
+    # The number stays, so that whoever knows it means the child's own from now on.
+    os.dup2(fresh.fileno(), inherited.fileno(), inheritable=False)
+    fresh.close()
+    for key in list(selector.get_map().values()):
+        wanted = select.EPOLLIN if key.events & selectors.EVENT_READ else 0
+        wanted |= select.EPOLLOUT if key.events & selectors.EVENT_WRITE else 0
+        with contextlib.suppress(OSError):
+            inherited.register(key.fd, wanted)
+    loop._close_self_pipe()
+    loop._make_self_pipe()
 
 
 def _get_event_loop() -> asyncio.AbstractEventLoop:

@@ -116,6 +116,8 @@ class Program:
         except Refused as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
+        # Before the program's first line, so that it may still put its own in place.
+        warnings.formatwarning = _format_warning
         try:
             value = self._execute(code, has_value)
             return self._finished(value, has_value)
@@ -225,7 +227,6 @@ def wind_down(module: types.ModuleType) -> None:
 
     _quietly(threading._shutdown)  # type: ignore[attr-defined]
     _quietly(atexit._run_exitfuncs)
-    warnings.formatwarning = _format_warning
     others = [thread for thread in threading.enumerate() if thread.name != "mcp-replies"]
     if len(others) <= 1:
         # Daemon threads still running would trip over missing globals, and say so at length.
@@ -238,14 +239,19 @@ def wind_down(module: types.ModuleType) -> None:
             _quietly(flush)
 
 
+_python_format = warnings.formatwarning
+
+
 def _format_warning(
     message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
 ) -> str:
-    """Return a warning's text; without a place where that would be ours."""
-    text = "%s: %s" % (category.__name__, message)
-    if "was never awaited" in text:
-        text += "; nothing was sent or run. Put `await` before it."
-    return text + "\n" if filename in guest_files() else "%s:%d: %s\n" % (filename, lineno, text)
+    """Return a warning's text; with a hint if an `await` is missing."""
+    text = str(message)
+    if "was never awaited" not in text:
+        return _python_format(message, category, filename, lineno, line)
+    text = "%s: %s; nothing was sent or run. Put `await` before it.\n" % (category.__name__, text)
+    # In our own code it was only found, long after the line that forgot it.
+    return text if filename in guest_files() else "%s:%d: %s" % (filename, lineno, text)
 
 
 def _quietly(action: Callable[[], Any]) -> None:

@@ -27,7 +27,7 @@ from bridge.guest.descriptors import close_others, private
 from bridge.guest.mcp_api import build
 from bridge.guest.processes import allow_tracing, die_with_parent
 from bridge.guest.program import Program, compile_program, guest_files, wind_down
-from bridge.guest.wire import MAX_FRAME_BYTES, Run
+from bridge.guest.wire import MAX_FRAME_BYTES, Done, Run
 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
@@ -82,10 +82,25 @@ def _run(run: Run, channel: int) -> int:
     # Only here: what the program puts into its directory must never be imported before the fork.
     sys.path[:] = search_path()
     program = Program(run, build(run, client))
+    own = os.getpid()
     done = program.run()
+    if os.getpid() != own:
+        # A child that the program forked and that came to the end: its outcome is no run's.
+        _show_uncaught(done)
     wind_down(program.module)
-    client.send_last(done)
+    if os.getpid() == own:
+        # Asked again: exit handlers may fork too.
+        client.send_last(done)
     return done.exit_code
+
+
+def _show_uncaught(done: Done) -> None:
+    """Print an exception as the interpreter does, unless the program's own hook has done so."""
+    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
+        return
+    with contextlib.suppress(Exception):
+        # The program may have replaced or closed its stderr.
+        print(done.error, file=sys.stderr, flush=True)
 
 
 def _settle(

@@ -63,6 +63,14 @@ def _user_namespace(facts: Mapping[str, Any]) -> bool | None:
     return found != [[0, 0, 4294967295]]
 
 
+def _own_seccomp(facts: Mapping[str, Any]) -> bool | None:
+    if facts.get("seccomp") == 0:
+        return False
+    # Kernels before 5.9 do not count filters.
+    counted = facts.get("seccomp") == 2 and facts.get("seccomp_filters", 0) >= 1
+    return True if counted else None
+
+
 def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
     found = facts.get("mounts")
     if not isinstance(found, dict) or not found:
@@ -78,6 +86,7 @@ _CHECKS: Mapping[str, Check] = {
     "no-new-privileges": _equals("no_new_privs", 1),
     "unprivileged-user": _unprivileged,
     "seccomp": _equals("seccomp", 2),
+    "own-seccomp": _own_seccomp,
     "user-namespace": _user_namespace,
     "memory-limit": _limited("memory_limit_bytes"),
     "pids-limit": _limited("pids_limit"),

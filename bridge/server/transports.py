@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import logging
 import re
 
+import anyio
 import uvicorn
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.stdio import stdio_server
@@ -14,6 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server.app import build_server
+from bridge.server.stdin import stdin_messages
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +28,14 @@ async def serve_stdio(engine: Engine) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
     server = build_server(engine)
     options = server.create_initialization_options(NotificationOptions())
-    async with stdio_server() as (reader, writer):
-        await server.run(reader, writer, options)
+    # The SDK guards stdout and writes to it; its reader is given nothing, for ours stands in.
+    nothing = anyio.wrap_file(io.StringIO())
+    async with (
+        stdio_server(stdin=nothing) as (unused, writer),
+        unused,
+        stdin_messages(writer) as messages,
+    ):
+        await server.run(messages, writer, options)
 
 
 async def serve_http(engine: Engine, host: str, port: int) -> None:

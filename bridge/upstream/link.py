@@ -36,6 +36,10 @@ list is no longer cached, so that it cannot be stale."""
 SUBSCRIBE_PAUSE_SECONDS = 1.0
 """Between those attempts: a server that is restarting needs a moment."""
 
+PROBE_SECONDS = 10.0
+"""For any answer, after a request had none. A server that does one thing at a time may still be at
+that request; one that is silent for this long, although the request is cancelled, is replaced."""
+
 CLIENT_INFO = Implementation(name="mcp-code-bridge", version=__version__)
 
 
@@ -47,7 +51,7 @@ class Link:
         ended: Set once nothing of it is left.
         client: What to send requests through, from `ready` on.
         failure: Why it never became usable.
-        account: What is known about its end, once it has ended.
+        account: What is known about its end, once it has ended or is to end.
         idle: It was closed because nobody used it.
         cacheable: The server tells us when its tools change.
     """
@@ -78,6 +82,7 @@ class Link:
         self._on_tools_changed = on_tools_changed
         self._stop = anyio.Event()
         self._over = anyio.Event()
+        self._doubt = anyio.Event()
         self._retiring = False
         self._broken = False
         self._gone = False
@@ -117,12 +122,20 @@ class Link:
         self._broken = True
         self._over.set()
 
-    def retire(self) -> None:
+    def doubt(self) -> None:
+        """Have it found out whether the server still answers: a request had no answer."""
+        self._doubt.set()
+
+    def retire(self, account: str = "") -> None:
         """Take no new requests, and close once those under way have ended.
 
         No bound of its own: each of them has a timeout.
+
+        Args:
+            account: Why, if it is the server's fault.
         """
         self._retiring = True
+        self.account = self.account or account
         if not self._users:
             self.stop()
 
@@ -215,6 +228,7 @@ class Link:
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and tools and tools.list_changed:
                 tg.start_soon(self._subscribe, client)
+            tg.start_soon(self._probe, client)
             await self._wait_stop()
             tg.cancel_scope.cancel()
 
@@ -230,6 +244,24 @@ class Link:
                     self.stop()
             with anyio.move_on_after(max(left, 0.0)):
                 await self._over.wait()
+
+    async def _probe(self, client: ClientSession) -> None:
+        """Whenever there is doubt, ask what every server answers; without an answer, retire.
+
+        Not a ping, which the newer protocol has no more and simple servers ignore.
+        """
+        while not self._retiring:
+            await self._doubt.wait()
+            self._doubt = anyio.Event()
+            with anyio.move_on_after(PROBE_SECONDS) as scope:
+                try:
+                    await client.list_tools()
+                except Exception as error:
+                    # An answer all the same; the end of a connection is noticed elsewhere.
+                    logger.debug("server %r: asked for a sign of life: %r", self.spec.name, error)
+            if scope.cancelled_caught:
+                logger.warning("server %r answers nothing any more", self.spec.name)
+                self.retire("It stopped answering.")
 
     async def _subscribe(self, client: ClientSession) -> None:
         """Ask a server of the newer era to say when its tools change."""

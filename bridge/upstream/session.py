@@ -179,6 +179,9 @@ class Session:
         async with self._use() as link, link.listing:
             if self._tools is not None:
                 return self._tools
+            if not link.usable and not self._closed:
+                # The one before us had no answer; asking here again would have none either.
+                raise lost_error(self.spec.name, "")
             before = self._changes
             tools = await self._list_tools(link)
             if link.cacheable and link.usable and before == self._changes:
@@ -287,6 +290,10 @@ class Session:
             if error.rpc_code != METHOD_NOT_FOUND:
                 raise
             return ()
+        except CallTimeoutError:
+            # A list costs a server nothing: one that does not give it is stuck, and has to restart.
+            link.retire("It did not answer.")
+            raise
         return parse_tools(self.spec.name, entries)
 
     async def _ask(
@@ -302,6 +309,10 @@ class Session:
         try:
             with anyio.move_on_after(seconds):
                 await send(link.client)
+        except anyio.get_cancelled_exc_class():
+            # A run that ends before the call's own timeout knows as little of the server.
+            link.doubt()
+            raise
         except ValidationError as error:
             logger.debug("server %r: %s has an unusual shape: %s", self.spec.name, what, error)
         except MCPError as error:
@@ -317,6 +328,7 @@ class Session:
             raw_answers.reset(token)
         if answers:
             return answers[-1]
+        link.doubt()
         msg = (
             f"Server {self.spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."

@@ -81,3 +81,20 @@ def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:
 def test_tables_line_up() -> None:
     """The last column is left open."""
     assert table(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns\n"
+
+
+@pytest.mark.parametrize(
+    ("group", "unheard"),
+    [
+        (ExceptionGroup("x", [BrokenPipeError()]), True),
+        (ExceptionGroup("x", [ExceptionGroup("y", [ConnectionResetError()])]), True),
+        (ExceptionGroup("x", [BrokenPipeError(), ValueError()]), False),
+        (ExceptionGroup("x", [OSError()]), False),
+        (BaseExceptionGroup("x", [KeyboardInterrupt()]), False),
+    ],
+)
+def test_only_a_reader_that_went_away_is_passed_over(
+    group: BaseExceptionGroup[BaseException], unheard: bool
+) -> None:
+    """Whatever else is in the group is a defect, and has to be seen."""
+    assert cli._is_unheard(group) is unheard

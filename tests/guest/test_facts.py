@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.facts import cgroup_limits, isolation_facts, oom_kills
+from bridge.guest.facts import (
+    cgroup_limits,
+    interfaces,
+    isolation_facts,
+    mount_options,
+    oom_kills,
+    status_facts,
+)
 
 # Each is what one kind of host shows: path to text.
 UNIFIED_OWN_NAMESPACE = {
@@ -77,3 +84,56 @@ def test_facts_of_this_very_process_are_plain_data() -> None:
     assert facts["pid"] > 0
     assert isinstance(facts["root_read_only"], bool)
     assert facts["interfaces"] == sorted(facts["interfaces"])
+
+
+NET_DEV = """Inter-|   Receive                |  Transmit
+ face |bytes    packets errs drop |bytes    packets errs drop
+    lo:       0       0    0    0        0       0    0    0
+eth0:12345 1 0 0 99 1 0 0
+"""
+
+
+def test_interfaces_are_read_from_a_file_where_netlink_is_refused() -> None:
+    def refuse() -> list[tuple[int, str]]:
+        raise PermissionError
+
+    assert interfaces(lambda _: NET_DEV, refuse) == ["eth0", "lo"]
+
+
+def test_interfaces_are_asked_for_where_there_is_no_such_file() -> None:
+    assert interfaces(lambda _: "", lambda: [(2, "eth0"), (1, "lo")]) == ["eth0", "lo"]
+
+
+def test_interfaces_are_left_out_where_nothing_tells() -> None:
+    def refuse() -> list[tuple[int, str]]:
+        raise PermissionError
+
+    assert interfaces(lambda _: "", refuse) is None
+
+
+def test_the_number_of_seccomp_filters_is_told_where_the_kernel_tells_it() -> None:
+    text = "Name:\tpython3\nSeccomp:\t2\nSeccomp_filters:\t3\n"
+    assert status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
+    assert status_facts("Seccomp:\t0\n") == {"seccomp": 0}
+
+
+GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd
+9 8 0:9 / /tmp rw,noexec  - tmpfs none rw,mode=1777,size=67108864
+10 8 0:10 / /workspace rw  - tmpfs none rw
+11 8 0:11 / /workspace ro,noexec,nosuid,nodev  - tmpfs none rw
+12 8 0:12 / /odd\\040name rw  - tmpfs none ro
+"""
+"""gVisor's own layout: no optional fields, and a space more than Linux writes."""
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("/", {"ro"}),
+        ("/tmp", {"rw", "noexec"}),
+        ("/workspace", {"ro", "noexec", "nosuid", "nodev"}),
+        ("/elsewhere", set()),
+    ],
+)
+def test_a_mount_has_the_options_of_what_was_mounted_last(path: str, options: set[str]) -> None:
+    assert mount_options(path, lambda _: GVISOR_MOUNTS) == options

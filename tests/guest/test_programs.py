@@ -107,6 +107,27 @@ def test_a_forgotten_await_elsewhere_is_warned_of(guest_on: Any) -> None:
     assert finished.calls == []
 
 
+def test_a_forgotten_await_in_the_middle_is_warned_of_by_its_line(guest_on: Any) -> None:
+    finished = guest_on.run('print(0)\nmcp_git_hub.echo("a")\nprint(1)')
+    assert finished.stderr == (
+        "<run_python>:2: RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
+        "nothing was sent or run. Put `await` before it.\n"
+    )
+
+
+def test_other_warnings_look_as_python_shows_them(guest_on: Any) -> None:
+    finished = guest_on.run("import warnings\nwarnings.warn('old')\n1")
+    assert finished.stderr == "<run_python>:2: UserWarning: old\n  warnings.warn('old')\n"
+
+
+def test_a_program_may_format_warnings_itself(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import warnings\nwarnings.formatwarning = lambda *args, **kw: 'mine\\n'\n"
+        "x = mcp_git_hub.echo('a')\n"
+    )
+    assert finished.stderr == "mine\n"
+
+
 def test_gather_has_all_calls_under_way_at_once(guest_on: Any) -> None:
     held: list[Call] = []
 

@@ -17,6 +17,7 @@ GOOD: dict[str, Any] = {
     "no_new_privs": 1,
     "uid": 65534,
     "seccomp": 2,
+    "seccomp_filters": 1,
     "uid_map": [[0, 100000, 65536]],
     "memory_limit_bytes": 1,
     "pids_limit": 1,
@@ -31,6 +32,7 @@ LAYERS = {
     "no-new-privileges": ("no_new_privs", 0),
     "unprivileged-user": ("uid", 0),
     "seccomp": ("seccomp", 0),
+    "own-seccomp": ("seccomp", 0),
     "user-namespace": ("uid_map", [[0, 0, 4294967295]]),
     "memory-limit": ("memory_limit_bytes", None),
     "pids-limit": ("pids_limit", None),
@@ -53,6 +55,13 @@ def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) 
 def test_a_layer_the_facts_say_nothing_of_is_left_as_the_backend_gave_it(layer: str) -> None:
     """gVisor shows no cgroup files; that does not mean there is no limit."""
     assert verified(Isolation(backend="x", layers=(layer,)), {}).layers == (layer,)
+
+
+@pytest.mark.parametrize("facts", [{"seccomp": 2}, {"seccomp": 1, "seccomp_filters": 1}])
+def test_a_filter_that_cannot_be_told_from_another_is_left_as_given(facts: dict[str, Any]) -> None:
+    """Kernels before 5.9 do not count filters."""
+    layer = "own-seccomp"
+    assert verified(Isolation(backend="x", layers=(layer,)), facts).layers == (layer,)
 
 
 def test_idle_tunnel_devices_are_no_network() -> None:

@@ -13,12 +13,14 @@ import pytest
 
 from bridge.errors import (
     BridgeError,
+    CallTimeoutError,
     ServerLostError,
     ServerStartError,
     ToolCallError,
     UnknownServerError,
 )
 from bridge.model import Tool
+from bridge.upstream import link
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
 
 
@@ -209,6 +211,57 @@ async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
         await wait_until(lambda: pool.states()["server"].tool_count is None)
         after = await pool.tools("server")
     assert names(after) - names(before) == {"grown"}
+
+
+async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
+    """By the next request; of those that waited together only the first waits in vain."""
+    outcomes: list[object] = []
+    async with rig.pool(rig.raw(call_timeout=2.0)) as pool:
+
+        async def ask() -> None:
+            try:
+                outcomes.append(names(await pool.tools("server")))
+            except BridgeError as error:
+                outcomes.append(type(error))
+
+        await pool.call_tool("server", "jam", {})
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tg:
+                for _ in range(4):
+                    tg.start_soon(ask)
+        assert pool.states()["server"].restarts == 1
+        assert outcomes.count(CallTimeoutError) == 1
+        assert sum("echo" in found for found in outcomes if isinstance(found, set)) == 3
+    assert len(rig.started()) == 2
+
+
+@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
+async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    """Although nobody asks it anything else."""
+    monkeypatch.setattr(link, "PROBE_SECONDS", 0.2)
+    async with rig.pool(rig.raw()) as pool:
+        await pool.call_tool("server", "jam", {})
+        if timeout is None:
+            with anyio.move_on_after(0.1):
+                await pool.call_tool("server", "echo", {})
+        else:
+            with pytest.raises(CallTimeoutError):
+                await pool.call_tool("server", "echo", {}, timeout=timeout)
+        await wait_until(lambda: pool.states()["server"].state == "failed")
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert pool.states()["server"].restarts == 1
+
+
+async def test_a_server_that_still_answers_others_outlives_calls_that_time_out(rig: Rig) -> None:
+    """One slow tool is no reason to lose what the server keeps in memory."""
+    async with rig.pool(rig.raw()) as pool:
+        for _ in range(3):
+            with pytest.raises(CallTimeoutError):
+                await pool.call_tool("server", "never", {}, timeout=0.1)
+            assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert pool.states()["server"].restarts == 0
 
 
 async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:

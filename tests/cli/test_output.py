@@ -1,0 +1,121 @@
+"""Text from configuration files and servers, on a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge.cli.output import VisibleFormatter, table, visible
+
+COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
+
+SERVER = r"""
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    result = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "x", "version": "1"},
+        },
+        "tools/list": {
+            "tools": [{
+                "name": "add",
+                "description": "Adds\u001b[2J\u202e numbers.",
+                "inputSchema": {"type": "object"},
+            }],
+        },
+    }.get(message["method"], {})
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, größer, 日本", "plain, größer, 日本"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x9b2J\x07\r\x00\x7f", "\\x9b2J\\x07\\r\\x00\\x7f"),
+        ("a\u202eb\u200b\ufeff\U000e0041", "a\\u202eb\\u200b\\ufeff\\U000e0041"),
+        ("line\n\tline", "line\n\tline"),
+    ],
+)
+def test_control_and_format_characters_are_written_out(text: str, shown: str) -> None:
+    """All but newlines and tabs; what is printable stays as it is."""
+    assert visible(text) == shown
+
+
+def test_a_cell_cannot_forge_a_row() -> None:
+    """Widths are those of what is shown."""
+    assert table(("A", "B"), [("x\ny", "1"), ("\x1b", "2")]) == "A     B\nx\\ny  1\n\\x1b  2\n"
+
+
+def test_log_lines_are_written_out_too() -> None:
+    """Warnings name servers as their configuration does."""
+    record = logging.LogRecord("x", logging.WARNING, "", 1, "server %s", ("\x1b[2J",), None)
+    assert VisibleFormatter("%(levelname)s: %(message)s").format(record) == (
+        "WARNING: server \\x1b[2J"
+    )
+
+
+def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a home whose servers are named to harm a terminal."""
+    servers = {
+        "evil\x1b]0;title\x07": {"command": 7},
+        "odd\x1b[2J": {"command": "x"},
+        "gone": {"command": "/no/such\x1b[8mcommand"},
+        "fine": {"command": sys.executable, "args": ["-c", SERVER]},
+    }
+    (home / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    environ = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_RUNTIME": "/no/such/podman",
+        "MCP_BRIDGE_WARM": "0",
+    }
+    return subprocess.run(
+        [str(COMMAND), *arguments],
+        env=environ,
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["servers"], "evil\\x1b]0;title\\x07"),
+        (["servers", "--start"], "odd\\x1b[2J"),
+        (["tools", "--server", "fine"], "mcp_fine.add()"),
+        (["tools"], "/no/such\\x1b[8mcommand"),
+        (["tools", "--server", "\x1b[1mno"], "\\x1b[1mno"),
+        (["doctor", "--memory", "\x1b[1m"], "\\x1b[1m"),
+    ],
+)
+def test_no_command_prints_what_a_terminal_would_obey(
+    tmp_path: Path, arguments: list[str], shown: str
+) -> None:
+    """Whoever writes a project's configuration file does not write to the user's terminal."""
+    done = bridge(tmp_path, *arguments)
+    printed = done.stdout + done.stderr
+    assert shown in printed
+    assert visible(printed) == printed
+
+
+def test_json_carries_names_as_they_are(tmp_path: Path) -> None:
+    """It escapes what it must by itself, and scripts compare names."""
+    rows = json.loads(bridge(tmp_path, "servers", "--json").stdout)
+    assert "odd\x1b[2J" in [row["name"] for row in rows]

@@ -1,0 +1,279 @@
+"""What a client may write to the bridge's stdin, through the real console script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteReceiveStream, Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from bridge.server.stdin import MAX_LINE_BYTES
+
+COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
+PATIENCE = 30
+"""Starting the bridge imports the SDK, which is slow on a busy machine."""
+
+MAX_ANSWER_BYTES = 1024 * 1024
+
+
+class PipeEnd(ByteReceiveStream):
+    """The reading end of a pipe, which really closes; anyio's process streams do not."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Return what there is, waiting for it."""
+        await anyio.wait_readable(self._fd)
+        data = os.read(self._fd, max_bytes)
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    async def aclose(self) -> None:
+        """Close the descriptor, once."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RawClient:
+    """Writes lines exactly as told, and reads what comes back."""
+
+    def __init__(self, process: Process, stdout: PipeEnd) -> None:
+        assert process.stdin is not None
+        self.process = process
+        self.stdin = process.stdin
+        self.stdout = BufferedByteReceiveStream(stdout)
+
+    async def send(self, line: str | bytes) -> None:
+        """Write one line."""
+        await self.stdin.send((line.encode() if isinstance(line, str) else line) + b"\n")
+
+    async def answer(self, request_id: int | str | None) -> dict[str, Any]:
+        """Return the answer to one request."""
+        while True:
+            line = await self.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
+            message: dict[str, Any] = json.loads(line)
+            if "method" not in message and message["id"] == request_id:
+                return message
+
+    async def rest(self) -> bytes:
+        """Return what stands on stderr when the process has ended."""
+        assert self.process.stderr is not None
+        return b"".join([part async for part in self.process.stderr])
+
+
+def environ(home: Path) -> dict[str, str]:
+    """Return the variables of a bridge that has no engine and finds no server."""
+    return {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_RUNTIME": "/no/such/podman",
+        "MCP_BRIDGE_PROJECT_SERVERS": "none",
+        "MCP_BRIDGE_WARM": "0",
+    }
+
+
+@asynccontextmanager
+async def served(home: Path) -> AsyncIterator[RawClient]:
+    """Start the bridge with no engine and no server, and shake hands."""
+    reading, writing = os.pipe()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            PipeEnd(reading) as stdout,
+            await anyio.open_process(
+                [str(COMMAND)],
+                env=environ(home),
+                cwd=home,
+                stdin=PIPE,
+                stdout=writing,
+                stderr=PIPE,
+            ) as process,
+        ):
+            os.close(writing)
+            client = RawClient(process, stdout)
+            try:
+                await client.send(HELLO)
+                assert "result" in await client.answer(0)
+                await client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+                yield client
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+
+HELLO = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "1"},
+        },
+    }
+)
+
+
+def call(request_id: int | str, code: str) -> str:
+    """Return a call of `run_python` whose `code` is the given JSON literal."""
+    return (
+        f'{{"jsonrpc":"2.0","id":{json.dumps(request_id)},"method":"tools/call",'
+        f'"params":{{"name":"run_python","arguments":{{"code":{code}}}}}}}'
+    )
+
+
+def call_with_id_last(request_id: int, code: str) -> str:
+    """Return the same call as clients write it that put the id at the end."""
+    return (
+        '{"method":"tools/call","params":{"name":"run_python",'
+        f'"arguments":{{"code":{code}}}}},"jsonrpc":"2.0","id":{request_id}}}'
+    )
+
+
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        r'''"print('\ud800')"''',
+        r'''"print('\udc00 \ud83d\ude00')"''',
+        r'''"print('\\ud800 \ud800')"''',
+    ],
+)
+async def test_a_lone_surrogate_escape_is_repaired(tmp_path: Path, code: str) -> None:
+    """It is legal JSON, so the request is answered as any other."""
+    async with served(tmp_path) as client:
+        await client.send(call(1, code))
+        answer = await client.answer(1)
+        assert answer["result"]["structuredContent"]["reason"] == "engine"
+
+
+async def test_bytes_that_are_not_utf8_are_repaired(tmp_path: Path) -> None:
+    """As the SDK's own reader does."""
+    async with served(tmp_path) as client:
+        await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
+        answer = await client.answer(1)
+        assert answer["result"]["structuredContent"]["reason"] == "engine"
+
+
+@pytest.mark.parametrize(
+    ("line", "request_id", "code", "complaint"),
+    [
+        (call(7, DEEP), 7, -32700, "recursion limit"),
+        (call("seven", DEEP), "seven", -32700, "recursion limit"),
+        (call_with_id_last(7, DEEP), 7, -32700, "recursion limit"),
+        ('{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{', 7, -32700, "EOF"),
+        ('{"jsonrpc":"2.0","id":7,"method":7}', 7, -32600, "not a JSON-RPC"),
+        (call(7, '"' + "x" * MAX_LINE_BYTES + '"'), 7, -32600, str(MAX_LINE_BYTES)),
+    ],
+)
+async def test_a_request_that_cannot_be_read_is_answered_with_an_error(
+    tmp_path: Path, line: str, request_id: int | str, code: int, complaint: str
+) -> None:
+    """Its sender would wait for ever; and the requests after it are served."""
+    async with served(tmp_path) as client:
+        await client.send(line)
+        error = (await client.answer(request_id))["error"]
+        assert error["code"] == code
+        assert complaint in error["message"]
+        await client.send('{"jsonrpc":"2.0","id":8,"method":"ping"}')
+        assert (await client.answer(8))["result"] == {}
+
+
+async def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> None:
+    """Blank lines, noise, and answers to requests that the bridge never made."""
+    async with served(tmp_path) as client:
+        for line in ("", "noise", "[]", '{"jsonrpc":"2.0","id":7,"result":7}'):
+            await client.send(line)
+        await client.send('{"jsonrpc":"2.0","id":8,"error":{"code":-32700,"message":"x"}}')
+        await client.send('{"jsonrpc":"2.0","id":9,"method":"ping"}')
+        first = await client.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
+        assert json.loads(first) == {"jsonrpc": "2.0", "id": 9, "result": {}}
+
+
+async def test_the_last_line_needs_no_newline_and_the_end_ends_the_bridge(tmp_path: Path) -> None:
+    """A client that closes stdin is done, whatever it left half written."""
+    async with served(tmp_path) as client:
+        await client.stdin.send(call(5, DEEP).encode())
+        await client.stdin.aclose()
+        assert (await client.answer(5))["error"]["code"] == -32700
+        assert await client.process.wait() == 0
+
+
+async def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path) -> None:
+    """Nothing holds it until the client writes again."""
+    async with served(tmp_path) as client:
+        client.process.send_signal(signal.SIGTERM)
+        assert await client.process.wait() == 128 + signal.SIGTERM
+
+
+async def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
+    tmp_path: Path,
+) -> None:
+    """There is nobody left to tell."""
+    async with served(tmp_path) as client:
+        await client.stdout.aclose()
+        await client.send(call(1, DEEP))
+        await client.stdin.aclose()
+        assert await client.process.wait() == 1
+        lines = (await client.rest()).decode().splitlines()
+        assert len(lines) == 1
+        assert "cannot be parsed" in lines[0]
+
+
+async def test_a_client_that_reads_no_more_but_keeps_stdin_open_is_left(tmp_path: Path) -> None:
+    """The bridge ends at the first answer that it cannot deliver."""
+    async with served(tmp_path) as client:
+        await client.stdout.aclose()
+        await client.send('{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+        assert await client.process.wait() == 1
+        assert await client.rest() == b""
+
+
+def test_what_the_bridge_starts_does_not_eat_the_clients_lines() -> None:
+    """Descriptor 0 is inherited; while it is claimed it reads as empty, and afterwards as ever."""
+    program = """
+import os, subprocess
+from bridge.server.stdin import claimed_stdin
+with claimed_stdin() as fd:
+    print(subprocess.run(["cat"], capture_output=True).stdout, os.read(fd, 3))
+print(os.read(0, 3))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=b"onetwo", capture_output=True, check=True
+    )
+    assert done.stdout == b"b'' b'one'\nb'two'\n"
+
+
+@pytest.mark.parametrize("text", ["", HELLO + "\n"])
+def test_a_file_can_stand_in_for_a_client(tmp_path: Path, text: str) -> None:
+    """A file cannot be waited for as a pipe can; it is read to its end all the same."""
+    path = tmp_path / "lines"
+    path.write_text(text)
+    with path.open() as stdin:
+        done = subprocess.run(
+            [str(COMMAND)],
+            stdin=stdin,
+            env=environ(tmp_path),
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    # Whether an answer still gets out once the end was seen is the SDK's decision.
+    assert done.stderr == b""
