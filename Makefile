@@ -96,7 +96,10 @@ check: venv ## format, lint, types, imports and sizes, without running anything
 
 .PHONY: pytest
 pytest: venv node
-	$(WITH_ENGINES) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report= $(PYTEST_ARGS)
+	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
+	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
+	$(WITH_ENGINES) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
+	    --durations 15 --cov --cov-report= $(PYTEST_ARGS)
 	@if [ -n "$(PURE_MODULES)" ] && [ -z "$(PYTEST_ARGS)" ]; then \
 	    $(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR); \
 	fi
