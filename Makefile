@@ -13,7 +13,7 @@ PYTHON_FILES := bridge tests benchmarks scripts
 
 # What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
 PYTEST_ARGS ?=
-# Tests on engines share one of them.
+# Tests on the same engine share one of them.
 WORKERS ?= 2
 # Modules that decide and do no I/O; they keep the floor of branch coverage.
 empty :=
