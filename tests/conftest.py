@@ -5,29 +5,23 @@ from __future__ import annotations
 import pytest
 
 BUBBLEWRAP_TESTS = ("tests/sandbox/process/", "tests/sandbox/test_choose.py")
-PODMAN_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
-"""Where a test without an engine's mark may use podman all the same."""
+ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
+ENGINE_MARKS = ("podman", "docker", "rootless", "node")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests on one engine in one worker.
+    """Keep all tests that use an engine in one worker, and likewise those of bubblewrap.
 
-    They look at what the engine or the control groups hold, and would see each other's sandboxes.
+    They look at what an engine or the control groups hold, and would see each other's sandboxes.
     """
     for item in items:
-        group = _engine(item)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _engine(item: pytest.Item) -> str:
-    place = item.nodeid.partition("::")[0]
-    if "[bubblewrap" in item.nodeid or place.startswith(BUBBLEWRAP_TESTS):
-        return "bubblewrap"
-    if item.get_closest_marker("docker") is not None:
-        return "docker"
-    marked = any(item.get_closest_marker(name) is not None for name in ("podman", "rootless"))
-    return "podman" if marked or place.startswith(PODMAN_TESTS) else ""
+        place = item.nodeid.partition("::")[0]
+        if "[bubblewrap" in item.nodeid or place.startswith(BUBBLEWRAP_TESTS):
+            item.add_marker(pytest.mark.xdist_group("bubblewrap"))
+        elif place.startswith(ENGINE_TESTS) or any(
+            item.get_closest_marker(name) is not None for name in ENGINE_MARKS
+        ):
+            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture

@@ -77,11 +77,14 @@ async def test_a_line_of_a_hundred_megabytes_arrives(rig: Rig) -> None:
 
 async def test_a_flood_that_nobody_reads_stays_in_the_sandbox(rig: Rig) -> None:
     """Output waits in the kernel, not in this process; and none of it is lost."""
-    program = (
-        READY_THEN + "\nfor n in range(1, 9): os.write(2, b'e'); sys.stdout.write('x' * (8 << 20))"
+    program = READY_THEN + (
+        # Told to start, so that none of the flood comes along with the first line.
+        "sys.stdin.readline()\n"
+        "for n in range(1, 9): os.write(2, b'e'); sys.stdout.write('x' * (8 << 20))"
     )
     with anyio.fail_after(PATIENCE):
         async with ready(rig, program) as sandbox:
+            await sandbox.send(b"go\n")
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             # The program can only have written what fits the buffers on the way.
             with anyio.move_on_after(1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +14,10 @@ import anyio
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+
+LOOKS = 200
+LOOK_SECONDS = 0.01
+"""How often and how closely control groups are looked for that are being removed."""
 
 PATIENCE = 60.0
 """For one test, on a machine that does other things too."""
@@ -105,5 +111,13 @@ def exists(pid: int) -> bool:
 def left_groups(bridge: int | None = None) -> list[Path]:
     """Return the control groups that a process left, this one unless told otherwise."""
     owner = os.getpid() if bridge is None else bridge
-    found = Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{owner}_*")
-    return [path for path in found if path.is_dir()]
+    left: list[Path] = []
+    # One that is just going away may be found, and be gone when it is looked into.
+    for _ in range(LOOKS):
+        with suppress(FileNotFoundError):
+            found = Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{owner}_*")
+            left = [path for path in found if path.is_dir()]
+            if not left:
+                break
+        time.sleep(LOOK_SECONDS)
+    return left
