@@ -20,6 +20,7 @@ from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.machine_command import SystemRunner
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.probing import failed_probe
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, runtime_dir
 
@@ -165,13 +166,7 @@ async def _try(backend: ContainerBackend | BubblewrapBackend, settings: Settings
         image = await choose_image(settings.image, images)
         await ensure_present(image, images, progress=logger.info)
     except BridgeError as error:
-        return Probe(
-            backend=backend.name,
-            ok=False,
-            summary=error.message,
-            error_code=error.code,
-            remedy=error.remedy,
-        )
+        return failed_probe(backend.name, error)
     backend.use_image(image)
     return await backend.probe()
 

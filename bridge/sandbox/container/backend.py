@@ -43,6 +43,7 @@ from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
 from bridge.sandbox.container.service import reap_services
+from bridge.sandbox.probing import complaint, failed_probe, probe_spec
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,6 @@ MAX_ATTEMPTS = 5
 
 MAX_UNREMOVED = 1000
 """Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
-
-_PROBE_PROGRAM = "import sys; sys.stdout.write('heard ' + sys.stdin.readline())"
-_PROBE_SENT, _PROBE_EXPECTED = b"probe\n", b"heard probe\n"
 
 
 class ContainerBackend:
@@ -153,25 +151,22 @@ class ContainerBackend:
 
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
-        spec = LaunchSpec(
-            run_id="probe",
-            argv=("python3", "-I", "-S", "-c", _PROBE_PROGRAM),
-            env={},
-            limits=self._limits,
-        )
+        spec = probe_spec(self._limits)
         try:
             with anyio.fail_after(PROBE_SECONDS):
                 async with self.launch(spec) as sandbox:
                     await _exchange(sandbox)
                     return self._success(sandbox)
         except BridgeError as error:
-            return self._failure(error)
+            return failed_probe(self.name, error)
         except TimeoutError:
             message = f"{self.name} did not start a container within {PROBE_SECONDS:g} s."
-            return self._failure(EngineDownError(message, remedy=faults.down_remedy(self.name)))
+            return failed_probe(
+                self.name, EngineDownError(message, remedy=faults.down_remedy(self.name))
+            )
         except Exception as error:
             logger.exception("probing %s failed in a way nobody foresaw", self.name)
-            return self._failure(LaunchError(f"Probing {self.name} failed: {error!r}."))
+            return failed_probe(self.name, LaunchError(f"Probing {self.name} failed: {error!r}."))
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -313,28 +308,10 @@ class ContainerBackend:
             },
         )
 
-    def _failure(self, error: BridgeError) -> Probe:
-        return Probe(
-            backend=self.name,
-            ok=False,
-            summary=error.message,
-            error_code=error.code,
-            remedy=error.remedy,
-        )
-
 
 async def _exchange(sandbox: Sandbox) -> None:
     """Say something to the probe's program and hear it back."""
-    await sandbox.send(_PROBE_SENT)
-    heard = b""
-    while len(heard) < len(_PROBE_EXPECTED):
-        data = await sandbox.receive()
-        if not data:
-            break
-        heard += data
-    if heard != _PROBE_EXPECTED:
-        report = await sandbox.wait()
-        said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
+    if said := await complaint(sandbox):
         message = f"The probe's program did not answer: {faults.shorten(said)}."
         raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
 

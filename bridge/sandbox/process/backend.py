@@ -28,6 +28,7 @@ import anyio.to_thread
 from bridge.errors import BridgeError, LaunchError
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.probing import complaint, failed_probe, probe_spec
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.group import Group, Shelf, find_shelf, make_group, reap
@@ -43,9 +44,6 @@ PROBE_SECONDS = 60.0
 
 MAX_UNREMOVED = 100
 """Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
-
-_PROBE_PROGRAM = "import sys; sys.stdout.write('heard ' + sys.stdin.readline())"
-_PROBE_SENT, _PROBE_EXPECTED = b"probe\n", b"heard probe\n"
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """Where the user's systemd is asked; bubblewrap clears it."""
@@ -140,25 +138,20 @@ class BubblewrapBackend:
 
     async def probe(self) -> Probe:
         """Run something in a sandbox; see `Backend.probe`."""
-        spec = LaunchSpec(
-            run_id="probe",
-            argv=("python3", "-I", "-S", "-c", _PROBE_PROGRAM),
-            env={},
-            limits=self._limits,
-        )
+        spec = probe_spec(self._limits)
         try:
             with anyio.fail_after(PROBE_SECONDS):
                 async with self.launch(spec) as sandbox:
                     await _exchange(sandbox)
                     return self._success(sandbox)
         except BridgeError as error:
-            return self._failure(error)
+            return failed_probe(self.name, error)
         except TimeoutError:
             message = f"bubblewrap did not start a sandbox within {PROBE_SECONDS:g} s."
-            return self._failure(LaunchError(message))
+            return failed_probe(self.name, LaunchError(message))
         except Exception as error:
             logger.exception("probing bubblewrap failed in a way nobody foresaw")
-            return self._failure(LaunchError(f"Probing bubblewrap failed: {error!r}."))
+            return failed_probe(self.name, LaunchError(f"Probing bubblewrap failed: {error!r}."))
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -303,28 +296,10 @@ class BubblewrapBackend:
             },
         )
 
-    def _failure(self, error: BridgeError) -> Probe:
-        return Probe(
-            backend=self.name,
-            ok=False,
-            summary=error.message,
-            error_code=error.code,
-            remedy=error.remedy,
-        )
-
 
 async def _exchange(sandbox: Sandbox) -> None:
     """Say something to the probe's program and hear it back."""
-    await sandbox.send(_PROBE_SENT)
-    heard = b""
-    while len(heard) < len(_PROBE_EXPECTED):
-        data = await sandbox.receive()
-        if not data:
-            break
-        heard += data
-    if heard != _PROBE_EXPECTED:
-        report = await sandbox.wait()
-        said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
+    if said := await complaint(sandbox):
         message = f"The probe's program did not answer: {said[:500]}."
         raise LaunchError(message)
 
