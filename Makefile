@@ -41,7 +41,7 @@ PURE := \
     bridge/sandbox/container/hardening.py \
     bridge/sandbox/container/machine_plan.py \
     bridge/server/arguments.py \
-    bridge/settings.py \
+    bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))

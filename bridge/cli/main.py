@@ -30,13 +30,15 @@ INTERRUPTED = 130
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 
 _FLAGS = {
-    "--runtime": "auto, podman, docker or an engine's path",
+    "--runtime": "auto, podman, docker, bubblewrap, seatbelt, landlock or an engine's path",
+    "--runtime-order": "what auto tries, in order, such as docker,bubblewrap",
     "--oci-runtime": "runc, crun, runsc, kata ...: used or refused, never downgraded",
     "--image": "the container image",
     "--memory": "memory limit, such as 512m",
     "--pids": "limit on processes and threads",
     "--cpus": "limit on CPUs, such as 1.5",
-    "--profile": "standard or strict",
+    "--profile": "standard, strict or one of config.toml",
+    "--guard": "what the static guard does: off, advise or enforce",
     "--output-mode": "compact, toon, json or auto",
     "--max-timeout": "longest timeout a run may ask for, in seconds",
     "--servers-config": "one more configuration file, read first",

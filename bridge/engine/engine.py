@@ -208,10 +208,10 @@ class Engine:
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""
         named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
-        if self._settings.profile == "strict":
+        if self._settings.listed_servers_only:
             missing = [name for name in references.servers if name not in named]
             if missing:
-                message = f"The strict profile loads only servers listed: {', '.join(missing)}."
+                message = f"This bridge loads only the servers listed: {', '.join(missing)}."
                 raise InvalidRequestError(message, remedy="Name them in `servers`.")
             return tuple(named), False
         if request.servers is not None:
@@ -274,9 +274,9 @@ class Engine:
             yield session
 
     def _grant(self, plan: _Plan) -> Grant:
-        strict = self._settings.profile == "strict"
+        only_listed = self._settings.listed_servers_only
         return Grant(
-            servers=frozenset(plan.servers) if strict else None,
+            servers=frozenset(plan.servers) if only_listed else None,
             calls=plan.limits.tool_calls,
         )
 

@@ -16,7 +16,7 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
     The strict profile caps what the settings say; it never widens it.
     """
     wanted = settings.timeout if timeout is None else timeout
-    if settings.profile == "strict":
+    if settings.strict:
         memory = min(settings.memory, STRICT_MEMORY_BYTES)
         return Limits(
             timeout=min(wanted, STRICT_TIMEOUT),

@@ -1,0 +1,169 @@
+"""What the user asked for: flags, then environment, then `config.toml`, then defaults.
+
+Owns the names, the parsing and the merged, frozen `Settings`. The only package that reads
+`os.environ`; everything else takes what it needs as arguments. A value that does not parse is an
+error that names where it stands: nothing falls back silently.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+from bridge.errors import SettingsError
+from bridge.settings import parsers
+from bridge.settings.commands import CommandProfile
+from bridge.settings.file import ConfigFile, as_text, read_config
+from bridge.settings.parsers import parse_size
+from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
+from bridge.settings.profiles import ProfileSpec
+from bridge.settings.values import (
+    GuardMode,
+    LogLevel,
+    OutputMode,
+    ProjectServers,
+    Settings,
+)
+
+__all__ = [
+    "CommandProfile",
+    "GuardMode",
+    "LogLevel",
+    "OutputMode",
+    "ProjectServers",
+    "Settings",
+    "config_path",
+    "home",
+    "load",
+    "parse_size",
+    "runtime_dir",
+]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """How one field is named outside and parsed; `many` when it takes a list in the file."""
+
+    variable: str
+    parse: Callable[[str], object]
+    many: bool = False
+
+
+_SETTINGS: Mapping[str, _Setting] = {
+    "runtime": _Setting("MCP_BRIDGE_RUNTIME", parsers.text),
+    "runtime_order": _Setting("MCP_BRIDGE_RUNTIME_ORDER", parsers.names, many=True),
+    "oci_runtime": _Setting("MCP_BRIDGE_OCI_RUNTIME", parsers.text),
+    "image": _Setting("MCP_BRIDGE_IMAGE", parsers.text),
+    "packages": _Setting("MCP_BRIDGE_PACKAGES", parsers.path),
+    "timeout": _Setting("MCP_BRIDGE_TIMEOUT", parsers.seconds),
+    "max_timeout": _Setting("MCP_BRIDGE_MAX_TIMEOUT", parsers.seconds),
+    "memory": _Setting("MCP_BRIDGE_MEMORY", parsers.memory),
+    "pids": _Setting("MCP_BRIDGE_PIDS", parsers.integer(parsers.MIN_PIDS, parsers.MAX_PIDS)),
+    "cpus": _Setting("MCP_BRIDGE_CPUS", parsers.cpus),
+    "container_user": _Setting("MCP_BRIDGE_CONTAINER_USER", parsers.user),
+    "runtime_idle_timeout": _Setting("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", parsers.seconds),
+    "state_dir": _Setting("MCP_BRIDGE_STATE_DIR", parsers.path),
+    "output_mode": _Setting("MCP_BRIDGE_OUTPUT_MODE", parsers.choice(get_args(OutputMode))),
+    "log_level": _Setting("MCP_BRIDGE_LOG_LEVEL", parsers.choice(get_args(LogLevel), upper=True)),
+    "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
+    "listed_servers_only": _Setting("MCP_BRIDGE_LISTED_SERVERS_ONLY", parsers.boolean),
+    "guard": _Setting("MCP_BRIDGE_GUARD", parsers.choice(get_args(GuardMode))),
+    "warm": _Setting("MCP_BRIDGE_WARM", parsers.integer(0, parsers.MAX_WARM)),
+    "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
+    "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),
+    "project_servers": _Setting(
+        "MCP_BRIDGE_PROJECT_SERVERS", parsers.choice(get_args(ProjectServers))
+    ),
+    "call_timeout": _Setting("MCP_BRIDGE_CALL_TIMEOUT", parsers.seconds),
+    "start_timeout": _Setting("MCP_BRIDGE_START_TIMEOUT", parsers.seconds),
+}
+
+
+def load(
+    flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Return the settings in force.
+
+    Args:
+        flags: Field name to text, for the flags that were given.
+        environ: Stands in for the process's environment.
+
+    Raises:
+        SettingsError: A value does not parse; the text names the flag, variable or key.
+    """
+    environment = dict(os.environ if environ is None else environ)
+    file = read_config(
+        config_path(environment), demanded=bool(environment.get("MCP_BRIDGE_CONFIG"))
+    )
+    own = _from_file(file.values, str(file.path))
+    profiles = {
+        name: _from_file(profile.values, profile.place) for name, profile in file.profiles.items()
+    }
+    given = {**_from_environment(environment), **_from_flags(flags or {})}
+    name = str(given.get("profile", own.get("profile", "standard")))
+    profile = _named(name, file)
+    values = {**own, **profiles[name], **given}
+    settings = Settings(
+        environ=environment,
+        commands=file.commands,
+        strict=profile.strict,
+        **cast(
+            "dict[str, Any]",
+            {"state_dir": default_state_dir(environment), **values},
+        ),
+    )
+    return _with_consistent_timeouts(settings, asked="timeout" in values)
+
+
+def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
+    if settings.timeout <= settings.max_timeout:
+        return settings
+    if asked:
+        message = (
+            f"The timeout of {settings.timeout:g} s is beyond the maximum of "
+            f"{settings.max_timeout:g} s."
+        )
+        raise SettingsError(message, remedy="Raise MCP_BRIDGE_MAX_TIMEOUT or lower it.")
+    return replace(settings, timeout=settings.max_timeout)
+
+
+def _named(name: str, file: ConfigFile) -> ProfileSpec:
+    if name in file.profiles:
+        return file.profiles[name]
+    message = f"There is no profile {name!r:.100}; there are {', '.join(sorted(file.profiles))}."
+    raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
+
+
+def _from_flags(flags: Mapping[str, str]) -> dict[str, object]:
+    return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        key: _parse(key, environ[setting.variable], setting.variable)
+        for key, setting in _SETTINGS.items()
+        # An empty variable is how shells and client configurations unset one.
+        if environ.get(setting.variable, "") != ""
+    }
+
+
+def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in values.items():
+        where = f"{place}: {key}"
+        if key not in _SETTINGS:
+            known = ", ".join(sorted([*_SETTINGS, "profiles", "commands"]))
+            message = f"{where} is not a setting. Known: {known}."
+            raise SettingsError(message)
+        found[key] = _parse(key, as_text(value, where, many=_SETTINGS[key].many), where)
+    return found
+
+
+def _parse(key: str, text: str, place: str) -> object:
+    try:
+        return _SETTINGS[key].parse(text)
+    except ValueError as error:
+        message = f"{place}: {text!r} {error}."
+        raise SettingsError(message) from None

@@ -1,0 +1,96 @@
+"""`config.toml`: read once, parted into settings, profiles and commands."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.model import Json
+from bridge.settings.commands import CommandProfile, parse_commands
+from bridge.settings.profiles import ProfileSpec, parse_profiles
+
+MAX_CONFIG_BYTES = 1024 * 1024
+"""A settings file beyond this is a mistake (a log, a device), not a configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """What a settings file says; empty but for the built-in profiles where there is none.
+
+    Attributes:
+        path: For errors.
+        values: The keys at its top.
+    """
+
+    path: Path
+    values: Mapping[str, Json] = field(default_factory=dict)
+    profiles: Mapping[str, ProfileSpec] = field(default_factory=dict)
+    commands: Mapping[str, CommandProfile] = field(default_factory=dict)
+
+
+def read_config(path: Path, *, demanded: bool) -> ConfigFile:
+    """Read the settings file.
+
+    Args:
+        path: Where it is looked for.
+        demanded: Whether the user named it, so that it must be there.
+
+    Raises:
+        SettingsError: It cannot be read, or is no settings file.
+    """
+    document = _document(path, demanded=demanded)
+    profiles = document.pop("profiles", {})
+    commands = document.pop("commands", {})
+    if not isinstance(commands, Mapping):
+        message = f"{path}: commands must hold tables, such as [commands.aws]."
+        raise SettingsError(message)
+    return ConfigFile(
+        path=path,
+        values=document,
+        profiles=parse_profiles(profiles, f"{path}: profiles"),
+        commands=parse_commands(commands, f"{path}: commands"),
+    )
+
+
+def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
+    try:
+        if not path.is_file() and path.exists():
+            # A pipe or a device would be waited for, or read for ever.
+            message = f"{path} is not a regular file."
+            raise SettingsError(message)
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
+            raise SettingsError(message)
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if demanded:
+            message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."
+            raise SettingsError(message) from None
+        return {}
+    except (OSError, ValueError) as error:
+        message = f"{path} could not be read: {error}."
+        raise SettingsError(message) from None
+
+
+def as_text(value: Json, place: str, *, many: bool = False) -> str:
+    """Return a value of the file as the text that a flag or variable would have.
+
+    Args:
+        value: What stands in the file.
+        place: Where, for errors.
+        many: Whether a list will do too.
+
+    Raises:
+        SettingsError: It is of a kind that no setting has.
+    """
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if many and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    message = f"{place} must be a text, a number or a boolean{', or a list of texts' * many}."
+    raise SettingsError(message)

@@ -1,0 +1,180 @@
+"""How the text of one setting becomes its value. Pure.
+
+Each function takes the text as given and returns the value, or raises `ValueError` with the rest of
+a sentence that starts with the setting's name and text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+MIN_MEMORY_BYTES = 32 * 1024 * 1024
+"""Below this an interpreter with asyncio imported does not start reliably."""
+
+MAX_SIZE_BYTES = 1024**5
+"""No engine takes more, and what a float cannot hold is no size."""
+
+MAX_MEMORY_BYTES = 1024**4
+"""More than a program can use here; beyond it a unit is more likely mistaken."""
+
+MIN_PIDS = 8
+"""The supervisor, the program and its threads need a handful."""
+
+MAX_PIDS = 32768
+"""A limit beyond the kernel's usual number of processes limits nothing."""
+
+MAX_WARM = 32
+"""Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
+
+MAX_ID = 2**31 - 1
+"""Of users and groups; engines and kernels keep what is above for themselves."""
+
+LONGEST_TIMEOUT = 24 * 3600.0
+"""A day; beyond it a number is more likely a mistake in units."""
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds, of a day at most."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("is not a number of seconds") from None  # noqa: EM101
+    if not math.isfinite(value) or not 0 < value <= LONGEST_TIMEOUT:
+        message = f"must be more than 0 and at most {LONGEST_TIMEOUT:.0f} seconds"
+        raise ValueError(message)
+    return value
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes for text such as "512m", "1.5g" or "67108864".
+
+    Raises:
+        ValueError: The text is not a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        message = 'is not a size such as "512m" or "1g"'
+        raise ValueError(message)
+    size = float(match[1]) * _UNITS[match[2]]
+    if size > MAX_SIZE_BYTES:
+        message = f"is beyond {MAX_SIZE_BYTES // 1024**4}t"
+        raise ValueError(message)
+    return int(size)
+
+
+def memory(text: str) -> int:
+    """Return a number of bytes that a program can be given."""
+    value = parse_size(text)
+    if value < MIN_MEMORY_BYTES:
+        message = f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start"
+        raise ValueError(message)
+    if value > MAX_MEMORY_BYTES:
+        message = f"is beyond the {MAX_MEMORY_BYTES // 1024**4}t that a program may have"
+        raise ValueError(message)
+    return value
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("is not a whole number") from None  # noqa: EM101
+        if value < least:
+            message = f"must be at least {least}"
+            raise ValueError(message)
+        if value > most:
+            message = f"must be at most {most}"
+            raise ValueError(message)
+        return value
+
+    return parse
+
+
+def cpus(text: str) -> float:
+    """Return a number of CPUs' worth of time."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("is not a number of CPUs") from None  # noqa: EM101
+    if not math.isfinite(value) or not 0.01 <= value <= 1024:
+        message = "must be between 0.01 and 1024"
+        raise ValueError(message)
+    return value
+
+
+def user(text: str) -> str:
+    """Return "uid:gid" of an unprivileged user."""
+    match = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip())
+    if match is None:
+        message = 'is not "uid:gid" in numbers, such as "65534:65534"'
+        raise ValueError(message)
+    uid, gid = int(match[1]), int(match[2])
+    if uid == 0:
+        message = "asks to run the program as root; choose another uid"
+        raise ValueError(message)
+    if gid == 0:
+        message = "asks to run the program in root's group; choose another gid"
+        raise ValueError(message)
+    if max(uid, gid) > MAX_ID:
+        message = f"has an id above {MAX_ID}"
+        raise ValueError(message)
+    return text.strip()
+
+
+def boolean(text: str) -> bool:
+    """Return what stands for yes or no."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off", ""):
+        return False
+    message = 'is neither "1" nor "0"'
+    raise ValueError(message)
+
+
+def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], str]:
+    """Return a parser of one word out of a few."""
+
+    def parse(text: str) -> str:
+        value = text.strip().upper() if upper else text.strip().lower()
+        if value not in options:
+            message = f"is not one of {', '.join(options)}"
+            raise ValueError(message)
+        return value
+
+    return parse
+
+
+def text(text: str) -> str:
+    """Return the text without blanks around it."""
+    return text.strip()
+
+
+def path(text: str) -> Path:
+    """Return a path, with a leading ~ expanded."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("names the home directory of a user there is none of") from None  # noqa: EM101
+
+
+def lowered(text: str) -> str:
+    """Return a name in small letters."""
+    return text.strip().lower()
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list, each once."""
+    found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    if len(set(found)) < len(found):
+        message = "names something twice"
+        raise ValueError(message)
+    return found

@@ -1,0 +1,58 @@
+"""Where the bridge's own files are: its settings, its state, its sockets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.settings import parsers
+from bridge.settings.values import Settings
+
+MAX_RUNTIME_DIR_BYTES = 70
+"""A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """Return where the settings file is looked for."""
+    if environ.get("MCP_BRIDGE_CONFIG"):
+        try:
+            return parsers.path(environ["MCP_BRIDGE_CONFIG"])
+        except ValueError as error:
+            message = f"MCP_BRIDGE_CONFIG: {environ['MCP_BRIDGE_CONFIG']!r} {error}."
+            raise SettingsError(message) from None
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
+    # The XDG specification says that relative values are to be ignored.
+    base = Path(environ.get(variable, ""))
+    if not base.is_absolute():
+        base = home(environ) / fallback
+    return base / "mcp-code-bridge"
+
+
+def runtime_dir(settings: Settings) -> Path:
+    """Return the directory for sockets: the session's own, else in the state, else a short one.
+
+    Whoever uses it makes it private and checks that it is.
+    """
+    base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
+    if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
+        found = base / "mcp-code-bridge"
+    else:
+        found = settings.state_dir / "run"
+    if len(os.fsencode(found)) > MAX_RUNTIME_DIR_BYTES:
+        found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
+    return found
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """Return the user's home directory as the given environment sees it."""
+    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()

@@ -1,0 +1,105 @@
+"""Profiles: named sets of settings, the two built in and the user's own. Pure.
+
+"standard" changes nothing. "strict" only narrows: what it caps cannot be widened by a flag, a
+variable or the file. A profile of the user's own is a `[profiles.NAME]` table of `config.toml`: its
+values go before those at the top of the file, and give way to variables and flags; with
+`extends = "strict"` the strict caps hold over all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.errors import SettingsError
+from bridge.model import Json
+
+BUILT_IN = ("standard", "strict")
+
+MAX_PROFILES = 100
+"""More tables than anybody keeps apart."""
+
+KEYS = frozenset(
+    {
+        "call_timeout",
+        "container_user",
+        "cpus",
+        "guard",
+        "image",
+        "listed_servers_only",
+        "max_timeout",
+        "memory",
+        "oci_runtime",
+        "packages",
+        "pids",
+        "project_servers",
+        "runtime",
+        "runtime_order",
+        "timeout",
+    }
+)
+"""Settings of how programs run; not where the bridge keeps its files, or how it logs."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileSpec:
+    """One profile.
+
+    Attributes:
+        strict: Whether it is the strict one, or made from it.
+        values: Setting to its value as the file has it.
+        place: Where it is defined; empty for those built in.
+    """
+
+    name: str
+    strict: bool = False
+    values: Mapping[str, Json] = field(default_factory=dict)
+    place: str = ""
+
+
+def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
+    """Return all profiles there are, by name.
+
+    Args:
+        tables: What the file has under `profiles`.
+        place: Where that is, for errors ("config.toml: profiles").
+
+    Raises:
+        SettingsError: One has a name, a key or a base that cannot be.
+    """
+    found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
+    if not isinstance(tables, Mapping):
+        message = f"{place} must hold tables, such as [profiles.untrusted]."
+        raise SettingsError(message)
+    if len(tables) > MAX_PROFILES:
+        message = f"{place} holds more than {MAX_PROFILES} profiles."
+        raise SettingsError(message)
+    for name, table in tables.items():
+        found[name] = _profile(name, table, f"{place}.{name}")
+    return found
+
+
+def _profile(name: str, table: Json, place: str) -> ProfileSpec:
+    if name in BUILT_IN:
+        message = f"{place}: {name} is built in and cannot be changed."
+        raise SettingsError(message, remedy=f'Give yours another name and extends = "{name}".')
+    if not _NAME.fullmatch(name):
+        message = f"{place}: a profile's name has small letters, digits, - and _ only."
+        raise SettingsError(message)
+    if not isinstance(table, Mapping):
+        message = f"{place} must be a table, [profiles.{name}]."
+        raise SettingsError(message)
+    values = dict(table)
+    base = values.pop("extends", "standard")
+    if base not in BUILT_IN:
+        message = f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}."
+        raise SettingsError(message)
+    unknown = sorted(set(values) - KEYS)
+    if unknown:
+        known = ", ".join(sorted(KEYS))
+        message = f"{place}.{unknown[0]} is not a setting of a profile. Known: extends, {known}."
+        raise SettingsError(message)
+    return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)

@@ -1,0 +1,75 @@
+"""The settings, resolved: the shape that everything else is given. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bridge.settings.commands import CommandProfile
+
+OutputMode = Literal["compact", "toon", "json", "auto"]
+ProjectServers = Literal["all", "approved", "none"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+GuardMode = Literal["off", "advise", "enforce"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that can be set, resolved.
+
+    Attributes:
+        runtime: "auto", "podman", "docker", "bubblewrap", "seatbelt", "landlock" or an engine's
+            path.
+        runtime_order: What `auto` tries, in order; empty means the usual ladder.
+        oci_runtime: "runc", "crun", "runsc", ...; empty leaves it to the engine.
+        image: Empty means the image that `image build` made, else the public one.
+        packages: A virtual environment that programs may import from where there is no image.
+        timeout, max_timeout: Seconds.
+        memory: Bytes.
+        cpus: None leaves it to the engine.
+        container_user: "uid:gid".
+        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped.
+        profile: "standard", "strict" or one of the user's own.
+        strict: Whether the profile is the strict one, or made from it.
+        listed_servers_only: Whether a run may use no server but those listed for it.
+        guard: What is done with what the static guard finds.
+        commands: The command profiles, by name; without any there is no `run_command`.
+        environ: The process's environment, for what servers inherit and engines read.
+    """
+
+    runtime: str = "auto"
+    runtime_order: tuple[str, ...] = ()
+    oci_runtime: str = ""
+    image: str = ""
+    packages: Path | None = None
+    timeout: float = 30.0
+    max_timeout: float = 120.0
+    memory: int = 512 * 1024**2
+    pids: int = 128
+    cpus: float | None = None
+    container_user: str = "65534:65534"
+    runtime_idle_timeout: float = 300.0
+    state_dir: Path = Path()
+    output_mode: OutputMode = "compact"
+    log_level: LogLevel = "INFO"
+    profile: str = "standard"
+    strict: bool = False
+    listed_servers_only: bool = False
+    guard: GuardMode = "advise"
+    warm: int = 1
+    servers_config: Path | None = None
+    allow_self_server: bool = False
+    project_servers: ProjectServers = "all"
+    call_timeout: float = 60.0
+    start_timeout: float = 30.0
+    commands: Mapping[str, CommandProfile] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        # However it was made, a strict one is strict in all respects.
+        if self.strict or self.profile == "strict":
+            object.__setattr__(self, "strict", True)
+            object.__setattr__(self, "listed_servers_only", True)
+            object.__setattr__(self, "guard", "enforce")
