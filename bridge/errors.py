@@ -20,6 +20,8 @@ its configuration, an engine or a server could not do its part.
     │   ├── OciRuntimeError              crun, runc, runsc ... cannot start a container
     │   ├── CgroupError                  limits cannot be applied
     │   ├── LaunchError                  a sandbox did not come up
+    │   ├── BrokenIsolationError         it came up without a layer it must have
+    │   ├── WrongSystemError             a backend of another operating system was asked for
     │   └── ChannelClosedError           the byte stream to a sandbox ended
     ├── RefusedError                     exit 1
     │   ├── CallDeniedError              a run may not make this call
@@ -155,6 +157,23 @@ class LaunchError(SandboxError):
     """A sandbox was started but never became usable."""
 
     code = "launch_failed"
+
+
+class BrokenIsolationError(SandboxError):
+    """A sandbox came up, and is seen from inside to lack what keeps programs in."""
+
+    code = "isolation_broken"
+    default_remedy = (
+        "What started it does not do what it was told: reinstall it, or set MCP_BRIDGE_RUNTIME to "
+        "another backend."
+    )
+
+
+class WrongSystemError(SandboxError):
+    """The backend is for another operating system."""
+
+    code = "wrong_system"
+    default_remedy = "Leave MCP_BRIDGE_RUNTIME at auto, which takes what works here."
 
 
 class ChannelClosedError(SandboxError):

@@ -29,6 +29,8 @@ Reason = Literal[
     "engine",
 ]
 
+Severity = Literal["deny", "note"]
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -138,6 +140,20 @@ class RunRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostKernel:
+    """The kernel under an engine, by what of it a program would see; empty where unknown.
+
+    Attributes:
+        release, version: As `uname` has them.
+        boot_id: Drawn at random when the kernel started.
+    """
+
+    release: str = ""
+    version: str = ""
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Isolation:
     """What separated the program from the host.
 
@@ -146,12 +162,18 @@ class Isolation:
         oci_runtime: "runc", "crun", "runsc", ...; empty when there is none.
         layers: What is in force, each a short name ("no-network", "read-only-root").
         weaker: What was asked for and is not in force, each with its cause.
+        verified: Those of `layers` that were seen to hold from inside, before the program ran; the
+            others were only asked for.
+        host_kernel: What may not be seen inside where the layer is "own-kernel"; until that was
+            looked at.
     """
 
     backend: str
     oci_runtime: str = ""
     layers: tuple[str, ...] = ()
     weaker: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ()
+    host_kernel: HostKernel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +188,27 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that reading a program without running it brought up.
+
+    Attributes:
+        line, column: From 1; 0 when it is about the program as a whole.
+        rule: A short, stable name ("native-code", "syntax").
+        severity: "deny" if `enforce` refuses a program for it.
+    """
+
+    line: int
+    rule: str
+    message: str
+    column: int = 0
+    severity: Severity = "deny"
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.message} ({self.rule})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """How a run ended, with all that is to be shown of it.
 
@@ -176,6 +219,8 @@ class RunResult:
         result: That value.
         result_repr: `repr` of a value that JSON cannot hold, cut to a bound.
         truncated: Stream name to the number of bytes dropped.
+        findings: What the static guard has to say, in the order of the program's lines.
+        findings_omitted: How many more there were.
     """
 
     run_id: str
@@ -190,6 +235,72 @@ class RunResult:
     result_repr: str = ""
     error: str = ""
     servers: tuple[str, ...] = ()
+    timeout_seconds: float = 0.0
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    isolation: Isolation | None = None
+    usage: Usage = field(default_factory=Usage)
+    findings: tuple[Finding, ...] = ()
+    findings_omitted: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRequest:
+    """One validated wish to run a command or a pipeline.
+
+    Attributes:
+        profile: Of the configuration's command profiles.
+        stages: The words of each.
+        workdir: Relative to the workspace's root.
+        stdin: What the first stage reads.
+        timeout: Seconds; None means the profile's.
+    """
+
+    profile: str
+    stages: tuple[tuple[str, ...], ...]
+    workdir: str = ""
+    stdin: str = ""
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """How one stage of a pipeline ended.
+
+    Attributes:
+        words: As they were given, without secrets.
+        exit_code, signal: Of which one is known, unless it was ended from here.
+        stderr: Cut to a bound.
+        cut_short: Whether the stage after it ended first, so that it could not write on.
+        oom_killed: Whether the kernel ended something of it for memory.
+    """
+
+    words: tuple[str, ...]
+    exit_code: int | None = None
+    signal: int | None = None
+    stderr: str = ""
+    cut_short: bool = False
+    oom_killed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """How a command or a pipeline ended, with all that is to be shown of it.
+
+    Attributes:
+        reason: None exactly when `status` is "success".
+        stdout: Of the last stage.
+        truncated: Stream to the number of bytes dropped: "stdout", "stderr" or "stderr of stage 2".
+    """
+
+    run_id: str
+    status: Status
+    summary: str
+    profile: str = ""
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stages: tuple[StageResult, ...] = ()
+    stdout: str = ""
+    error: str = ""
     timeout_seconds: float = 0.0
     truncated: Mapping[str, int] = field(default_factory=dict)
     isolation: Isolation | None = None

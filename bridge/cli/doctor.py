@@ -11,6 +11,7 @@ from pathlib import Path
 from bridge.cli.output import visible, write_out
 from bridge.discovery.find import discover
 from bridge.engine.servers import context_for
+from bridge.errors import WrongSystemError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.settings import Settings
@@ -44,11 +45,22 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _describe(probe: Probe) -> str:
-    lines = [f"{'ok  ' if probe.ok else 'FAIL'}  {probe.backend}: {probe.summary}"]
+    lines = [f"{_mark(probe)}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
-        lines.append(f"      layers: {', '.join(probe.isolation.layers)}")
+        seen = probe.isolation.verified
+        lines.append(f"      layers seen from inside: {', '.join(seen) or 'none'}")
+        asked = [layer for layer in probe.isolation.layers if layer not in seen]
+        if asked:
+            lines.append(f"      layers asked for, out of sight inside: {', '.join(asked)}")
         lines.extend(f"      weaker: {text}" for text in probe.isolation.weaker)
     if probe.remedy:
         lines.append(f"      remedy: {probe.remedy}")
     return "\n".join(lines) + "\n"
+
+
+def _mark(probe: Probe) -> str:
+    if probe.ok:
+        return "ok  "
+    # What is for another system is not broken here.
+    return "n/a " if probe.error_code == WrongSystemError.code else "FAIL"

@@ -16,6 +16,7 @@ from bridge.guest.wire import PROTOCOL, Hello, WireError
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
+from bridge.sandbox.layers import insist
 
 HELLO_SECONDS = 30.0
 """From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
@@ -36,11 +37,13 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
     """Start a sandbox and bring its guest up; leaving destroys it.
 
     Raises:
-        SandboxError: It could not be started, or its guest never said hello.
+        SandboxError: It could not be started, its guest never said hello, or what that sees from
+            inside contradicts a layer that must hold.
     """
     async with backend.launch(spec) as sandbox:
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
+        insist(sandbox.isolation, hello.facts)
         yield GuestSession(sandbox=sandbox, channel=channel, hello=hello)
 
 

@@ -19,7 +19,15 @@ import warnings
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from bridge.guest.values import MCPError, Result, error_from_wire
-from bridge.guest.wire import MAX_FRAME_BYTES, Call, Cancel, LineDecoder, encode
+from bridge.guest.wire import (
+    MAX_FRAME_BYTES,
+    MAX_VALUES,
+    Call,
+    Cancel,
+    LineDecoder,
+    count_values,
+    encode,
+)
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes taken from the socket at a time."""
@@ -65,6 +73,9 @@ class Client:
         if len(line) > self._frame_bytes:
             message = "the arguments of %s take %s bytes as JSON; the limit is %s"
             raise ValueError(message % (subject, f"{len(line):,}", f"{self._frame_bytes:,}"))
+        if count_values(line) > MAX_VALUES:
+            message = "the arguments of %s hold more than %s values; pass them in several calls"
+            raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
         self._register(call_id, loop, future)
         try:
             self._write(line)

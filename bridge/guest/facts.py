@@ -2,6 +2,8 @@
 
 Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
 out-of-memory kills. Every fact is left out where the system does not tell; none is guessed.
+What the system refuses when it is tried is `denials`'. Imports nothing of the guest: a backend's
+probe sends this file by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import os
 import resource
 import socket
+import stat
 import sys
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -40,6 +43,20 @@ _ST_VALID = 32
 """What glibc makes of a system that reports no flags at all, such as gVisor."""
 
 
+_MASKED = (
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/sys/firmware",
+)
+"""What engines hide: a file behind the null device, a directory behind an empty one."""
+
+_NAMESPACES = ("ipc", "net", "pid", "user", "uts")
+
 Reader = Callable[[str], str]
 """Returns a file's text, or nothing if there is no such file; a seam for tests."""
 
@@ -64,6 +81,7 @@ def isolation_facts() -> Dict[str, Any]:
         "platform": sys.platform,
         "implementation": sys.implementation.name,
         "kernel": os.uname().release,
+        "kernel_version": os.uname().version,
         "machine": os.uname().machine,
         "cwd": os.getcwd(),
     }
@@ -76,6 +94,14 @@ def isolation_facts() -> Dict[str, Any]:
     if version:
         # gVisor says who it is here while its release number imitates Linux.
         facts["proc_version"] = version
+    boot = _read("/proc/sys/kernel/random/boot_id").strip()
+    if boot:
+        facts["boot_id"] = boot
+    facts["namespaces"] = namespaces()
+    facts.update(masks())
+    label = _read("/proc/self/attr/current").strip("\0\n ")
+    if label:
+        facts["label"] = label
     facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
     facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
     facts["rlimits"] = _rlimits()
@@ -94,6 +120,31 @@ def interfaces(read: Reader = _read, listed: Lister = socket.if_nameindex) -> Op
         with contextlib.suppress(OSError):
             names = [name for _, name in listed()]
     return sorted(names) or None
+
+
+def namespaces() -> Dict[str, str]:
+    """Return the namespaces this process is in, by the kernel's names for them."""
+    found = {}
+    for name in _NAMESPACES:
+        with contextlib.suppress(OSError):
+            found[name] = os.readlink("/proc/self/ns/" + name)
+    return found
+
+
+def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
+    """Return which of the places that engines hide show something, and if settings are fixed."""
+    facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
+    with contextlib.suppress(OSError):
+        facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
+    return facts
+
+
+def _shows(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+        return bool(os.listdir(path)) if stat.S_ISDIR(mode) else not stat.S_ISCHR(mode)
+    except OSError:
+        return False
 
 
 def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:

@@ -19,6 +19,7 @@ import traceback
 from typing import Any, List, NoReturn, Tuple
 
 from bridge.guest import worker
+from bridge.guest.denials import denials
 from bridge.guest.descriptors import (
     Outbox,
     claim_channel,
@@ -119,6 +120,7 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["adopts_orphans"] = children.adopts_orphans
+    facts["denials"] = denials()
     for name in PRELOADED:
         _preload(name)
     worker.prepare()

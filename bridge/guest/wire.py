@@ -14,6 +14,7 @@ Each side treats the other's frames by its own rules. To the host the guest is h
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
@@ -25,6 +26,14 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 MAX_ID = 2**53
 """Ids stay exact in every JSON implementation below this."""
+
+
+MAX_VALUES = 250_000
+"""Values that a frame made by a program may hold. As objects they take some 200 bytes each, however
+short their text, and a second of the host's time in all."""
+
+_COUNT_BYTES = 256 * 1024
+"""Looked at together when the values of a line are counted."""
 
 
 class WireError(Exception):
@@ -220,6 +229,37 @@ class LineDecoder:
                 yield line
 
 
+def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
+    """Return how many values a line of JSON holds, at most, without parsing it.
+
+    It is quick and takes little memory whatever the line holds, and never too low for as much of
+    it as is JSON: a parser that gives up at a mistake has made no more than this.
+
+    Args:
+        exact_above: Up to this what is inside strings may be counted too, which is quicker.
+    """
+    values = _punctuation(line)
+    if values <= exact_above:
+        return values
+    # Escaped quotation marks go, so that those left are the ends of strings.
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Each value brings at most two strings, itself or its name; to count further would be slow.
+    strings = bare.count(b'"') // 2
+    if strings > 2 * (MAX_VALUES + 1):
+        return strings // 2
+    values = 0
+    inside = 0
+    for start in range(0, len(bare), _COUNT_BYTES):
+        parts = bare[start : start + _COUNT_BYTES].split(b'"')
+        values += _punctuation(b"".join(parts[inside::2]))
+        inside = (inside + len(parts) - 1) % 2
+    return values
+
+
+def _punctuation(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 def decode_guest_frame(line: bytes) -> GuestFrame:
     """Return the frame that a guest's line holds, every field checked.
 
@@ -299,12 +339,14 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
 
 def _parse(line: bytes, allowed: "frozenset[str]") -> Tuple[str, Dict[str, Any]]:
     try:
-        document = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(
+            line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite
+        )
     except RecursionError:
         message = "the frame is nested too deeply"
         raise WireError(message) from None
     except ValueError as error:
-        # Covers bad UTF-8, bad JSON, NaN and integers beyond the interpreter's digit limit.
+        # Covers bad UTF-8, bad JSON, NaN, and numbers beyond what Python reads.
         message = f"the line is not JSON: {error}"
         raise WireError(message) from None
     if not isinstance(document, dict):
@@ -320,6 +362,14 @@ def _parse(line: bytes, allowed: "frozenset[str]") -> Tuple[str, Dict[str, Any]]
 def _refuse_constant(token: str) -> None:
     message = f"{token} is not JSON"
     raise ValueError(message)
+
+
+def _finite(text: str) -> float:
+    """Read a number; 1e999 would become an infinity, which no frame and no result can hold."""
+    value = float(text)
+    if math.isinf(value):
+        _refuse_constant(text[:80])
+    return value
 
 
 def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.model import Isolation, Json, RunResult, Usage
+from bridge.model import Finding, Isolation, Json, RunResult, Usage
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
@@ -44,7 +44,9 @@ def structured(result: RunResult) -> dict[str, Any]:
         "servers": list(result.servers),
         "timeoutSeconds": _plain_number(result.timeout_seconds) or None,
         "truncated": dict(result.truncated),
-        "isolation": _isolation(result.isolation),
+        "findings": [_finding(found) for found in result.findings],
+        "findingsOmitted": result.findings_omitted or None,
+        "isolation": isolation_fields(result.isolation),
         "usage": _usage(result.usage),
     }
     return {
@@ -151,13 +153,27 @@ def _plain_number(number: float) -> int | float:
     return int(number) if math.isfinite(number) and number == int(number) else number
 
 
-def _isolation(isolation: Isolation | None) -> dict[str, Json] | None:
+def _finding(found: Finding) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "line": found.line,
+        "column": found.column,
+        "rule": found.rule,
+        "severity": found.severity,
+        "message": found.message,
+    }
+    # What is about the program as a whole is in no line.
+    return {name: value for name, value in fields.items() if value != 0}
+
+
+def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
+    """Return what separated a run from the host, as the contract has it."""
     if isolation is None:
         return None
     fields: dict[str, Json] = {
         "backend": isolation.backend,
         "ociRuntime": isolation.oci_runtime,
         "layers": list(isolation.layers),
+        "verified": list(isolation.verified),
         "weaker": list(isolation.weaker),
     }
     return {name: value for name, value in fields.items() if value}

@@ -1,7 +1,8 @@
 """Which backend runs the code.
 
 Owns the order in which backends are tried and the refusal when none works. A backend is chosen only
-after it has really run something; there is no way from here to running code without one.
+after it has really run something, and has not been seen from inside to lack what it must have;
+there is no way from here to running code without one, nor to one that is weaker unless it is named.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 
-from bridge.errors import BridgeError, NoSandboxError, SettingsError
+from bridge.errors import BridgeError, EngineDownError, NoSandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.image import choose as choose_image
@@ -22,38 +25,71 @@ from bridge.sandbox.container.machine_command import SystemRunner
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.probing import failed_probe
 from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.sandbox.process.packages import check_environment
+from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
 
 ENGINES = ("podman", "docker")
 
-LADDER = (*ENGINES, "bubblewrap")
+LADDER = (*ENGINES, "bubblewrap", "seatbelt")
 """What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
-bubblewrap where there is no engine at all."""
+bubblewrap where there is no engine at all, and Seatbelt where that system is macOS."""
 
-NOT_YET = ("seatbelt",)
-"""Names that are reserved for backends this version does not have."""
+WEAKER = ("landlock",)
+"""What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
+the ladder, so nothing falls back to it."""
+
+_ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
+
+_PROCESS: Mapping[str, type[_ProcessBackend]] = {
+    "bubblewrap": BubblewrapBackend,
+    "seatbelt": SeatbeltBackend,
+    "landlock": LandlockBackend,
+}
+"""The backends without an engine, which have no images either."""
+
+_STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
+
+NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
 
 
-def candidates(runtime: str) -> tuple[str, ...]:
+def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the backends to try for the setting `runtime`, in order.
 
+    Args:
+        order: What `auto` means; empty for the usual ladder. What it leaves out is not tried.
+
     Raises:
-        SettingsError: It names no backend.
+        SettingsError: It names no backend, or the order cannot be.
     """
+    ladder = _checked(order) or LADDER
     if runtime == "auto":
-        return LADDER
-    if runtime in NOT_YET:
-        message = f"MCP_BRIDGE_RUNTIME: the backend {runtime!r} is not part of this version."
-        raise SettingsError(message, remedy=f"Use auto, {', '.join(LADDER)}.")
-    if runtime in LADDER or os.sep in runtime:
+        return ladder
+    if runtime in _PROCESS or runtime in ENGINES or os.sep in runtime:
         return (runtime,)
     message = (
-        f"MCP_BRIDGE_RUNTIME: {runtime!r} is not auto, podman, docker, bubblewrap "
-        "or the path of an engine."
+        f"MCP_BRIDGE_RUNTIME: {runtime!r} is not auto, {', '.join((*LADDER, *WEAKER))} or the path "
+        "of an engine."
     )
     raise SettingsError(message)
+
+
+def _checked(order: Sequence[str]) -> tuple[str, ...]:
+    for place, name in enumerate(order):
+        problem = ""
+        if name in WEAKER:
+            problem = "is weaker than the others, and used only when MCP_BRIDGE_RUNTIME names it"
+        elif name not in LADDER:
+            problem = f"is not one of {', '.join(LADDER)}"
+        elif name in order[:place]:
+            problem = "stands there twice"
+        if problem:
+            message = f"MCP_BRIDGE_RUNTIME_ORDER: {name!r} {problem}."
+            raise SettingsError(message)
+    return tuple(order)
 
 
 def engines(runtime: str) -> tuple[str, ...]:
@@ -62,21 +98,23 @@ def engines(runtime: str) -> tuple[str, ...]:
     Raises:
         SettingsError: It names no backend, or one without images.
     """
-    found = tuple(name for name in candidates(runtime) if name != "bubblewrap")
+    found = tuple(name for name in candidates(runtime) if name not in _PROCESS)
     if not found:
         message = f"MCP_BRIDGE_RUNTIME: {runtime} uses no images."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
     return found
 
 
-def _open(name: str, settings: Settings) -> ContainerBackend | BubblewrapBackend:
-    if name != "bubblewrap":
+def _open(name: str, settings: Settings) -> ContainerBackend | _ProcessBackend:
+    if name not in _PROCESS:
         return container_backend(name, settings)
     if settings.oci_runtime:
         # Asked for a kernel boundary that namespaces are not; nothing stands in for it.
-        message = f"MCP_BRIDGE_OCI_RUNTIME: bubblewrap cannot use {settings.oci_runtime}."
+        message = f"MCP_BRIDGE_OCI_RUNTIME: {name} cannot use {settings.oci_runtime}."
         raise SettingsError(message, remedy="Use podman or docker with it.")
-    return BubblewrapBackend(environ=settings.environ, limits=limits_for(settings))
+    return _PROCESS[name](
+        environ=settings.environ, limits=limits_for(settings), packages=settings.packages
+    )
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
@@ -115,7 +153,7 @@ async def choose(settings: Settings) -> Backend:
     """Return the first backend that works, open.
 
     Raises:
-        SettingsError: The setting names no backend.
+        SettingsError: The setting names no backend, or packages that no program could import.
         NoSandboxError: None works; the text says for each why, and what to do.
     """
     failures: list[Probe] = []
@@ -125,9 +163,12 @@ async def choose(settings: Settings) -> Backend:
             stack.push_async_exit(backend)
             probe = await _try(backend, settings)
             if probe.ok:
-                logger.info("programs run in %s", probe.summary)
+                _announce(name, probe)
                 stack.pop_all()
                 return backend
+            if name in _PROCESS and probe.error_code == SettingsError.code:
+                # Nothing that another backend would put right.
+                raise SettingsError(probe.summary, remedy=probe.remedy)
             failures.append(probe)
             logger.info("%s cannot be used: %s", name, probe.summary)
     raise NoSandboxError(
@@ -136,11 +177,20 @@ async def choose(settings: Settings) -> Backend:
     )
 
 
+def _announce(name: str, probe: Probe) -> None:
+    if name in WEAKER:
+        logger.warning("programs run in %s, which is weaker than any other backend", probe.summary)
+    else:
+        logger.info("programs run in %s", probe.summary)
+    if "packages" in probe.details and probe.details["packages"] == NO_PACKAGES:
+        logger.warning("%s", NO_PACKAGES)
+
+
 async def survey(settings: Settings) -> list[Probe]:
     """Try every backend that the settings admit, and report on each.
 
     Raises:
-        SettingsError: The setting names no backend.
+        SettingsError: The setting names no backend, or packages that no program could import.
     """
     probes = []
     for name in _admitted(settings):
@@ -151,15 +201,23 @@ async def survey(settings: Settings) -> list[Probe]:
 
 def _admitted(settings: Settings) -> tuple[str, ...]:
     """Return the backends to try; `auto` leaves out what cannot have the OCI runtime asked for."""
-    names = candidates(settings.runtime)
+    if settings.packages is not None:
+        check_environment(settings.packages)
+    names = candidates(settings.runtime, settings.runtime_order)
     if settings.oci_runtime and settings.runtime == "auto":
-        return tuple(name for name in names if name in ENGINES)
+        names = tuple(name for name in names if name in ENGINES)
+        if not names:
+            message = (
+                f"MCP_BRIDGE_RUNTIME_ORDER names no engine, and MCP_BRIDGE_OCI_RUNTIME asks for "
+                f"{settings.oci_runtime}."
+            )
+            raise SettingsError(message, remedy="Add podman or docker to the order.")
     return names
 
 
-async def _try(backend: ContainerBackend | BubblewrapBackend, settings: Settings) -> Probe:
+async def _try(backend: ContainerBackend | _ProcessBackend, settings: Settings) -> Probe:
     """Settle the image, where there is one, and run something."""
-    if isinstance(backend, BubblewrapBackend):
+    if not isinstance(backend, ContainerBackend):
         return await backend.probe()
     try:
         images = await backend.images()
@@ -167,8 +225,16 @@ async def _try(backend: ContainerBackend | BubblewrapBackend, settings: Settings
         await ensure_present(image, images, progress=logger.info)
     except BridgeError as error:
         return failed_probe(backend.name, error)
+    except Exception as error:
+        # Whatever listens there speaks HTTP, and is no engine that anybody has met.
+        logger.exception("settling the image of %s failed in a way nobody foresaw", backend.name)
+        message = f"What answers as {backend.name} does not answer as an engine does: {error!r}."
+        return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
     backend.use_image(image)
-    return await backend.probe()
+    probe = await backend.probe()
+    if settings.packages is not None:
+        probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
+    return probe
 
 
 def _reason(probe: Probe) -> str:

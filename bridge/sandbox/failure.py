@@ -36,6 +36,7 @@ class Ending:
         report: The engine's word, if it was asked.
         deadline_passed: The host's own clock ran out and it killed the sandbox.
         protocol_error: What was wrong with a frame, if one was malformed.
+        lost: What the engine or its connection broke with, if it did.
         diagnostics: The sandbox's own stderr.
     """
 
@@ -44,6 +45,7 @@ class Ending:
     report: ExitReport | None = None
     deadline_passed: bool = False
     protocol_error: str = ""
+    lost: str = ""
     diagnostics: str = ""
 
 
@@ -67,7 +69,15 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
             status="timeout",
             reason="timeout",
             summary=message,
-            error=f"{message} Output up to then is kept. Raise `timeout` or do less per run.",
+            error=f"{message} {_after_a_timeout(ending)}",
+        )
+    if ending.lost:
+        message = f"The sandbox was lost while the program ran. {ending.lost}"
+        return Verdict(
+            status="error",
+            reason="engine",
+            summary=message,
+            error=f"{message} Output up to then is kept. `mcp-code-bridge doctor` tries again.",
         )
     if ending.protocol_error:
         return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
@@ -92,7 +102,18 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         name = _signal_name(exited.signal)
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
         return _crash(f"The program was killed by {name}{hint}.", ending)
-    return _crash("The sandbox ended before the program did.", ending)
+    message = "The sandbox ended before the program did."
+    if ending.report is not None and ending.report.signal == signals.SIGKILL:
+        message += " It was killed from outside: by the engine, by hand, or for memory."
+    return _crash(message, ending)
+
+
+def _after_a_timeout(ending: Ending) -> str:
+    kept = "Output up to then is kept. Raise `timeout` or do less per run."
+    if ending.exited is not None:
+        return kept
+    # The guest stops itself a little earlier, and says so.
+    return f"{kept} The sandbox did not answer any more: it may be paused, or the machine too busy."
 
 
 def _exit_code(done: Done | None, exited: Exited | None) -> int | None:

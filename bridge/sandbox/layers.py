@@ -1,17 +1,21 @@
 """Which layers of isolation hold, once the sandbox has looked at itself. Pure.
 
-A backend says what it asked for. The guest reports what it sees from inside. Where the two
-disagree, the layer is reported as missing: no layer is claimed that could be seen not to hold.
-The report comes from inside before any user code runs, so user code cannot shape it.
+A backend says what it asked for. The guest reports what it sees from inside, and what it was
+refused when it tried. Where the two disagree, the layer is reported as missing: no layer is claimed
+that could be seen not to hold. Where they agree, the layer is named as verified; where nothing can
+be seen (control groups that are not mounted inside, for one) it is not. The report comes from
+inside before any user code runs, so user code cannot shape it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge.model import Isolation, Limits
+from bridge.errors import BrokenIsolationError, OciRuntimeError
+from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.kernel import OWN_KERNEL, own_kernel
 
 PROCESSES_FACTOR = 4
 """Where no cgroup limits processes, the kernel counts them per user id over all sandboxes of that
@@ -20,10 +24,32 @@ id; so the limit leaves room for several at once."""
 Check = Callable[[Mapping[str, Any]], bool | None]
 """Whether a layer is seen to hold; None when the facts do not tell."""
 
+_FIRST_IPC_NAMESPACE = "ipc:[4026531839]"
+"""The number every Linux kernel gives to the one it starts with."""
+
+_ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
+"""Layers of the host's kernel: nothing of them shows where a guest has a kernel of its own."""
+
+_LET_THROUGH = "allowed"
+"""What the guest says of an attempt that nothing refused."""
+
 
 def _equals(key: str, value: object) -> Check:
     def check(facts: Mapping[str, Any]) -> bool | None:
         return facts[key] == value if key in facts else None
+
+    return check
+
+
+def _denied(layer: str, *answers: str) -> Check:
+    """Make the check of an attempt: refused by one of `answers`, let through, or neither."""
+
+    def check(facts: Mapping[str, Any]) -> bool | None:
+        denials = facts.get("denials")
+        answer = denials.get(layer) if isinstance(denials, dict) else None
+        if answer in answers:
+            return True
+        return False if answer == _LET_THROUGH else None
 
     return check
 
@@ -63,12 +89,11 @@ def _user_namespace(facts: Mapping[str, Any]) -> bool | None:
     return found != [[0, 0, 4294967295]]
 
 
-def _own_seccomp(facts: Mapping[str, Any]) -> bool | None:
+def _own_filter(facts: Mapping[str, Any]) -> bool | None:
     if facts.get("seccomp") == 0:
         return False
     # Kernels before 5.9 do not count filters.
-    counted = facts.get("seccomp") == 2 and facts.get("seccomp_filters", 0) >= 1
-    return True if counted else None
+    return False if facts.get("seccomp_filters") == 0 else None
 
 
 def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
@@ -78,38 +103,92 @@ def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
     return all(isinstance(mount, dict) and bool(mount.get("noexec")) for mount in found.values())
 
 
-_CHECKS: Mapping[str, Check] = {
-    "no-network": _no_network,
-    "read-only-root": _equals("root_read_only", True),
-    "sized-tmpfs-noexec": _tmpfs_noexec,
-    "no-capabilities": _no_capabilities,
-    "no-new-privileges": _equals("no_new_privs", 1),
-    "unprivileged-user": _unprivileged,
-    "seccomp": _equals("seccomp", 2),
-    "own-seccomp": _own_seccomp,
-    "user-namespace": _user_namespace,
-    "memory-limit": _limited("memory_limit_bytes"),
-    "pids-limit": _limited("pids_limit"),
-    "cpu-limit": _limited("cpu_limit"),
+def _private_ipc(facts: Mapping[str, Any]) -> bool | None:
+    found = facts.get("namespaces")
+    name = found.get("ipc") if isinstance(found, dict) else None
+    return name != _FIRST_IPC_NAMESPACE if name else None
+
+
+def _masked(facts: Mapping[str, Any]) -> bool | None:
+    shown, fixed = facts.get("unmasked"), facts.get("settings_read_only")
+    if shown or fixed is False:
+        return False
+    return True if shown == [] and fixed else None
+
+
+def _ulimits(facts: Mapping[str, Any]) -> bool | None:
+    found = facts.get("rlimits")
+    if not isinstance(found, dict) or not {"core", "nofile"} <= set(found):
+        return None
+    return found["core"] == 0 and found["nofile"] is not None
+
+
+def _confined(facts: Mapping[str, Any]) -> bool | None:
+    label = facts.get("label")
+    return not str(label).startswith("unconfined") if label else None
+
+
+_CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "no-network": (
+        _no_network,
+        # A network that answers anything else than "there is no way" is one.
+        _denied("no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"),
+    ),
+    "read-only-root": (_equals("root_read_only", True), _denied("read-only-root", "EROFS")),
+    "sized-tmpfs-noexec": (_tmpfs_noexec, _denied("sized-tmpfs-noexec", "EACCES", "EPERM")),
+    "no-capabilities": (_no_capabilities, _denied("no-capabilities", "EPERM")),
+    "no-new-privileges": (_equals("no_new_privs", 1),),
+    "unprivileged-user": (_unprivileged, _denied("unprivileged-user", "EPERM", "EINVAL")),
+    "seccomp": (_equals("seccomp", 2),),
+    "own-seccomp": (_own_filter, _denied("own-seccomp", "ENOSYS")),
+    "landlock": (_denied("landlock", "EACCES"),),
+    # The same attempt, refused by macOS: to list a directory that no rule names.
+    "seatbelt": (_denied("landlock", "EPERM"),),
+    # Where the network is the host's, and only the way to it is closed.
+    "network-calls-refused": (_denied("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
+    "user-namespace": (_user_namespace,),
+    "private-ipc": (_private_ipc,),
+    "masked-proc": (_masked,),
+    "ulimits": (_ulimits,),
+    "apparmor": (_confined,),
+    "selinux": (_confined,),
+    "memory-limit": (_limited("memory_limit_bytes"),),
+    "pids-limit": (_limited("pids_limit"),),
+    "cpu-limit": (_limited("cpu_limit"),),
 }
 
 
 def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return `isolation` without the layers that `facts` contradict.
+    """Return `isolation` as it was seen: without the layers that `facts` contradict.
 
     Args:
         isolation: What the backend put in force.
-        facts: What the guest read of itself when it started.
+        facts: What the guest read of itself, and was refused, when it started.
     """
-    held, missing = [], list(isolation.weaker)
+    held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
-        check = _CHECKS.get(layer)
-        seen = check(facts) if check is not None else None
-        if seen is False:
+        looks = _seen(layer, isolation, facts)
+        if False in looks:
             missing.append(f"{layer}: asked for, but seen from inside not to hold")
-        else:
-            held.append(layer)
-    return replace(isolation, layers=tuple(held), weaker=tuple(missing))
+            continue
+        held.append(layer)
+        if True in looks:
+            seen.append(layer)
+    return replace(
+        isolation,
+        layers=tuple(held),
+        weaker=tuple(missing),
+        verified=tuple(seen),
+        host_kernel=None,
+    )
+
+
+def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterable[bool | None]:
+    if layer == OWN_KERNEL:
+        return [own_kernel(facts, isolation.host_kernel or HostKernel())]
+    if layer in _ABOUT_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
+        return []
+    return [check(facts) for check in _CHECKS.get(layer, ())]
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
@@ -122,3 +201,54 @@ def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
     if "ulimits" not in isolation.layers:
         wanted["open_files"] = limits.open_files
     return wanted
+
+
+MANDATORY = (
+    "no-network",
+    "read-only-root",
+    "no-capabilities",
+    "no-new-privileges",
+    "unprivileged-user",
+    "seccomp",
+    "own-seccomp",
+    "landlock",
+    "seatbelt",
+    "network-calls-refused",
+)
+"""Where one of these was asked for and is seen not to hold, whatever should have put it in force
+did not do its work, and nothing else that it claims can be believed."""
+
+
+def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the layers for which a sandbox must not be used: claimed, mandatory and contradicted.
+
+    What the facts do not tell is no contradiction: not every kernel shows everything.
+    """
+    claimed = (layer for layer in MANDATORY if layer in isolation.layers)
+    return tuple(layer for layer in claimed if False in _seen(layer, isolation, facts))
+
+
+def insist(isolation: Isolation, facts: Mapping[str, Any]) -> None:
+    """Let a sandbox pass only when nothing mandatory is contradicted from inside.
+
+    A kernel of its own is why somebody names gVisor or Kata: that must be seen.
+
+    Raises:
+        BrokenIsolationError: Something is contradicted; it names what.
+        OciRuntimeError: No kernel of its own is seen, though the OCI runtime promises one.
+    """
+    if OWN_KERNEL in isolation.layers and True not in _seen(OWN_KERNEL, isolation, facts):
+        named = isolation.oci_runtime
+        message = f"{named} started a sandbox that shows no kernel other than the host's."
+        remedy = (
+            f"See what the engine's configuration starts as {named}, or name another OCI runtime"
+            " with MCP_BRIDGE_OCI_RUNTIME."
+        )
+        raise OciRuntimeError(message, remedy=remedy)
+    refused = refused_layers(isolation, facts)
+    if refused:
+        message = (
+            f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"
+            f" seen from inside, it lacks {', '.join(refused)}."
+        )
+        raise BrokenIsolationError(message)

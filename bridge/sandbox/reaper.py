@@ -12,12 +12,18 @@ a live peer's sandbox is worse than leaving a dead one's.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from bridge.errors import SandboxError
+
+logger = logging.getLogger(__name__)
 
 LABEL_PREFIX = "org.mcp-code-bridge"
 OWNER_LABEL = f"{LABEL_PREFIX}.owner"
@@ -161,3 +167,28 @@ def _run(argv: tuple[str, ...]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
+
+
+class Reaps(Protocol):
+    """A backend, as far as reaping goes."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    async def reap(self) -> int:
+        """Remove what dead bridges left behind; return how many sandboxes that were."""
+        ...
+
+
+async def tidy_up(backend: Reaps) -> None:
+    """Have a backend remove what dead bridges left, as far as it can.
+
+    An engine with one broken container may refuse to list any. That is no reason to run nothing: a
+    sandbox of one's own needs none of it, and the next bridge tries again.
+    """
+    try:
+        await backend.reap()
+    except SandboxError as error:
+        logger.warning("%s: what dead bridges left was not removed: %s", backend.name, error)

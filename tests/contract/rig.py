@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -133,6 +133,14 @@ class Engine:
         """Remove a container if it is there."""
         with self.outside() as client, suppress(docker.errors.NotFound):
             client.remove_container(container, force=True)
+
+
+def own_service(engine: Engine, **environ: str) -> Engine:
+    """Make an engine whose backend has to start podman's service itself."""
+    kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
+    # Its presence is what tells the backend to leave a listening service alone.
+    kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
+    return replace(engine, environ={**kept, **environ})
 
 
 class EngineShelf:

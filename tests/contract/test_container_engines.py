@@ -289,7 +289,7 @@ async def main():
     ) as backend:
         for _ in range(2):
             probe = await backend.probe()
-            print(probe.ok, probe.summary, probe.remedy, *probe.isolation.layers)
+            print(probe.ok, probe.summary, probe.remedy, *probe.isolation.verified)
     print("left:", *(path.name for path in runtime_dir.iterdir() if path.is_dir()))
 anyio.run(main)
 """
@@ -315,4 +315,5 @@ def test_an_ordinary_user_needs_nothing_but_podman(engines: EngineShelf) -> None
         assert line.startswith("True podman")
         assert "rootless" in line
         assert "user-namespace" in line
+        assert "own-seccomp" in line
     assert lines[2].strip() == "left:"

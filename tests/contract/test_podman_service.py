@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,17 +13,9 @@ import pytest
 
 from bridge.errors import BridgeError, OciRuntimeError
 from tests.contract.programs import ECHO, echoes, on, spec
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import EngineShelf, own_service
 
 PATIENCE = 90
-
-
-def own_service(engine: Engine, **environ: str) -> Engine:
-    """Make an engine whose backend has to start podman's service itself."""
-    kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
-    # Its presence is what tells the backend to leave a listening service alone.
-    kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
-    return replace(engine, environ={**kept, **environ})
 
 
 def services(runtime_dir: Path) -> list[Path]:

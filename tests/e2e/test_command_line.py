@@ -100,10 +100,11 @@ def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     assert document["chosen"] == user.engine
     [probe] = document["backends"]
     assert probe["ok"] is True
-    assert "no-network" in probe["isolation"]["layers"]
+    assert "no-network" in probe["isolation"]["verified"]
     plain = user.command("doctor")
     assert plain.returncode == 0
     assert f"Programs run in: {user.engine}" in plain.stdout
+    assert "layers seen from inside: no-network" in plain.stdout
 
 
 def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:

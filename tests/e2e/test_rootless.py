@@ -106,6 +106,8 @@ def test_doctor_names_the_mode(become: list[str], home: Path) -> None:
     [probe] = json.loads(done.stdout)["backends"]
     assert probe["ok"] is True, probe
     assert probe["details"]["mode"] == "rootless"
+    # The profile's file is in this user's runtime directory, and so is the service that reads it.
+    assert {"user-namespace", "own-seccomp"} <= set(probe["isolation"]["verified"])
 
 
 def test_nothing_is_left_of_an_ordinary_users_runs(become: list[str], home: Path) -> None:

@@ -157,6 +157,7 @@ class FakeBackend:
 
     Attributes:
         failure: Raised by the next launches instead of starting anything.
+        reap_error: Raised instead of reaping.
         live: Process ids of what is running.
         launched: How many were started in all.
         in_use_now: How many programs run, as the engine says.
@@ -164,6 +165,7 @@ class FakeBackend:
     """
 
     failure: SandboxError | None = None
+    reap_error: SandboxError | None = None
     live: set[int] = field(default_factory=set)
     launched: int = 0
     in_use_now: int = 0
@@ -219,6 +221,8 @@ class FakeBackend:
         self.drain = drain
 
     async def reap(self) -> int:
+        if self.reap_error is not None:
+            raise self.reap_error
         return 0
 
     async def aclose(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from bridge.guest.facts import (
     cgroup_limits,
     interfaces,
     isolation_facts,
+    masks,
     mount_options,
+    namespaces,
     oom_kills,
     status_facts,
 )
@@ -115,6 +119,26 @@ def test_the_number_of_seccomp_filters_is_told_where_the_kernel_tells_it() -> No
     text = "Name:\tpython3\nSeccomp:\t2\nSeccomp_filters:\t3\n"
     assert status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
     assert status_facts("Seccomp:\t0\n") == {"seccomp": 0}
+
+
+def test_what_engines_hide_is_hidden_behind_nothing(tmp_path: Path) -> None:
+    """The null device or an empty directory; what is not there shows nothing either."""
+    empty, full, file = tmp_path / "empty", tmp_path / "full", tmp_path / "full/kcore"
+    empty.mkdir()
+    full.mkdir()
+    file.write_text("secret")
+    hidden = (str(empty), "/dev/null", str(tmp_path / "absent"))
+    assert masks(hidden, str(tmp_path)) == {"unmasked": [], "settings_read_only": False}
+    shown = (str(full), str(file))
+    assert masks((*hidden, *shown), str(tmp_path / "absent")) == {"unmasked": list(shown)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
+def test_this_process_and_its_namespaces_are_told_apart_by_number() -> None:
+    assert namespaces()["ipc"].startswith("ipc:[")
+    facts = isolation_facts()
+    assert facts["kernel_version"] in facts["proc_version"]
+    assert facts["boot_id"]
 
 
 GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd

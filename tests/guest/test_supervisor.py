@@ -524,6 +524,13 @@ def test_a_call_over_the_frame_limit_is_refused_before_it_is_sent(guest_on: Any)
     assert finished.calls == []
 
 
+def test_a_call_of_too_many_values_is_refused_before_it_is_sent(guest: Any) -> None:
+    finished = guest.run("await runtime.call_tool('git-hub', 'echo', {'rows': [0] * 300_000})")
+    assert finished.outcome.error_type == "ValueError"
+    assert "hold more than 250,000 values" in finished.outcome.error
+    assert finished.calls == []
+
+
 def test_a_crash_in_native_code_names_the_programs_line(guest: Any) -> None:
     finished = guest.run("import ctypes\n\nctypes.string_at(0)")
     assert 'File "<run_python>", line 3 in <module>' in finished.stderr

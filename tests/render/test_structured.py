@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.model import Isolation, RunResult, Usage
+from bridge.model import Finding, Isolation, RunResult, Usage
 from bridge.render.structured import (
     MAX_DEPTH,
     stream_lines,
@@ -44,7 +44,11 @@ def test_every_field_of_a_full_result_has_its_contract_name() -> None:
         timeout_seconds=30.0,
         truncated={"stdout": 12},
         isolation=Isolation(
-            backend="podman", oci_runtime="runc", layers=("no-network",), weaker=("no cpus",)
+            backend="podman",
+            oci_runtime="runc",
+            layers=("no-network", "pids-limit"),
+            weaker=("no cpus",),
+            verified=("no-network",),
         ),
         usage=Usage(
             wall_ms=410, cpu_ms=0, peak_memory_bytes=9, tool_calls=3, tool_result_bytes=48211
@@ -68,7 +72,8 @@ def test_every_field_of_a_full_result_has_its_contract_name() -> None:
         "isolation": {
             "backend": "podman",
             "ociRuntime": "runc",
-            "layers": ["no-network"],
+            "layers": ["no-network", "pids-limit"],
+            "verified": ["no-network"],
             "weaker": ["no cpus"],
         },
         "usage": {
@@ -79,6 +84,25 @@ def test_every_field_of_a_full_result_has_its_contract_name() -> None:
             "toolResultBytes": 48211,
         },
     }
+
+
+def test_findings_have_their_contract_names() -> None:
+    result = RunResult(
+        run_id="r1",
+        status="success",
+        summary="Done.",
+        findings=(
+            Finding(line=3, column=5, rule="process", message="starts"),
+            Finding(line=0, rule="no-network", message="needs", severity="note"),
+        ),
+        findings_omitted=2,
+    )
+    document = structured(result)
+    assert document["findings"] == [
+        {"line": 3, "column": 5, "rule": "process", "severity": "deny", "message": "starts"},
+        {"rule": "no-network", "severity": "note", "message": "needs"},
+    ]
+    assert document["findingsOmitted"] == 2
 
 
 def test_empty_fields_are_left_out() -> None:

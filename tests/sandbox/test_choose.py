@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +26,23 @@ def _settings(tmp_path: Path, **flags: str) -> Settings:
     return load({"state_dir": str(tmp_path / "s"), **flags}, environ)
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may read, unlike those of a test."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
 def test_auto_tries_engines_before_bubblewrap() -> None:
     """A container engine's image is known; the host's interpreter is whatever there is."""
-    assert candidates("auto") == LADDER == ("podman", "docker", "bubblewrap")
+    assert candidates("auto") == LADDER == ("podman", "docker", "bubblewrap", "seatbelt")
     assert candidates("docker") == ("docker",)
     assert candidates("/usr/bin/podman") == ("/usr/bin/podman",)
     assert engines("auto") == ("podman", "docker")
 
 
-@pytest.mark.parametrize("runtime", ["seatbelt", "none", "lxc", ""])
+@pytest.mark.parametrize("runtime", ["none", "lxc", "", "Landlock"])
 def test_a_name_that_is_no_backend_is_refused(runtime: str) -> None:
     """There is no name for running without a sandbox."""
     with pytest.raises(SettingsError, match="MCP_BRIDGE_RUNTIME"):
@@ -39,17 +50,64 @@ def test_a_name_that_is_no_backend_is_refused(runtime: str) -> None:
 
 
 def test_images_are_for_engines() -> None:
-    """`image build` has nothing to do for bubblewrap."""
-    with pytest.raises(SettingsError, match="uses no images"):
-        engines("bubblewrap")
+    """`image build` has nothing to do for the others."""
+    for name in ("bubblewrap", "seatbelt", "landlock"):
+        with pytest.raises(SettingsError, match="uses no images"):
+            engines(name)
+
+
+def test_the_order_can_be_set_and_what_it_leaves_out_is_not_tried() -> None:
+    """It is `auto` that has an order; a backend that is named stands for itself."""
+    assert candidates("auto", ("bubblewrap", "docker")) == ("bubblewrap", "docker")
+    assert candidates("podman", ("bubblewrap", "docker")) == ("podman",)
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        (("docker", "lxc"), "'lxc' is not one of podman"),
+        (("docker", "podman", "docker"), "'docker' stands there twice"),
+        (("bubblewrap", "landlock"), "'landlock' is weaker than the others"),
+        (("auto",), "'auto' is not one of"),
+        (("/usr/bin/podman",), "is not one of"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused(order: tuple[str, ...], problem: str) -> None:
+    """Even where a backend is named: whoever wrote it meant something by it."""
+    for runtime in ("auto", "podman"):
+        with pytest.raises(SettingsError, match=f"MCP_BRIDGE_RUNTIME_ORDER: .*{problem}"):
+            candidates(runtime, order)
+
+
+def test_the_weaker_tier_is_had_by_its_name_only() -> None:
+    """It is no rung."""
+    assert "landlock" not in LADDER
+    assert candidates("landlock") == ("landlock",)
+
+
+async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Path) -> None:
+    """In the probe, for `doctor`."""
+    [probe] = await survey(_settings(tmp_path, runtime="landlock"))
+    if sys.platform != "linux":
+        assert probe.error_code == "wrong_system"
+        return
+    assert probe.ok, probe.summary
+    assert "the weaker tier" in probe.summary
+    assert probe.isolation is not None
+    assert probe.isolation.weaker[0].startswith("weaker tier: Landlock and seccomp without namesp")
+    backend = await choose(_settings(tmp_path, runtime="landlock"))
+    await backend.aclose()
+    assert backend.name == "landlock"
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:
     """And each backend's reason is told."""
-    with pytest.raises(NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:"):
+    with pytest.raises(
+        NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:.*seatbelt:"
+    ):
         await choose(_settings(tmp_path))
     probes = await survey(_settings(tmp_path))
-    assert [probe.ok for probe in probes] == [False, False, False]
+    assert [probe.ok for probe in probes] == [False] * 4
     assert all(probe.remedy for probe in probes)
 
 
@@ -59,15 +117,43 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(tmp_path: P
     assert [probe.backend for probe in probes] == ["podman", "docker"]
     with pytest.raises(SettingsError, match="cannot use runsc"):
         await choose(_settings(tmp_path, oci_runtime="runsc", runtime="bubblewrap"))
+    with pytest.raises(SettingsError, match="names no engine"):
+        await choose(_settings(tmp_path, oci_runtime="runsc", runtime_order="bubblewrap"))
 
 
 async def test_without_an_engine_bubblewrap_runs_the_code(tmp_path: Path) -> None:
     """No daemon and no image are needed."""
     settings = _settings(tmp_path)
-    path = {**settings.environ, "PATH": os.environ["PATH"]}
-    auto = load({"state_dir": str(tmp_path / "s"), "runtime": "bubblewrap"}, path)
-    backend = await choose(auto)
+    (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
+    backend = await choose(settings)
     try:
         assert backend.name == "bubblewrap"
     finally:
         await backend.aclose()
+
+
+@pytest.mark.parametrize("problem", ["there is no directory", "is no virtual environment"])
+async def test_packages_that_are_none_are_refused_before_anything_is_tried(
+    tmp_path: Path, problem: str
+) -> None:
+    """Whatever backend it would be."""
+    place = tmp_path / "environment"
+    if "virtual" in problem:
+        place.mkdir()
+    for runtime in ("auto", "docker", "bubblewrap"):
+        with pytest.raises(SettingsError, match=problem) as caught:
+            await choose(_settings(tmp_path, runtime=runtime, packages=str(place)))
+        assert "-m venv" in caught.value.remedy
+
+
+async def test_packages_for_another_python_are_refused_and_not_left_out(
+    tmp_path: Path, open_directory: Path
+) -> None:
+    """By the first backend that would use them, with the command that makes them anew."""
+    (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
+    place = open_directory / "environment"
+    (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.7.9\n")
+    with pytest.raises(SettingsError, match=r"was made for Python 3\.7, and sandboxes") as caught:
+        await choose(_settings(tmp_path, packages=str(place)))
+    assert f"-m venv --clear {place}" in caught.value.remedy

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 
-from bridge.model import Isolation, Limits
-from bridge.sandbox.layers import guest_limits, verified
+from bridge.errors import BrokenIsolationError, OciRuntimeError
+from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.layers import MANDATORY, guest_limits, insist, verified
+from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
 
 GOOD: dict[str, Any] = {
     "interfaces": ["lo"],
@@ -19,6 +22,20 @@ GOOD: dict[str, Any] = {
     "seccomp": 2,
     "seccomp_filters": 1,
     "uid_map": [[0, 100000, 65536]],
+    "namespaces": {"ipc": "ipc:[4026532181]"},
+    "unmasked": [],
+    "settings_read_only": True,
+    "rlimits": {"core": 0, "nofile": 1024},
+    "label": "docker-default (enforce)",
+    "denials": {
+        "read-only-root": "EROFS",
+        "no-capabilities": "EPERM",
+        "unprivileged-user": "EPERM",
+        "no-network": "EAFNOSUPPORT",
+        "own-seccomp": "ENOSYS",
+        "sized-tmpfs-noexec": "EACCES",
+        "landlock": "EACCES",
+    },
     "memory_limit_bytes": 1,
     "pids_limit": 1,
     "cpu_limit": 1.0,
@@ -34,6 +51,12 @@ LAYERS = {
     "seccomp": ("seccomp", 0),
     "own-seccomp": ("seccomp", 0),
     "user-namespace": ("uid_map", [[0, 0, 4294967295]]),
+    "private-ipc": ("namespaces", {"ipc": "ipc:[4026531839]"}),
+    "masked-proc": ("unmasked", ["/proc/kcore"]),
+    "ulimits": ("rlimits", {"core": None, "nofile": 1024}),
+    "apparmor": ("label", "unconfined"),
+    "landlock": ("denials", {"landlock": "allowed"}),
+    "network-calls-refused": ("denials", {"no-network": "allowed"}),
     "memory-limit": ("memory_limit_bytes", None),
     "pids-limit": ("pids_limit", None),
     "cpu-limit": ("cpu_limit", None),
@@ -44,17 +67,40 @@ LAYERS = {
 def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) -> None:
     """What a backend asked for is no proof; what the guest sees is."""
     asked = Isolation(backend="x", layers=(layer,))
-    assert verified(asked, GOOD).layers == (layer,)
+    good = verified(asked, GOOD)
+    assert good.layers == good.verified == (layer,)
     key, bad = LAYERS[layer]
     seen = verified(asked, {**GOOD, key: bad})
-    assert seen.layers == ()
+    assert seen.layers == seen.verified == ()
     assert seen.weaker == (f"{layer}: asked for, but seen from inside not to hold",)
 
 
-@pytest.mark.parametrize("layer", [*LAYERS, "private-ipc"])
+@pytest.mark.parametrize("layer", list(GOOD["denials"]))
+def test_an_attempt_that_was_let_through_disproves_what_the_files_say(layer: str) -> None:
+    """A status file is the kernel's word; the attempt is the deed."""
+    facts = {**GOOD, "denials": {**GOOD["denials"], layer: "allowed"}}
+    seen = verified(Isolation(backend="x", layers=(layer,)), facts)
+    assert (seen.layers, len(seen.weaker)) == ((), 1)
+
+
+def test_an_attempt_that_failed_for_another_reason_proves_nothing() -> None:
+    """gVisor's read-only root answers EACCES, as one would that is merely not ours."""
+    asked = Isolation(backend="x", layers=("read-only-root", "landlock"))
+    facts = {"denials": {"read-only-root": "EACCES", "landlock": "ENOENT"}}
+    assert verified(asked, facts) == asked
+
+
+def test_what_is_tried_for_our_filter_is_on_no_list_of_ours() -> None:
+    """Else the attempt would say that the filter is not in force."""
+    assert "memfd_create" in UNKNOWN
+    assert UNKNOWN_ERRNO == errno.ENOSYS
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_the_facts_say_nothing_of_is_left_as_the_backend_gave_it(layer: str) -> None:
     """gVisor shows no cgroup files; that does not mean there is no limit."""
-    assert verified(Isolation(backend="x", layers=(layer,)), {}).layers == (layer,)
+    seen = verified(Isolation(backend="x", layers=(layer,)), {})
+    assert (seen.layers, seen.verified) == ((layer,), ())
 
 
 @pytest.mark.parametrize("facts", [{"seccomp": 2}, {"seccomp": 1, "seccomp_filters": 1}])
@@ -62,6 +108,42 @@ def test_a_filter_that_cannot_be_told_from_another_is_left_as_given(facts: dict[
     """Kernels before 5.9 do not count filters."""
     layer = "own-seccomp"
     assert verified(Isolation(backend="x", layers=(layer,)), facts).layers == (layer,)
+
+
+HOST = HostKernel(release="6.1", version="#1 SMP", boot_id="a-b")
+GVISOR = {"kernel": "4.4.0", "kernel_version": "#1 SMP 2016", "seccomp": 0}
+
+
+def claims(*layers: str) -> Isolation:
+    return Isolation(backend="podman", oci_runtime="runsc", layers=layers, host_kernel=HOST)
+
+
+def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
+    """And the host's own is nobody's business afterwards."""
+    asked = claims("own-kernel", "user-namespace")
+    insist(asked, GVISOR)
+    seen = verified(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
+    # Its own table of ids says nothing of the host's.
+    assert seen.layers == ("own-kernel", "user-namespace")
+    assert seen.verified == ("own-kernel",)
+    assert seen.host_kernel is None
+
+
+@pytest.mark.parametrize("facts", [{"boot_id": "a-b"}, {"kernel_version": "#1 SMP"}, {}])
+def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict[str, Any]) -> None:
+    """Never downgraded, whatever the engine says that it started."""
+    with pytest.raises(OciRuntimeError, match="runsc .* no kernel other than the host's"):
+        insist(claims("own-kernel"), facts)
+
+
+@pytest.mark.parametrize("layer", [name for name in MANDATORY if name in LAYERS])
+def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> None:
+    """One that was not asked for may be missing; one that was may not."""
+    key, bad = LAYERS[layer]
+    insist(Isolation(backend="x", layers=(layer,)), GOOD)
+    insist(Isolation(backend="x"), {**GOOD, key: bad})
+    with pytest.raises(BrokenIsolationError, match=layer):
+        insist(Isolation(backend="x", layers=(layer,)), {**GOOD, key: bad})
 
 
 def test_idle_tunnel_devices_are_no_network() -> None:

@@ -12,6 +12,7 @@ import resource
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +28,9 @@ from bridge.errors import (
     LaunchError,
     OciRuntimeError,
 )
-from bridge.model import Limits
+from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.container import faults, hardening
+from bridge.sandbox.container import faults, hardening, jobs
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
@@ -43,7 +44,9 @@ from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
 from bridge.sandbox.container.service import reap_services
-from bridge.sandbox.probing import complaint, failed_probe, probe_spec
+from bridge.sandbox.job import Job, JobSpec
+from bridge.sandbox.kernel import is_gvisor
+from bridge.sandbox.probing import examined, failed_probe, probe_spec
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
@@ -51,8 +54,9 @@ logger = logging.getLogger(__name__)
 PROBE_SECONDS = 60.0
 """For a container to start and answer: under a second, more on a first start that copies layers."""
 
-MAX_ATTEMPTS = 5
-"""Starts tried for one launch: each OCI runtime once, and once more after an engine's restart."""
+MAX_ATTEMPTS = 7
+"""Starts tried for one launch: each OCI runtime once, once more after an engine's restart, and once
+more without each of the two layers that an engine may decline."""
 
 MAX_UNREMOVED = 1000
 """Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
@@ -149,14 +153,23 @@ class ContainerBackend:
         async with AsyncExitStack() as stack:
             yield await self._enter(stack, spec)
 
+    @asynccontextmanager
+    async def launch_job(
+        self, spec: JobSpec, on_error: Callable[[bytes], None]
+    ) -> AsyncIterator[Job]:
+        """Start a command; see `JobBackend.launch_job`."""
+        user = await anyio.to_thread.run_sync(jobs.job_user, spec)
+        async with AsyncExitStack() as stack:
+            sandbox = await self._enter(stack, replace(spec, user=user))
+            yield jobs.ContainerJob(sandbox, on_error)
+
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
         spec = probe_spec(self._limits)
         try:
             with anyio.fail_after(PROBE_SECONDS):
                 async with self.launch(spec) as sandbox:
-                    await _exchange(sandbox)
-                    return self._success(sandbox)
+                    return self._success(await _exchange(sandbox))
         except BridgeError as error:
             return failed_probe(self.name, error)
         except TimeoutError:
@@ -208,7 +221,12 @@ class ContainerBackend:
             connection = await self._connector.connected()
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
-            except (OciRuntimeError, CgroupError) as error:
+            except (LaunchError, OciRuntimeError, CgroupError) as error:
+                if connection.reinforcement.declined(error, proven=connection.proven):
+                    logger.warning("trying again with less, after: %s", error.message)
+                    continue
+                if isinstance(error, LaunchError):
+                    raise
                 if connection.proven or not await self._connector.replace_runtime(connection):
                     raise
                 logger.info("trying again after: %s", error.message)
@@ -225,29 +243,47 @@ class ContainerBackend:
     async def _launch_on(
         self, connection: Connection, spec: LaunchSpec
     ) -> AsyncIterator[ContainerSandbox]:
-        if not self._image:
+        job = spec if isinstance(spec, JobSpec) else None
+        if not self._image and job is None:
             message = "No runtime image was chosen."
             raise ImageMissingError(message)
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
             facts = connection.facts
-            local = connection.endpoint.socket_path is not None and self._connector.machine is None
+            local, asked = connection.local, connection.reinforcement
             placement = hardening.Placement(
                 image=self._image,
                 user=self._user,
                 oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
                 labels=(await self._ownership()).labels(),
+                seccomp=asked.seccomp,
+                user_namespace=asked.user_namespace,
+                tasks_per_process=(
+                    hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
+                ),
                 max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
                 max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
             )
+            if job is not None:
+                placement = jobs.placed(placement, job, facts)
+            config = hardening.container_config(spec, facts, placement)
+            isolation = hardening.isolation(
+                spec,
+                facts,
+                placement,
+                oci_runtime=connection.oci_runtime,
+                lacking=asked.lacking,
+                host_kernel=connection.host_kernel,
+            )
+            if job is not None:
+                config = jobs.job_config(config, job)
+                isolation = jobs.job_isolation(isolation, job)
             sandbox = await stack.enter_async_context(
                 run_container(
                     connection.api,
                     hardening.container_name(spec.run_id, secrets.token_hex(4)),
-                    hardening.container_config(spec, facts, placement),
-                    isolation=hardening.isolation(
-                        spec, facts, user=self._user, oci_runtime=connection.oci_runtime
-                    ),
+                    config,
+                    isolation=isolation,
                     # podman's monitor misses the event when the first process itself is killed.
                     knows_oom=facts.limits_memory and facts.kind == "docker",
                     not_removed=self._keep_unremoved,
@@ -286,17 +322,17 @@ class ContainerBackend:
                 self._keep_unremoved(name)
                 break  # it still does not work; the next launch tries again
 
-    def _success(self, sandbox: Sandbox) -> Probe:
+    def _success(self, isolation: Isolation) -> Probe:
         connection = self._connector.connection
         assert connection is not None  # a sandbox runs on it
         facts = connection.facts
         mode = "rootless" if facts.rootless else "rootful"
-        runtime = sandbox.isolation.oci_runtime
+        runtime = isolation.oci_runtime
         return Probe(
             backend=self.name,
             ok=True,
             summary=f"{facts.kind} {facts.version}, {mode}, {runtime}",
-            isolation=sandbox.isolation,
+            isolation=isolation,
             details={
                 "socket": connection.endpoint.url,
                 "found at": connection.endpoint.origin,
@@ -309,11 +345,13 @@ class ContainerBackend:
         )
 
 
-async def _exchange(sandbox: Sandbox) -> None:
-    """Say something to the probe's program and hear it back."""
-    if said := await complaint(sandbox):
+async def _exchange(sandbox: Sandbox) -> Isolation:
+    """Say something to the probe's program, hear it back, and what isolation it sees."""
+    said, isolation = await examined(sandbox)
+    if said:
         message = f"The probe's program did not answer: {faults.shorten(said)}."
         raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
+    return isolation
 
 
 def _hard_limit(which: int) -> int | None:

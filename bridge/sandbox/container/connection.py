@@ -8,20 +8,25 @@ What is launched over the connection is `backend`'s part; the choice among OCI r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from bridge.errors import EngineDownError, OciRuntimeError
+from bridge.model import HostKernel
 from bridge.sandbox.container import engines, faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.engines import Endpoint, Surroundings
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import MachineLease
 from bridge.sandbox.container.machine_command import CommandRunner
+from bridge.sandbox.container.reinforcement import Reinforcement, reinforce
 from bridge.sandbox.container.runtimes import RuntimeChoice, RuntimeMemory
 from bridge.sandbox.container.service import PodmanService
+from bridge.sandbox.kernel import this_kernel
 from bridge.sandbox.reaper import current_owner
 
 NAMED_RUNTIME_REMEDY = (
@@ -40,6 +45,9 @@ class Connection:
         oci_runtime: What containers are started with on it.
         service: The podman service behind it, if the bridge started one.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
+        local: Whether it sees this machine's files and is under its limits.
+        host_kernel: What is under it.
+        reinforcement: What is asked of it beyond its defaults.
     """
 
     api: EngineApi
@@ -48,6 +56,9 @@ class Connection:
     oci_runtime: str
     service: PodmanService | None = None
     proven: bool = False
+    local: bool = False
+    host_kernel: HostKernel = HostKernel()
+    reinforcement: Reinforcement = field(default_factory=Reinforcement)
 
     @property
     def alive(self) -> bool:
@@ -189,8 +200,32 @@ class Connector:
             api.close()
             raise
         wanted = choice.current if facts.kind == "docker" and choice.current else facts.oci_runtime
+        if wanted in facts.unlimited:
+            facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
+        here = this_kernel()
+        local = endpoint.socket_path is not None and self.machine is None
+        # A socket of this machine may still lead into a virtual one.
+        local = local and facts.kernel in ("", here.release)
+        reinforcement = await anyio.to_thread.run_sync(
+            partial(
+                reinforce,
+                facts,
+                oci_runtime=wanted,
+                runtime_dir=self._runtime_dir,
+                environ=self._around.environ,
+                local=local,
+                owner=_owner(endpoint),
+            )
+        )
         return Connection(
-            api=api, facts=facts, endpoint=endpoint, oci_runtime=wanted, service=service
+            api=api,
+            facts=facts,
+            endpoint=endpoint,
+            oci_runtime=wanted,
+            service=service,
+            local=local,
+            host_kernel=here if local else HostKernel(release=facts.kernel),
+            reinforcement=reinforcement,
         )
 
     @staticmethod
@@ -246,3 +281,12 @@ class Connector:
             message = "docker is installed, but its daemon is not running."
             raise EngineDownError(message, remedy=faults.down_remedy("docker"))
         return found
+
+
+def _owner(endpoint: Endpoint) -> int:
+    """Return the id of the user who listens; root's where that cannot be told."""
+    path = endpoint.socket_path
+    try:
+        return path.stat().st_uid if path is not None else 0
+    except OSError:
+        return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 
 HEADER_BYTES = 8
 _HEADER = struct.Struct(">BxxxL")
@@ -68,11 +69,13 @@ class FrameDecoder:
     Attributes:
         stderr: The tail of the process's stderr.
         engine_error: The tail of what the engine said in the stream, if anything.
+        on_error: Given all of stderr as well, if somebody wants it.
     """
 
     def __init__(self) -> None:
         self.stderr = Tail()
         self.engine_error = Tail()
+        self.on_error: Callable[[bytes], None] | None = None
         self._header = b""
         self._stream = 0
         self._left = 0
@@ -118,5 +121,7 @@ class FrameDecoder:
             out.append(payload)
         elif self._stream == _STDERR:
             self.stderr.append(payload)
+            if self.on_error is not None:
+                self.on_error(payload)
         else:
             self.engine_error.append(payload)

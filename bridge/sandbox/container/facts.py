@@ -13,6 +13,9 @@ from typing import Literal
 
 from bridge.model import Json
 
+_IGNORE_CGROUPS = "--ignore-cgroups"
+"""What gVisor is told where it cannot use the host's control groups."""
+
 EngineKind = Literal["docker", "podman"]
 
 
@@ -31,6 +34,10 @@ class EngineFacts:
         obeys_ulimits: Whether ulimits asked for reach the process.
         seccomp: Whether its default seccomp filter is in force.
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
+        remaps_ids: Whether its daemon puts every container into a user namespace.
+        kernel: The release of the kernel under it; empty if it does not say.
+        storage: How it stores images ("overlay", "vfs"); empty if it does not say.
+        unlimited: Those of `oci_runtimes` that are told to apply no limits.
     """
 
     kind: EngineKind
@@ -46,6 +53,10 @@ class EngineFacts:
     obeys_ulimits: bool
     seccomp: bool
     mandatory_access: str
+    remaps_ids: bool = False
+    kernel: str = ""
+    storage: str = ""
+    unlimited: tuple[str, ...] = ()
 
 
 def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
@@ -70,6 +81,14 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         obeys_ulimits=True,
         seccomp=options.get("seccomp", "unconfined") != "unconfined",
         mandatory_access=next((n for n in ("apparmor", "selinux") if n in options), ""),
+        remaps_ids="userns" in options,
+        kernel=str(info.get("KernelVersion") or ""),
+        storage=str(info.get("Driver") or ""),
+        unlimited=tuple(
+            name
+            for name, runtime in sorted((info.get("Runtimes") or {}).items())
+            if _IGNORE_CGROUPS in (runtime.get("runtimeArgs") or ())
+        ),
     )
 
 
@@ -100,6 +119,8 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
         obeys_ulimits=not rootless,
         seccomp=bool(security.get("seccompEnabled")),
         mandatory_access=confined[0] if confined else "",
+        kernel=str(host.get("kernel") or ""),
+        storage=str((info.get("store") or {}).get("graphDriverName") or ""),
     )
 
 

@@ -12,12 +12,13 @@ comes from the host.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.model import MEBIBYTE, Isolation, Json
+from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.kernel import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
 
 WORKSPACE = "/workspace"
@@ -32,6 +33,10 @@ that too counts towards the memory limit."""
 
 SHM_BYTES = 16 * MEBIBYTE
 """For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
+
+GVISOR_TASKS = 16
+"""Threads of the host that gVisor needs for one process of its guest, measured: 9 to 13. The pids
+limit counts them, and gVisor ends with all that is in it when it gets no more."""
 
 USER_PROCESSES = 4096
 """RLIMIT_NPROC. The kernel counts it per user id over the whole host, and all sandboxes share one
@@ -55,6 +60,9 @@ class Placement:
         oci_runtime: What docker is told to start it with; empty leaves docker's default. podman
             takes no such wish per container, so there it says only what is in use.
         labels: Whose it is.
+        seccomp: What the engine is given as its seccomp profile; empty leaves its own.
+        user_namespace: podman's mode for it; empty leaves the engine's default.
+        tasks_per_process: What one process inside costs of the pids limit.
         max_open_files, max_processes: Hard limits of the host, which cannot be exceeded; None when
             the engine's host is not ours or has none.
     """
@@ -63,6 +71,9 @@ class Placement:
     user: str
     oci_runtime: str
     labels: Mapping[str, str]
+    seccomp: str = ""
+    user_namespace: str = ""
+    tasks_per_process: int = 1
     max_open_files: int | None = None
     max_processes: int | None = None
 
@@ -108,11 +119,11 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "Privileged": False,
         "CapAdd": [],
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
+        "SecurityOpt": _security_options(placement),
         "IpcMode": "private",
         "PidMode": "",
         "UTSMode": "",
-        "UsernsMode": "",
+        "UsernsMode": placement.user_namespace,
         "ShmSize": SHM_BYTES,
         "Tmpfs": _tmpfs(spec, facts, placement.user),
         "Binds": _binds(facts),
@@ -127,13 +138,21 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     }
-    config.update(_resources(spec, facts))
+    config.update(_resources(spec, facts, placement))
     if facts.kind == "docker" and placement.oci_runtime:
         config["Runtime"] = placement.oci_runtime
     return config
 
 
-def _resources(spec: LaunchSpec, facts: EngineFacts) -> dict[str, Json]:
+def _security_options(placement: Placement) -> list[str]:
+    # Nothing is said of masked and read-only paths below /proc and /sys, which keeps the engine's.
+    options = ["no-new-privileges"]
+    if placement.seccomp:
+        options.append(f"seccomp={placement.seccomp}")
+    return options
+
+
+def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
     """Ask for the limits the engine applies; for others some engines refuse to start at all."""
     limits = spec.limits
     resources: dict[str, Json] = {}
@@ -144,7 +163,7 @@ def _resources(spec: LaunchSpec, facts: EngineFacts) -> dict[str, Json]:
         if facts.cgroup_version == "1":
             resources["MemorySwappiness"] = 0  # v2 has no such knob, and needs none
     if facts.limits_pids:
-        resources["PidsLimit"] = limits.pids
+        resources["PidsLimit"] = limits.pids * placement.tasks_per_process
     if facts.limits_cpu and limits.cpus is not None:
         # Docker refuses more CPUs than it has.
         cpus = min(limits.cpus, facts.cpus) if facts.cpus else limits.cpus
@@ -200,8 +219,22 @@ def _at_most(wanted: int, ceiling: int | None) -> int:
     return wanted if ceiling is None else min(wanted, ceiling)
 
 
-def isolation(spec: LaunchSpec, facts: EngineFacts, *, user: str, oci_runtime: str) -> Isolation:
-    """Say which layers `container_config` puts in force on an engine, and which it cannot."""
+def isolation(
+    spec: LaunchSpec,
+    facts: EngineFacts,
+    placement: Placement,
+    *,
+    oci_runtime: str,
+    lacking: Sequence[str] = (),
+    host_kernel: HostKernel | None = None,
+) -> Isolation:
+    """Say which layers `container_config` puts in force on an engine, and which it cannot.
+
+    Args:
+        oci_runtime: What containers are started with, by whoever's choice.
+        lacking: What was not asked for because the engine cannot, with causes.
+        host_kernel: What is under the engine.
+    """
     layers = [
         "no-network",
         "read-only-root",
@@ -209,21 +242,42 @@ def isolation(spec: LaunchSpec, facts: EngineFacts, *, user: str, oci_runtime: s
         "no-capabilities",
         "no-new-privileges",
         "private-ipc",
+        "masked-proc",
     ]
     weaker = []
-    if user.partition(":")[0] in ("0", "root", ""):
+    if placement.user.partition(":")[0] in ("0", "root", ""):
         weaker.append("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root")
     else:
         layers.append("unprivileged-user")
-    if facts.seccomp:
+    own_kernel = brings_own_kernel(oci_runtime)
+    if own_kernel:
+        # Whether the filter reaches the program there is each runtime's own affair; mostly not.
+        layers.append(OWN_KERNEL)
+    elif placement.seccomp:
+        layers += ["seccomp", "own-seccomp"]
+    elif facts.seccomp:
         layers.append("seccomp")
     else:
         weaker.append("seccomp: the engine runs containers without its filter")
     if facts.mandatory_access:
         layers.append(facts.mandatory_access)
-    if facts.rootless:
+    if facts.rootless or facts.remaps_ids or placement.user_namespace:
         layers.append("user-namespace")
-    cause = _no_limits_cause(facts)
+    weaker += lacking
+    _add_limits(layers, weaker, spec, facts, oci_runtime)
+    return Isolation(
+        backend=facts.kind,
+        oci_runtime=oci_runtime,
+        layers=tuple(layers),
+        weaker=tuple(weaker),
+        host_kernel=host_kernel if own_kernel else None,
+    )
+
+
+def _add_limits(
+    layers: list[str], weaker: list[str], spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
+) -> None:
+    cause = _no_limits_cause(facts, oci_runtime)
     wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
     if spec.limits.cpus is not None:
         wanted.append(("cpu", facts.limits_cpu))
@@ -236,12 +290,11 @@ def isolation(spec: LaunchSpec, facts: EngineFacts, *, user: str, oci_runtime: s
         layers.append("ulimits")
     else:
         weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
-    return Isolation(
-        backend=facts.kind, oci_runtime=oci_runtime, layers=tuple(layers), weaker=tuple(weaker)
-    )
 
 
-def _no_limits_cause(facts: EngineFacts) -> str:
+def _no_limits_cause(facts: EngineFacts, oci_runtime: str) -> str:
+    if oci_runtime in facts.unlimited:
+        return f"{facts.kind} tells {oci_runtime} to ignore control groups"
     if facts.rootless and facts.cgroup_version == "1":
         return f"rootless {facts.kind} on cgroup v1 applies none"
     if facts.rootless:

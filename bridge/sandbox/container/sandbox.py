@@ -74,6 +74,11 @@ class ContainerSandbox:
         """What the backend put in force."""
         return self._isolation
 
+    @property
+    def stream(self) -> AttachedStream:
+        """The attached connection."""
+        return self._stream
+
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""
         await self._stream.send(data)

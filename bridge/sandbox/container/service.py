@@ -161,7 +161,7 @@ class PodmanService:
     def _make_directory(self) -> None:
         try:
             self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_private(self._directory.parent)
+            check_private(self._directory.parent)
             self._directory.mkdir(mode=0o700)
             owner = json.dumps(asdict(current_owner()))
             (self._directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
@@ -214,7 +214,7 @@ class PodmanService:
         return data.decode("utf-8", "replace").strip()
 
 
-def _check_private(directory: Path) -> None:
+def check_private(directory: Path) -> None:
     """Refuse a directory in which another user could put a socket in place of ours.
 
     Raises:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from socket import SHUT_RDWR, SocketIO, socket
+from socket import SHUT_RDWR, SHUT_WR, SocketIO, socket
 from typing import Protocol, cast
 
 import anyio
@@ -117,6 +117,16 @@ class AttachedStream:
                 raise self._broken(error, _WRITE) from error
             else:
                 view = view[sent:]
+
+    def on_error(self, take: Callable[[bytes], None]) -> None:
+        """Pass all that is read of stderr to `take` from now on."""
+        self._decoder.on_error = take
+
+    def end_input(self) -> None:
+        """Let the process's stdin end; its output is still read. Idempotent."""
+        if not self._closed:
+            with suppress(OSError, ValueError):
+                self._socket.shutdown(SHUT_WR)
 
     def close(self) -> None:
         """Let go of the connection; whoever waits on it is told that it is closed. Idempotent."""

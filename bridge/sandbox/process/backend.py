@@ -10,10 +10,10 @@ lacking (Landlock, control groups) the isolation says so; where anything else is
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,25 +25,20 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from bridge.errors import BridgeError, LaunchError
+from bridge.errors import WrongSystemError
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.probing import complaint, failed_probe, probe_spec
-from bridge.sandbox.process import command, faults, host, landlock, libseccomp
+from bridge.sandbox.job import Job, JobSpec
+from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
-from bridge.sandbox.process.group import Group, Shelf, find_shelf, make_group, reap
+from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
+from bridge.sandbox.process.grouping import Grouping
 from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
 from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.sandbox import Start, run_sandbox
+from bridge.sandbox.process.job_run import ids, run_job
+from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
+from bridge.sandbox.process.trial import try_out
 from bridge.sandbox.reaper import Owner, current_owner
-
-logger = logging.getLogger(__name__)
-
-PROBE_SECONDS = 60.0
-"""For a sandbox to start and answer: a tenth of a second, more from a cold disk."""
-
-MAX_UNREMOVED = 100
-"""Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """Where the user's systemd is asked; bubblewrap clears it."""
@@ -77,6 +72,7 @@ class BubblewrapBackend:
         packages: A directory of packages, such as a virtual environment's `site-packages`, that
             programs may import from, read-only.
         limits: What the probe runs under.
+        seccomp: The library that makes filters, as the loader finds it.
     """
 
     def __init__(
@@ -87,20 +83,22 @@ class BubblewrapBackend:
         interpreter: str | None = None,
         packages: Path | None = None,
         limits: Limits | None = None,
+        seccomp: str = libseccomp.LIBRARY,
     ) -> None:
         self._environ = environ
         self._bwrap = bwrap
         self._interpreter = interpreter
         self._packages = packages
         self._limits = limits or Limits()
+        self._seccomp = seccomp
         # Whom sandboxes are outside; another than the bridge when that is root.
         self._uid: int | None = None
         self._lock = anyio.Lock()
         self._found: Found | None = None
-        self._unremoved: dict[str, Group] = {}
+        self._groups = Grouping()
 
     def __repr__(self) -> str:
-        return f"<BubblewrapBackend {self._bwrap} unremoved={len(self._unremoved)}>"
+        return f"<BubblewrapBackend {self._bwrap} unremoved={len(self._groups)}>"
 
     @property
     def name(self) -> str:
@@ -120,38 +118,54 @@ class BubblewrapBackend:
 
     async def aclose(self) -> None:
         """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
-        with anyio.CancelScope(shield=True):
-            for group in list(self._unremoved.values()):
-                await self._remove(group)
+        await self._groups.aclose()
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         """Start a sandbox; see `Backend.launch`."""
         found = await self._look_around()
         async with (
-            self._group(found, spec.limits) as group,
+            self._groups.group(found.shelf, found.owner, spec.limits) as group,
             run_sandbox(self._start(found, spec, group)) as sandbox,
         ):
             if found.systemd_run:
                 await anyio.to_thread.run_sync(sandbox.find_group)
             yield sandbox
 
+    @asynccontextmanager
+    async def launch_job(
+        self, spec: JobSpec, on_error: Callable[[bytes], None]
+    ) -> AsyncIterator[Job]:
+        """Start a command; see `JobBackend.launch_job`."""
+        found = await self._look_around()
+        uid, gid = await anyio.to_thread.run_sync(partial(ids, spec, stranger=self._uid))
+        filters = found.filters
+        if spec.network:
+            refusing = libseccomp.refusing(jobs.NETWORK_ARGUMENTS, self._seccomp)
+            filters = (refusing, *found.filters[1:])
+        async with self._groups.group(found.shelf, found.owner, spec.limits) as group:
+            start = replace(
+                self._start(found, spec, group),
+                inside=lambda descriptors: jobs.inside(
+                    spec, found.interpreter, found.around, descriptors, filters
+                ),
+                options=lambda descriptors: joined(
+                    jobs.options(spec, found.interpreter, found.around, descriptors)
+                ),
+                texts={"passwd": jobs.PASSWD, "group": command.GROUP},
+                data=tuple(file.data for file in spec.files),
+                isolation=jobs.isolation(spec, found.around),
+                uid=uid,
+                gid=gid,
+            )
+            async with run_job(start, on_error) as job:
+                if found.systemd_run:
+                    await anyio.to_thread.run_sync(job.find_group)
+                yield job
+
     async def probe(self) -> Probe:
         """Run something in a sandbox; see `Backend.probe`."""
-        spec = probe_spec(self._limits)
-        try:
-            with anyio.fail_after(PROBE_SECONDS):
-                async with self.launch(spec) as sandbox:
-                    await _exchange(sandbox)
-                    return self._success(sandbox)
-        except BridgeError as error:
-            return failed_probe(self.name, error)
-        except TimeoutError:
-            message = f"bubblewrap did not start a sandbox within {PROBE_SECONDS:g} s."
-            return failed_probe(self.name, LaunchError(message))
-        except Exception as error:
-            logger.exception("probing bubblewrap failed in a way nobody foresaw")
-            return failed_probe(self.name, LaunchError(f"Probing bubblewrap failed: {error!r}."))
+        return await try_out(self.name, self.launch, self._success, self._limits)
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -177,7 +191,10 @@ class BubblewrapBackend:
             return self._found
 
     def _look(self) -> Found:
-        if os.getuid() == 0 and host.is_mapped(command.UID, _text("/proc/self/uid_map")):
+        if sys.platform != "linux":
+            message = "Only Linux has bubblewrap."
+            raise WrongSystemError(message)
+        if os.getuid() == 0 and host.is_mapped(command.UID, host.text("/proc/self/uid_map")):
             self._uid = command.UID
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
@@ -186,7 +203,7 @@ class BubblewrapBackend:
             packages=self._packages, only=self._interpreter, as_stranger=self._uid is not None
         )
         owner = current_owner()
-        shelf = find_shelf(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"), owner)
+        shelf = find_shelf(host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner)
         systemd_run = ""
         controllers = shelf.controllers
         if not controllers and self._uid is None:
@@ -203,7 +220,7 @@ class BubblewrapBackend:
         return Found(
             bwrap=bwrap,
             interpreter=interpreter,
-            filters=libseccomp.filters(),
+            filters=libseccomp.filters(self._seccomp),
             around=around,
             shelf=shelf,
             owner=owner,
@@ -232,27 +249,6 @@ class BubblewrapBackend:
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
 
-    @asynccontextmanager
-    async def _group(self, found: Found, limits: Limits) -> AsyncIterator[Group | None]:
-        if not found.shelf.places:
-            yield None
-            return
-        for left in list(self._unremoved.values()):
-            await self._remove(left)
-        # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, found.shelf, found.owner, limits)
-        try:
-            yield group
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._remove(group)
-
-    async def _remove(self, group: Group) -> None:
-        self._unremoved.pop(group.name, None)
-        gone = await anyio.to_thread.run_sync(group.remove)
-        if not gone and len(self._unremoved) < MAX_UNREMOVED:
-            self._unremoved[group.name] = group
-
     def _start(self, found: Found, spec: LaunchSpec, group: Group | None) -> Start:
         words = [found.bwrap]
         environ: dict[str, str] = {}
@@ -266,9 +262,10 @@ class BubblewrapBackend:
             inside=lambda descriptors: command.inside(
                 spec, found.interpreter, found.around, descriptors, found.filters
             ),
-            options=lambda descriptors: command.options(
-                spec, found.interpreter, found.around, descriptors
+            options=lambda descriptors: joined(
+                command.options(spec, found.interpreter, found.around, descriptors)
             ),
+            texts={"passwd": command.PASSWD, "group": command.GROUP},
             environ=environ,
             uid=self._uid,
             group=group,
@@ -295,17 +292,3 @@ class BubblewrapBackend:
                 "packages": ", ".join(found.interpreter.packages) or "none",
             },
         )
-
-
-async def _exchange(sandbox: Sandbox) -> None:
-    """Say something to the probe's program and hear it back."""
-    if said := await complaint(sandbox):
-        message = f"The probe's program did not answer: {said[:500]}."
-        raise LaunchError(message)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

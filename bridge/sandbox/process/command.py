@@ -74,7 +74,7 @@ MASKED = (
 PASSWD = f"sandbox:x:{UID}:{UID}::{WORKSPACE}:/nonexistent\n"
 GROUP = f"sandbox:x:{UID}:\n"
 
-_INTERPRETER = ("python3", "-I", "-S", "-c")
+PYTHON = ("python3", "-I", "-S", "-c")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,14 @@ class Descriptors:
         info: Where bubblewrap writes what it started and how that ended.
         status: Where the stage writes why it could not go on; its silent end is success.
         passwd, group: Hold the texts of those files.
+        data: Hold further files, in the order of `Start.data`.
     """
 
     info: int
     status: int
-    passwd: int
-    group: int
+    passwd: int = -1
+    group: int = -1
+    data: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,7 @@ def inside(
     """Make the command that bubblewrap starts: the stage, and what it is to do."""
     plan = stage_plan(spec, interpreter, around, filters)
     document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
-    return [interpreter.executable, *_INTERPRETER[1:], stage_text(), document]
+    return [interpreter.executable, *PYTHON[1:], stage_text(), document]
 
 
 def options(
@@ -171,7 +173,15 @@ def _tree(interpreter: Interpreter, around: Surroundings, descriptors: Descripto
         made += ["--symlink", target, place]
     made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
     made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
-    made += ["--proc", "/proc"]
+    made += pseudo_files(around)
+    for directory in (SHM, TMP, WORKSPACE):
+        made += ["--dir", directory]
+    return made
+
+
+def pseudo_files(around: Surroundings) -> list[str]:
+    """Return the options that make /proc and the few devices."""
+    made = ["--proc", "/proc"]
     for path, is_directory in around.masked:
         # An empty directory, or a file that is empty to whoever may read it.
         made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
@@ -179,8 +189,6 @@ def _tree(interpreter: Interpreter, around: Surroundings, descriptors: Descripto
         made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for target, place in _DEVICE_LINKS:
         made += ["--symlink", target, place]
-    for directory in (SHM, TMP, WORKSPACE):
-        made += ["--dir", directory]
     return made
 
 
@@ -189,7 +197,7 @@ def stage_plan(
 ) -> dict[str, Json]:
     """Make what the stage is to do; see `stage`."""
     limits = spec.limits
-    in_process = spec.argv[:4] == _INTERPRETER and len(spec.argv) == 5
+    in_process = spec.argv[:4] == PYTHON and len(spec.argv) == 5
     rules = landlock.ruleset(_rules(interpreter), around.landlock_abi)
     return {
         "argv": list(spec.argv),
@@ -199,11 +207,11 @@ def stage_plan(
         # bubblewrap sets it, whether asked to or not.
         "unset": [name for name in ("PWD",) if name not in spec.env],
         "mounts": [
-            [TMP, _tmpfs(limits.tmp_bytes)],
-            [WORKSPACE, _tmpfs(limits.workspace_bytes)],
-            [SHM, _tmpfs(SHM_BYTES)],
+            [TMP, tmpfs_options(limits.tmp_bytes)],
+            [WORKSPACE, tmpfs_options(limits.workspace_bytes)],
+            [SHM, tmpfs_options(SHM_BYTES)],
         ],
-        "rlimits": _rlimits(limits, around),
+        "rlimits": rlimits(limits, around),
         "landlock": rules
         and {
             "files": rules.files,
@@ -215,11 +223,13 @@ def stage_plan(
     }
 
 
-def _tmpfs(size: int) -> str:
+def tmpfs_options(size: int) -> str:
+    """Return the mount options of a writable directory in memory."""
     return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
 
 
-def _rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
+def rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
+    """Return the resource limits of a sandbox's processes: name, soft, hard."""
     address_space = limits.memory_bytes
     if "memory" in around.controllers:
         address_space = limits.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
@@ -245,12 +255,18 @@ def _rules(interpreter: Interpreter) -> list[landlock.Rule]:
         for bind in interpreter.binds
     ]
     rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP, WORKSPACE)]
-    rules += [
+    rules += device_rules()
+    rules.append(landlock.Rule(path="/etc", rights=landlock.READ))
+    return rules
+
+
+def device_rules() -> list[landlock.Rule]:
+    """Return the rules for what `pseudo_files` makes."""
+    rules = [
         landlock.Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
         for name in _DEVICES
     ]
     rules.append(landlock.Rule(path="/proc", rights=landlock.USE_PROC))
-    rules.append(landlock.Rule(path="/etc", rights=landlock.READ))
     return rules
 
 
@@ -276,19 +292,20 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
     if lacking:
         weaker.append(lacking)
     cause = around.limits_elsewhere or "its controller is not available to this user"
-    _limit(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
     if "pids" in around.controllers or around.processes_per_namespace:
         layers.append("pids-limit")
     else:
         weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
     if spec.limits.cpus is not None:
-        _limit(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
 
 
-def _limit(
+def limit_layer(
     layers: list[str], weaker: list[str], name: str, around: Surroundings, lacking: str
 ) -> None:
+    """Note that a control group bounds something, or why none does."""
     if name in around.controllers:
         layers.append(f"{name}-limit")
     else:

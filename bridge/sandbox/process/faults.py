@@ -47,6 +47,11 @@ SETUID_REMEDY = (
     "allows unprivileged user namespaces."
 )
 
+BROKEN_REMEDY = (
+    "See whether `bwrap --ro-bind / / true` works, and reinstall bubblewrap if it does not; "
+    "`mcp-code-bridge doctor` tries again."
+)
+
 OLD_REMEDY = "Install bubblewrap 0.5 or newer."
 
 
@@ -110,7 +115,8 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
     if _UNEXPECTED_CAPABILITIES.search(said):
         message = f"bubblewrap was started with capabilities: {said}"
         return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
-    return LaunchError(f"bubblewrap did not start the sandbox: {said or 'it said nothing'}.")
+    message = f"bubblewrap did not start the sandbox: {said or 'it said nothing'}."
+    return LaunchError(message, remedy=BROKEN_REMEDY)
 
 
 def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
@@ -120,7 +126,8 @@ def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
         message = f"AppArmor keeps the sandbox from being finished: {said}."
         return OciRuntimeError(message, remedy=APPARMOR_REMEDY)
-    return LaunchError(f"The sandbox could not be finished: {said or 'it ended without a word'}.")
+    message = f"The sandbox could not be finished: {said or 'it ended without a word'}."
+    return LaunchError(message, remedy=BROKEN_REMEDY)
 
 
 def _namespace_remedy(kernel: KernelSettings) -> str:

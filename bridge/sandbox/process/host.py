@@ -89,3 +89,11 @@ def _is_setuid(path: Path) -> bool:
         return bool(path.stat().st_mode & stat.S_ISUID)
     except OSError:
         return False
+
+
+def text(path: str) -> str:
+    """Return a file's text; empty where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

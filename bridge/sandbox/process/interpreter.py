@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bridge.errors import EngineNotFoundError, LaunchError
+from bridge.sandbox.process.packages import open_to_all, other_version, read_packages
 
 OLDEST = (3, 9)
 """The oldest Python that the guest runs on."""
@@ -65,14 +65,23 @@ for name in ("libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2"):
 class Info(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
 names = []
-kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
-def note(info, size, data):
-    names.append(os.fsdecode(info.contents.name or b""))
-    return 0
-ctypes.CDLL(None).dl_iterate_phdr(kind(note), None)
+executable = sys.executable
+process = ctypes.CDLL(None)
+if sys.platform == "darwin":
+    image = process._dyld_get_image_name
+    image.restype = ctypes.c_char_p
+    names = [os.fsdecode(image(n) or b"") for n in range(process._dyld_image_count())]
+    # What is called python3 there starts another executable, of an application bundle.
+    executable = names[0]
+else:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+    def note(info, size, data):
+        names.append(os.fsdecode(info.contents.name or b""))
+        return 0
+    process.dl_iterate_phdr(kind(note), None)
 print(json.dumps({
     "version": list(sys.version_info[:3]),
-    "executable": os.path.realpath(sys.executable),
+    "executable": os.path.realpath(executable),
     "stdlib": os.path.dirname(os.path.realpath(os.__file__)),
     "path": [p for p in sys.path if p],
     "libraries": names,
@@ -113,6 +122,9 @@ class Interpreter:
 def candidates(base_prefix: str) -> tuple[str, ...]:
     """Return executables to try: the system's, then the one the bridge itself stands on."""
     own = str(PurePosixPath(base_prefix) / "bin" / "python3")
+    if sys.platform == "darwin":
+        # The system's only asks to have developer tools installed.
+        return (own,)
     return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
 
 
@@ -122,23 +134,29 @@ def find(
     """Return the first usable interpreter. Blocks: it is run.
 
     Args:
-        packages: A directory of packages to offer as well.
+        packages: A virtual environment, or a directory of packages, to offer as well.
         only: The one executable to use.
         as_stranger: Whether its files must be readable by users that own nothing.
 
     Raises:
-        SandboxError: There is none, or the packages cannot be used.
+        SandboxError: There is none.
+        SettingsError: The packages cannot be used, or not with any of the interpreters.
     """
-    problems = []
+    offered = read_packages(packages, as_stranger=as_stranger) if packages is not None else None
+    problems, others = [], []
     for executable in (only,) if only else candidates(sys.base_prefix):
         real = os.path.realpath(executable)
         problem = _unusable(real, as_stranger=as_stranger)
         if not problem:
             facts = _ask(real)
-            if _version(facts["version"]) >= OLDEST:
-                return describe(facts, _shape(packages, as_stranger=as_stranger))
+            version = _version(facts["version"])
+            if version >= OLDEST and (offered is None or offered.fits(version)):
+                return describe(facts, offered.directory if offered is not None else None)
             problem = f"is version {_dotted(facts['version'])}"
+            others += [executable] if version >= OLDEST else []
         problems.append(f"{executable} {problem}")
+    if offered is not None and others:
+        raise other_version(offered, others, problems)
     message = f"No Python was found to put into sandboxes: {'; '.join(problems)}."
     raise EngineNotFoundError(message, remedy=INSTALL_REMEDY)
 
@@ -205,26 +223,6 @@ def _unusable(executable: str, *, as_stranger: bool) -> str:
     if as_stranger and not open_to_all(Path(executable)):
         return "is readable by its owner only"
     return ""
-
-
-def open_to_all(path: Path) -> bool:
-    """Whether any user can reach and read `path`, by the modes on the way to it."""
-    try:
-        on_the_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
-        return on_the_way and bool(path.stat().st_mode & stat.S_IROTH)
-    except OSError:
-        return False
-
-
-def _shape(packages: Path | None, *, as_stranger: bool) -> str | None:
-    if packages is None:
-        return None
-    real = Path(os.path.realpath(packages))
-    if not real.is_dir() or (as_stranger and not open_to_all(real)):
-        message = f"The packages in {packages} cannot be offered to programs: not a directory that "
-        message += "every user may read." if as_stranger else "can be read."
-        raise LaunchError(message)
-    return str(real)
 
 
 def _ask(executable: str) -> dict[str, object]:

@@ -17,13 +17,14 @@ from functools import cache
 from typing import Protocol
 
 from bridge.errors import EngineNotFoundError, LaunchError
-from bridge.sandbox.process.syscalls import (
+from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
     REFUSED,
     REFUSED_ERRNO,
     UNKNOWN_ERRNO,
     Comparison,
+    Refusal,
 )
 
 LIBRARY = "libseccomp.so.2"
@@ -90,7 +91,17 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
         SandboxError: There is no libseccomp, or it does not do as it is told.
     """
     library = _load(name)
-    return _arguments(library), _list(library)
+    return _arguments(library, ARGUMENTS), _list(library)
+
+
+@cache
+def refusing(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
+    """Return a program that refuses calls for their arguments, to be installed besides `filters`.
+
+    Raises:
+        SandboxError: There is no libseccomp, or it does not do as it is told.
+    """
+    return _arguments(_load(name), rules)
 
 
 def numbers(names: Iterable[str]) -> dict[str, int]:
@@ -109,9 +120,9 @@ def _list(library: _Library) -> bytes:
         return made.export()
 
 
-def _arguments(library: _Library) -> bytes:
+def _arguments(library: _Library, rules: tuple[Refusal, ...]) -> bytes:
     with _Filter(library, default=_ALLOW) as made:
-        for rule in ARGUMENTS:
+        for rule in rules:
             first, second = rule.value, 0
             if rule.comparison == "masked_eq":
                 first, second = rule.mask, rule.value

@@ -1,8 +1,9 @@
-"""bubblewrap's own process, which stays outside, and what it says of the one inside.
+"""The process that stays outside of a sandbox, and what it says of the one inside.
 
-Owns the handles of the two processes known to the bridge: bubblewrap, here called the monitor, and
-the first process inside, whose end the kernel makes the end of every process in its namespace.
-Starting and ending a sandbox as a whole is `sandbox`'s business.
+Owns the handles of the two processes known to the bridge: bubblewrap or a keeper, here called the
+monitor, and the first process inside, whose end is the end of all the others: the kernel sees to
+that in a process namespace, the keeper where there is none. Starting and ending a sandbox as a
+whole is `sandbox`'s business.
 """
 
 from __future__ import annotations
@@ -15,19 +16,36 @@ from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from bridge.sandbox.process.pipes import read_now, wait_ready
 
 MAX_INFO_BYTES = 64 * 1024
-"""Of what bubblewrap says; some hundred bytes usually."""
+"""Of what the monitor says; some hundred bytes usually."""
 
 
 class Monitor:
-    """bubblewrap's own process, and what it says of the one inside."""
+    """The process outside, and what it says of the one inside.
 
-    def __init__(self, process: subprocess.Popen[bytes], info: int) -> None:
+    Args:
+        process: It.
+        info: Where it says what it started and how that ended.
+        keeps: Whether it is a keeper, which ends in order when asked to.
+        handles: Whether processes are known by descriptors, as Linux has them. Without, the one
+            inside is ended by asking the keeper, since its id may be another's by then.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        info: int,
+        *,
+        keeps: bool = False,
+        handles: bool = True,
+    ) -> None:
         self._process = process
-        self._handle = os.pidfd_open(process.pid)
+        self._handle = os.pidfd_open(process.pid) if handles else -1
+        self._ending = signal.SIGTERM if keeps else signal.SIGKILL
         self._info = info
         self._said = b""
         self._child_handle = -1
@@ -37,28 +55,34 @@ class Monitor:
 
     @property
     def pid(self) -> int:
-        """bubblewrap's process id."""
+        """The monitor's process id."""
         return self._process.pid
 
     @property
     def ended(self) -> bool:
-        """Whether bubblewrap has ended; it does so after everything inside."""
+        """Whether the monitor has ended; it does so after everything inside."""
         return self._process.poll() is not None
 
     async def wait(self) -> None:
-        """Wait for bubblewrap's end."""
+        """Wait for the monitor's end."""
         await anyio.lowlevel.checkpoint()
+        if self._handle < 0:
+            # Only the monitor has the other end, and lets go of it when it ends.
+            while not self.listen():
+                await wait_ready(anyio.wait_readable, self._info)
+            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return
         while not self.ended:
             await wait_ready(anyio.wait_readable, self._handle)
         self.listen()
 
     async def wait_child(self) -> None:
-        """Wait until bubblewrap has said what it started, or has ended."""
+        """Wait until the monitor has said what it started, or has ended."""
         while not self.listen() and not self.child and not self.ended:
             await wait_ready(anyio.wait_readable, self._info)
 
     def listen(self) -> bool:
-        """Take in what bubblewrap has said so far; tell whether that was all."""
+        """Take in what the monitor has said so far; tell whether that was all."""
         while self._info >= 0 and len(self._said) < MAX_INFO_BYTES:
             data = read_now(self._info)
             if data is None:
@@ -76,12 +100,12 @@ class Monitor:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
         elif not self.ended:
-            self.kill()
+            self._process.send_signal(self._ending)
 
     def kill(self) -> None:
-        """Kill bubblewrap; the kernel then kills what it started."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        """Kill the monitor; the kernel then kills what it started."""
+        # Not yet collected, or `send_signal` sees that it was: the id is no other's.
+        self._process.kill()
 
     def close(self) -> None:
         """Let go of the descriptors."""
@@ -100,8 +124,9 @@ class Monitor:
                 self.child = value
                 # Not yet collected by its parent, or gone for good: the id cannot be another's,
                 # unless it was in the instant between.
-                with suppress(ProcessLookupError):
-                    self._child_handle = os.pidfd_open(value)
+                if self._handle >= 0:
+                    with suppress(ProcessLookupError):
+                        self._child_handle = os.pidfd_open(value)
 
 
 def understood(said: bytes) -> dict[str, int]:

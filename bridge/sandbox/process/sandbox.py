@@ -1,10 +1,9 @@
-"""One bubblewrap with a program in it.
+"""One sandbox of this machine's kernel with a program in it.
 
-Owns the life of a single sandbox: pipes, the bubblewrap process, the control group it enters before
-it forks, the wait until everything is in force, and the end of it all whatever happens. What
-bubblewrap is told was decided in `command`.
-
-What bubblewrap reports of the processes is `monitor`'s.
+Owns the life of a single sandbox: pipes, the process that stays outside (bubblewrap, or a keeper
+where there are no namespaces), the control group it enters before it forks, the wait until
+everything is in force, and the end of it all whatever happens. What that process is told was
+decided in `command` or `plain`; what it reports is `monitor`'s.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 
@@ -27,7 +26,7 @@ from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.command import GROUP, PASSWD, Descriptors
+from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.group import Group
 from bridge.sandbox.process.groups import scope_group
 from bridge.sandbox.process.monitor import Monitor
@@ -56,25 +55,40 @@ class Start:
     """How to start one sandbox.
 
     Attributes:
-        command: bubblewrap, and what may stand in front of it.
+        command: bubblewrap or a keeper, and what may stand in front of it.
         inside: Makes the command that it starts, once the descriptors are known.
-        options: Makes its options.
-        environ: The environment of bubblewrap itself; the sandbox gets none of it.
+        options: Makes the bytes that it reads its options from.
+        environ: The environment of that process itself; the sandbox gets none of it.
         uid: Whom to become first; None to stay.
         group: The control groups to enter, if any.
         isolation: What all that puts in force.
-        bwrap_failed, stage_failed: Turn what bubblewrap or the stage said into an error.
+        bwrap_failed, stage_failed: Turn what that process or the stage said into an error.
+        speaker: How bubblewrap's own words begin.
+        texts: Files that are handed down open, by the name of their descriptor.
+        data: Contents of further such files.
+        gid: Whose group to become with `uid`; None for the one of the same number.
+        pipes: Makes this end of stdin, stdout and stderr.
+        keeps: Whether it is a keeper: it is told to end by the end of what it reads its options
+            from.
+        handles: Whether processes are known by descriptors; see `Monitor`.
     """
 
     command: Sequence[str]
     inside: Callable[[Descriptors], list[str]]
-    options: Callable[[Descriptors], list[str]]
+    options: Callable[[Descriptors], bytes]
     environ: dict[str, str]
     uid: int | None
     group: Group | None
     isolation: Isolation
     bwrap_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
+    speaker: str = "bwrap:"
+    texts: Mapping[str, str] = field(default_factory=dict)
+    keeps: bool = False
+    handles: bool = True
+    data: tuple[bytes, ...] = field(default=(), repr=False)
+    gid: int | None = None
+    pipes: Callable[[int, int, int], Pipes] = Pipes
 
 
 class ProcessSandbox:
@@ -155,11 +169,13 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        ends = _Ends(opened)
-        options = joined(start.options(ends.descriptors))
+        ends = _Ends(opened, start.texts, start.data)
+        options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
-        monitor = Monitor(_spawn(start, ends), ends.take(ends.info[0]))
-        pipes = Pipes(
+        process = _spawn(start, ends)
+        info = ends.take(ends.info[0])
+        monitor = Monitor(process, info, keeps=start.keeps, handles=start.handles)
+        pipes = start.pipes(
             ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
         )
         told = False
@@ -171,7 +187,8 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                     await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
                 await _write(ends.options[1], options)
                 told = True
-                ends.close_options()
+                if not start.keeps:
+                    ends.close_options()
                 await monitor.wait_child()
                 await _in_force(ends.status[0], monitor, pipes, start)
             if patience.cancelled_caught:
@@ -179,7 +196,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                 raise LaunchError(message)
             yield ProcessSandbox(monitor, pipes, start)
         finally:
-            # Before its options end: half of them would make another sandbox.
+            # Before its options end: half of them would make another sandbox of bubblewrap's.
             await _end(monitor, told=told)
             pipes.close()
             monitor.close()
@@ -188,22 +205,23 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
 class _Ends:
     """The pipes of one start; whatever nobody took is closed in the end."""
 
-    def __init__(self, opened: ExitStack) -> None:
+    def __init__(
+        self, opened: ExitStack, texts: Mapping[str, str], data: Sequence[bytes] = ()
+    ) -> None:
         self._open: set[int] = set()
         opened.callback(self._close_all)
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
-        self.passwd, self.group = self._file(PASSWD), self._file(GROUP)
+        self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
+        self._data = tuple(map(self._file, data))
 
     @property
     def descriptors(self) -> Descriptors:
-        return Descriptors(
-            info=self.info[1], status=self.status[1], passwd=self.passwd, group=self.group
-        )
+        return Descriptors(info=self.info[1], status=self.status[1], data=self._data, **self._files)
 
     @property
     def passed(self) -> tuple[int, ...]:
-        return (self.info[1], self.status[1], self.options[0], self.passwd, self.group)
+        return (self.info[1], self.status[1], self.options[0], *self._files.values(), *self._data)
 
     def take(self, descriptor: int) -> int:
         self._open.discard(descriptor)
@@ -221,10 +239,12 @@ class _Ends:
         self._open |= {reader, writer}
         return reader, writer
 
-    def _file(self, text: str) -> int:
+    def _file(self, content: bytes) -> int:
         descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
         self._open.add(descriptor)
-        os.write(descriptor, text.encode("ascii"))
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
 
@@ -239,7 +259,7 @@ class _Ends:
 
 
 def _spawn(start: Start, ends: _Ends) -> subprocess.Popen[bytes]:
-    """Start bubblewrap, which waits for its options.
+    """Start the process that stays outside, which waits for its options.
 
     On the event loop's own thread, since the kernel ties "die with parent" to the thread that
     forks; it takes a millisecond or two.
@@ -256,7 +276,7 @@ def _spawn(start: Start, ends: _Ends) -> subprocess.Popen[bytes]:
             cwd="/",
             start_new_session=True,
             user=start.uid,
-            group=start.uid,
+            group=start.uid if start.gid is None else start.gid,
             extra_groups=None if start.uid is None else [],
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -313,7 +333,7 @@ async def _in_force(status: int, monitor: Monitor, pipes: Pipes, start: Start) -
         # Nothing was run.
         raise start.stage_failed(problem)
     heard = pipes.diagnostics
-    if monitor.child and monitor.exit_code is not None and "bwrap:" not in heard:
+    if monitor.child and monitor.exit_code is not None and start.speaker not in heard:
         problem = f"it ended with status {monitor.exit_code}. {heard}"
         raise start.stage_failed(problem)
     raise start.bwrap_failed(heard)
@@ -323,7 +343,7 @@ async def _end(monitor: Monitor, *, told: bool) -> None:
     """Kill everything and see it gone, even when cancelled."""
     with anyio.CancelScope(shield=True):
         if told and not monitor.child:
-            # Between its fork and its word, killing bubblewrap would leave what it started.
+            # Between its fork and its word, killing it would leave what it started.
             with anyio.move_on_after(SETTLE_SECONDS):
                 await monitor.wait_child()
         monitor.kill_child()
@@ -334,4 +354,4 @@ async def _end(monitor: Monitor, *, told: bool) -> None:
         with anyio.move_on_after(END_SECONDS):
             await monitor.wait()
             return
-        logger.warning("bubblewrap, process %d, does not end", monitor.pid)
+        logger.warning("a sandbox's process %d does not end", monitor.pid)

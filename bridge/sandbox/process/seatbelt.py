@@ -101,6 +101,8 @@ def profile(readable: int) -> str:
         # Not even there: neither links that lead out nor devices.
         '(deny file-write-create (require-all (subpath (param "WRITABLE"))',
         "  (require-any (vnode-type BLOCK-DEVICE) (vnode-type CHARACTER-DEVICE))))",
+        # A file marked as immutable could not be removed after the run.
+        "(deny file-write-flags)",
         '(deny process-exec (subpath (param "WRITABLE")))',
     ]
     return "\n".join(lines) + "\n"
@@ -116,13 +118,15 @@ def parameters(paths: Paths) -> Mapping[str, str]:
     return {"EXECUTABLE": paths.executable, "WRITABLE": paths.writable, **reads}
 
 
-def arguments(paths: Paths, command: Sequence[str]) -> list[str]:
+def arguments(
+    paths: Paths, command: Sequence[str], *, sandbox_exec: str = SANDBOX_EXEC
+) -> list[str]:
     """Make the command line that runs `command` inside.
 
     Raises:
         ValueError: A path is relative or holds a character that no parameter can.
     """
-    made = [SANDBOX_EXEC, "-p", profile(len(paths.readable))]
+    made = [sandbox_exec, "-p", profile(len(paths.readable))]
     for name, value in parameters(paths).items():
         if not value.startswith("/") or "\0" in value:
             message = f"{name} is no usable path: {value!r}"

@@ -1,9 +1,10 @@
 """The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
 
-Its text is given to `python3 -I -S -c` by bubblewrap, so it imports only the standard library and
-keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say "noexec"), gives up
-the two capabilities that took, sets limits, Landlock and the system call filters, says so on the
-status pipe and becomes the program. Any step that fails ends it: a program never runs half shut
+Its text is given to `python3 -I -S -c` by bubblewrap or a keeper, so it imports only the standard
+library and keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say
+"noexec"), gives up the two capabilities that took, sets limits, Landlock and the system call
+filters, says so on the status pipe and becomes the program. Where there is no bubblewrap its plan
+has fewer steps. Any step that fails ends it: a program never runs half shut
 in. What is put in force was decided outside; see `command`.
 
 A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
@@ -16,6 +17,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 from typing import Any, NoReturn
@@ -73,8 +75,12 @@ def mount(path: str, options: str) -> None:
     check(done, "mounting " + path)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, for this process and for what it may execute."""
+def drop_capabilities(bounded: bool) -> None:
+    """Give up every capability, for this process and for what it may execute.
+
+    The bounding set takes a capability to empty. Where there was none to begin with (`bounded` is
+    false) it stays, and means nothing: "no_new_privs" keeps what is executed from gaining any.
+    """
     for number in range(_MOST_CAPABILITIES):
         if prctl(_PR_CAPBSET_DROP, number) < 0:
             break  # past the last one that this kernel knows
@@ -85,6 +91,8 @@ def drop_capabilities() -> None:
     lines = os.read(place, 1 << 16).splitlines()
     os.close(place)
     held = [line for line in lines if line.startswith(b"Cap")]
+    if not bounded:
+        held = [line for line in held if not line.startswith(b"CapBnd")]
     if not held or any(line.split()[1].strip(b"0") for line in held):
         message = f"capabilities are left: {held!r}"
         raise OSError(message)
@@ -131,13 +139,18 @@ def filter_calls(programs: list[str]) -> None:
 def shut_in(plan: dict[str, Any]) -> None:
     """Put everything in force, in the one order that works."""
     os.umask(0o022)
+    if plan.get("oom_score"):
+        # The kernel takes the program before its keeper. Later, /proc is out of reach.
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+            file.write("1000")
     for path, options in plan["mounts"]:
         mount(path, options)
     os.chdir(plan["cwd"])
     for name in plan["unset"]:
         os.environ.pop(name, None)
-    drop_capabilities()
-    check(prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
+    if plan.get("privileges", True):
+        drop_capabilities(plan.get("bounded", True))
+        check(prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
     for name, soft, hard in plan["rlimits"]:
         limit(name, soft, hard)
     if plan["landlock"]:
@@ -147,7 +160,12 @@ def shut_in(plan: dict[str, Any]) -> None:
 
 def close_others(status: int) -> None:
     """Close all that was inherited but stdio and the status pipe."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would cost 5 ms
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib would cost 5 ms
+    except OSError:
+        # No such listing on macOS; there is nothing above what was passed on.
+        names = [str(number) for number in range(256)]
+    for name in names:
         if int(name) > 2 and int(name) != status:
             try:
                 os.close(int(name))
@@ -166,7 +184,10 @@ def main() -> NoReturn:
         shut_in(plan)
         os.write(status, SHUT_IN)
         if plan["text"] is None:
-            os.execvp(argv[0], argv)
+            # Python ignores these, and what it executes would inherit that.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            os.execvp(plan.get("file") or argv[0], argv)
         code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
     except BaseException as error:
         problem = str(error) or repr(error)

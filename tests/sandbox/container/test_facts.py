@@ -76,6 +76,29 @@ def test_docker_options_are_read() -> None:
     assert (facts.rootless, facts.mandatory_access, facts.seccomp) == (True, "apparmor", False)
 
 
+def test_docker_says_what_is_under_it_and_whom_it_spares_limits() -> None:
+    """Of a daemon that remaps ids, and that tells gVisor to leave control groups alone."""
+    info = {
+        "SecurityOptions": ["name=seccomp,profile=default", "name=userns"],
+        "KernelVersion": "6.1.0",
+        "Driver": "overlay2",
+        "Runtimes": {
+            "runc": {"path": "runc"},
+            "runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--ignore-cgroups"]},
+        },
+    }
+    facts = docker_facts(info)
+    assert facts.remaps_ids
+    assert (facts.kernel, facts.storage, facts.unlimited) == ("6.1.0", "overlay2", ("runsc",))
+
+
+def test_podman_says_what_is_under_it() -> None:
+    """Which decides how ids can be mapped."""
+    info = {"host": {"kernel": "6.1.0"}, "store": {"graphDriverName": "overlay"}}
+    facts = podman_facts(info)
+    assert (facts.kernel, facts.storage, facts.remaps_ids) == ("6.1.0", "overlay", False)
+
+
 def test_answers_without_anything_promise_nothing() -> None:
     """An engine that says little is trusted little."""
     for facts in (docker_facts({}), podman_facts({})):

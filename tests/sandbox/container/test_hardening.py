@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.model import Isolation, Limits
+from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import (
@@ -145,6 +145,16 @@ def test_on_podman() -> None:
     }
 
 
+def test_what_an_engine_is_told_beyond_its_defaults() -> None:
+    """Our filter stands beside no-new-privileges; only podman has modes of user namespaces."""
+    placement = replace(PLACEMENT, seccomp="/run/x/own.json", user_namespace="auto:size=65536")
+    host = container_config(SPEC, PODMAN, placement)["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges", "seccomp=/run/x/own.json"]
+    assert host["UsernsMode"] == "auto:size=65536"
+    # Left to the engine, which hides more than any list of ours would.
+    assert not {"MaskedPaths", "ReadonlyPaths"} & set(host)
+
+
 def test_on_rootless_podman_without_controllers() -> None:
     """Limits that would be refused or ignored are not asked for."""
     assert container_config(SPEC, ROOTLESS, PLACEMENT) == {
@@ -181,28 +191,34 @@ def test_more_cpus_than_there_are_means_all() -> None:
     assert config["HostConfig"]["NanoCpus"] == 2_000_000_000
 
 
+LAYERS = (
+    "no-network",
+    "read-only-root",
+    "sized-tmpfs-noexec",
+    "no-capabilities",
+    "no-new-privileges",
+    "private-ipc",
+    "masked-proc",
+    "unprivileged-user",
+)
+LIMIT_LAYERS = ("memory-limit", "pids-limit", "cpu-limit", "ulimits")
+
+
 def test_isolation_lists_layers_and_what_is_missing() -> None:
     """The account of a fully working engine, and of the weakest one."""
-    common = (
-        "no-network",
-        "read-only-root",
-        "sized-tmpfs-noexec",
-        "no-capabilities",
-        "no-new-privileges",
-        "private-ipc",
-        "unprivileged-user",
-        "seccomp",
-    )
-    assert isolation(SPEC, DOCKER, user="65534:65534", oci_runtime="runc") == Isolation(
+    own = replace(PLACEMENT, seccomp="{}")
+    assert isolation(SPEC, DOCKER, own, oci_runtime="runc") == Isolation(
         backend="docker",
         oci_runtime="runc",
-        layers=(*common, "apparmor", "memory-limit", "pids-limit", "cpu-limit", "ulimits"),
+        layers=(*LAYERS, "seccomp", "own-seccomp", "apparmor", *LIMIT_LAYERS),
     )
-    assert isolation(SPEC, ROOTLESS, user="65534:65534", oci_runtime="runc") == Isolation(
+    lacking = ["own-seccomp: declined"]
+    assert isolation(SPEC, ROOTLESS, PLACEMENT, oci_runtime="runc", lacking=lacking) == Isolation(
         backend="podman",
         oci_runtime="runc",
-        layers=(*common, "user-namespace"),
+        layers=(*LAYERS, "seccomp", "user-namespace"),
         weaker=(
+            "own-seccomp: declined",
             "memory limit: best effort, rootless podman on cgroup v1 applies none",
             "pids limit: best effort, rootless podman on cgroup v1 applies none",
             "cpu limit: best effort, rootless podman on cgroup v1 applies none",
@@ -211,17 +227,48 @@ def test_isolation_lists_layers_and_what_is_missing() -> None:
     )
 
 
+def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:
+    """Either way it is the same layer."""
+    remapping = replace(DOCKER, remaps_ids=True)
+    told = replace(PLACEMENT, user_namespace="auto:size=65536")
+    for facts, placement in ((remapping, PLACEMENT), (PODMAN, told)):
+        found = isolation(SPEC, facts, placement, oci_runtime="runc")
+        assert "user-namespace" in found.layers
+    assert "user-namespace" not in isolation(SPEC, PODMAN, PLACEMENT, oci_runtime="runc").layers
+
+
+@pytest.mark.parametrize("runtime", ["runsc", "kata-qemu"])
+def test_a_kernel_of_its_own_is_claimed_and_no_filter_of_the_hosts(runtime: str) -> None:
+    """With it goes what the guest may not see; filters of the host's do not reach the program."""
+    host = HostKernel(release="6.1")
+    found = isolation(SPEC, PODMAN, PLACEMENT, oci_runtime=runtime, host_kernel=host)
+    assert "own-kernel" in found.layers
+    assert not {"seccomp", "own-seccomp"} & set(found.layers)
+    assert found.host_kernel == host
+    plain = isolation(SPEC, PODMAN, PLACEMENT, oci_runtime="runc", host_kernel=host)
+    assert plain.host_kernel is None
+
+
+def test_an_oci_runtime_told_to_apply_no_limits_is_not_said_to() -> None:
+    """So that the guest limits itself."""
+    facts = replace(DOCKER, limits_memory=False, limits_pids=False, unlimited=("runsc",))
+    found = isolation(SPEC, facts, PLACEMENT, oci_runtime="runsc")
+    assert (
+        found.weaker[0] == "memory limit: best effort, docker tells runsc to ignore control groups"
+    )
+
+
 @pytest.mark.parametrize("user", ["0:0", "root", ""])
 def test_a_root_user_inside_is_called_weaker(user: str) -> None:
     """What the user configured away is not claimed."""
-    account = isolation(SPEC, DOCKER, user=user, oci_runtime="runc")
+    account = isolation(SPEC, DOCKER, replace(PLACEMENT, user=user), oci_runtime="runc")
     assert "unprivileged-user" not in account.layers
     assert account.weaker == ("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root",)
 
 
 def test_an_engine_without_seccomp_is_called_weaker() -> None:
     """An engine configured `unconfined` shows."""
-    account = isolation(SPEC, replace(DOCKER, seccomp=False), user="1:1", oci_runtime="runc")
+    account = isolation(SPEC, replace(DOCKER, seccomp=False), PLACEMENT, oci_runtime="runc")
     assert "seccomp" not in account.layers
     assert account.weaker[0].startswith("seccomp")
 

@@ -49,8 +49,8 @@ PLAIN = KernelSettings(max_user_namespaces=96365)
         (NO_PROC, PLAIN, OciRuntimeError, faults.CONTAINER_REMEDY),
         (SETUID, KernelSettings(setuid=True), OciRuntimeError, faults.SETUID_REMEDY),
         (OLD, PLAIN, OciRuntimeError, faults.OLD_REMEDY),
-        (NO_SOURCE, PLAIN, LaunchError, ""),
-        ("", PLAIN, LaunchError, ""),
+        (NO_SOURCE, PLAIN, LaunchError, faults.BROKEN_REMEDY),
+        ("", PLAIN, LaunchError, faults.BROKEN_REMEDY),
     ],
 )
 def test_each_refusal_has_its_remedy(

@@ -10,15 +10,15 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from bridge.errors import EngineNotFoundError, LaunchError
+from bridge.errors import EngineNotFoundError, SettingsError
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.interpreter import (
     SYSTEM_PYTHON,
     candidates,
     describe,
     find,
-    open_to_all,
 )
+from bridge.sandbox.process.packages import open_to_all
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -83,7 +83,7 @@ def test_an_absent_interpreter_is_named() -> None:
 
 def test_packages_that_are_not_there_are_an_error(tmp_path: Path) -> None:
     """Asked for and silently left out would be worse."""
-    with pytest.raises(LaunchError, match="cannot be offered"):
+    with pytest.raises(SettingsError, match="cannot be offered"):
         find(packages=tmp_path / "none", as_stranger=False)
 
 

@@ -25,15 +25,18 @@ from bridge.sandbox.process.group import reap
 from bridge.sandbox.process.monitor import understood
 from bridge.sandbox.process.sandbox import exit_report
 from tests.sandbox.process.rig import (
+    DAEMON,
     FOREVER,
     PATIENCE,
     READY,
     exists,
     left_groups,
+    processes_below,
     read_all,
     run,
     spec,
     wait_ready,
+    with_argument,
 )
 from tests.waiting import until
 
@@ -41,36 +44,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is f
 
 ROOT = Path(__file__).parents[3]
 
-DAEMON = (
-    "import os, subprocess, sys\n"
-    "if not os.fork():\n"
-    "    os.setsid()\n"
-    "    if not os.fork():\n"
-    "        sleep = 'import time; time.sleep(3600)'\n"
-    "        os.execv(sys.executable, [sys.executable, '-c', sleep, {mark!r}])\n"
-    "    os._exit(0)\n"
-    "os.wait()\n"
-    "os.write(1, b'ready\\n')\n"
-)
-
 
 @asynccontextmanager
 async def ready(backend: BubblewrapBackend, program: str = FOREVER) -> AsyncIterator[Sandbox]:
     async with backend.launch(spec(program)) as sandbox:
         await wait_ready(sandbox)
         yield sandbox
-
-
-def with_argument(mark: str) -> list[int]:
-    """Return the processes of this machine that have `mark` on their command line."""
-    found = []
-    for place in Path("/proc").iterdir():
-        try:
-            if place.name.isdigit() and mark.encode() in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def parent_of(pid: int) -> int:
@@ -215,12 +194,6 @@ async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
                 pass
     assert processes_below() == before
     assert left_groups() == []
-
-
-def processes_below() -> list[int]:
-    """Return this process's children, those included that nobody has collected."""
-    found = Path("/proc/self/task")
-    return [int(pid) for task in found.iterdir() for pid in (task / "children").read_text().split()]
 
 
 async def test_a_command_that_is_not_there_is_an_error(backend: BubblewrapBackend) -> None:

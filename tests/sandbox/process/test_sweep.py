@@ -11,7 +11,7 @@ import pytest
 
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.libseccomp import numbers
-from bridge.sandbox.process.syscalls import ALLOWED, REFUSED
+from bridge.sandbox.syscalls import ALLOWED, REFUSED
 from tests.sandbox.process.rig import outside, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import EngineNotFoundError
 from bridge.sandbox.process.libseccomp import INSTRUCTION_BYTES, MAX_INSTRUCTIONS, filters, numbers
-from bridge.sandbox.process.syscalls import (
+from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
     NAMESPACE_MASK,

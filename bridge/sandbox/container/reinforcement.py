@@ -1,0 +1,218 @@
+"""Layers that engines put in force only when told more than their own defaults.
+
+Owns what is asked for on an engine: our own seccomp profile, and ids of the host that are nobody's
+(podman's "auto" user namespaces); the file that podman wants the profile in; and what an engine
+declined, which is asked once and then reported as missing.
+
+Remapped ids cost little where the kernel can map the owners of an image's files (5.19, overlay
+storage): 0.215 s instead of 0.20 s for a podman run, measured. Elsewhere podman copies and chowns
+the image once for each set of ids in use, that is once per sandbox at a time, so they are not asked
+for there. Nor are they where podman has no ids to give: that is how distributions ship it, so it
+counts as a wish that was never made and not as one refused. Docker's remapping is its daemon's own
+setting; rootless engines remap in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from bridge.errors import SandboxError
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.container.service import check_private
+from bridge.sandbox.kernel import brings_own_kernel
+from bridge.sandbox.syscalls import oci_profile
+
+OWN_SECCOMP = "own-seccomp"
+USER_NAMESPACE = "user-namespace"
+
+NAMESPACE_IDS = 65_536
+"""Ids in a sandbox's user namespace: all that an image's files and users may have."""
+
+AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
+
+MAPPED_OVERLAY_SINCE = (5, 19)
+"""The kernel that maps owners on overlay mounts."""
+
+MAX_FILE_BYTES = 1024 * 1024
+"""Read of /etc/subuid and of storage.conf; both are a few lines."""
+
+_DEFAULT_USER = "containers"
+"""Whose ids podman gives away, unless its storage.conf says otherwise."""
+
+_STORAGE_CONF = (Path("/etc/containers/storage.conf"), Path("/usr/share/containers/storage.conf"))
+_ID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
+
+_DECLINED = (
+    (OWN_SECCOMP, re.compile(r"seccomp", re.IGNORECASE)),
+    (
+        USER_NAMESPACE,
+        re.compile(r"available [UG]?IDs|sub[ug]id|user ?ns|user namespace|mappings", re.IGNORECASE),
+    ),
+)
+
+
+@cache
+def profile_text() -> str:
+    """Return our seccomp profile, as engines take it."""
+    return json.dumps(oci_profile(), separators=(",", ":"))
+
+
+@dataclass(kw_only=True)
+class Reinforcement:
+    """What is asked of one engine beyond its defaults. It changes only towards less.
+
+    Attributes:
+        seccomp: What its option "seccomp=" is given: the profile, or a path; empty for nothing.
+        user_namespace: podman's mode; empty for the engine's default.
+        lacking: What was wanted and is not asked for, each with its cause.
+    """
+
+    seccomp: str = ""
+    user_namespace: str = ""
+    lacking: list[str] = field(default_factory=list)
+
+    def declined(self, error: SandboxError, *, proven: bool) -> bool:
+        """Take back what `error` is about; tell whether there was such a thing.
+
+        Args:
+            proven: Whether containers have started with all this on the engine. What it then says
+                of filters is something else; ids may still run out.
+        """
+        for layer, about in _DECLINED:
+            if not about.search(error.message):
+                continue
+            cause = f"the engine declined ({faults.shorten(error.message)})"
+            if layer == OWN_SECCOMP and self.seccomp and not proven:
+                self.seccomp = ""
+                self.lacking.append(f"{layer}: {cause}")
+                return True
+            if layer == USER_NAMESPACE and self.user_namespace:
+                self.user_namespace = ""
+                self.lacking.append(f"{layer}: {cause}")
+                return True
+        return False
+
+
+def reinforce(
+    facts: EngineFacts,
+    *,
+    oci_runtime: str,
+    runtime_dir: Path,
+    environ: Mapping[str, str],
+    local: bool,
+    owner: int = 0,
+) -> Reinforcement:
+    """Decide what to ask of an engine, and write what it must read.
+
+    Args:
+        oci_runtime: What containers will be started with.
+        runtime_dir: A directory of this user's alone, where podman's file goes.
+        environ: podman's environment.
+        local: Whether the engine sees this machine's files.
+        owner: Whose engine it is, by user id.
+    """
+    made = Reinforcement()
+    if brings_own_kernel(oci_runtime):
+        # gVisor loads no profile; inside a virtual machine it would guard the machine's kernel.
+        return made
+    if facts.kind == "docker":
+        made.seccomp = profile_text()
+    elif not facts.seccomp:
+        # podman would take the profile and go on without.
+        made.lacking.append(f"{OWN_SECCOMP}: podman finds no seccomp here")
+    elif local and owner not in (0, os.getuid()):
+        made.lacking.append(f"{OWN_SECCOMP}: podman is another user's, who cannot read our file")
+    elif local:
+        try:
+            made.seccomp = str(write_profile(runtime_dir))
+        except OSError as error:
+            made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
+    else:
+        made.lacking.append(f"{OWN_SECCOMP}: podman wants a file of its own machine, not of this")
+    if local and maps_cheaply(facts) and gives_ids(environ):
+        made.user_namespace = AUTO_NAMESPACE
+    return made
+
+
+def maps_cheaply(facts: EngineFacts) -> bool:
+    """Tell whether ids of their own cost a podman's containers next to nothing."""
+    release = re.match(r"(\d+)\.(\d+)", facts.kernel)
+    return (
+        facts.kind == "podman"
+        and not facts.rootless
+        and facts.storage == "overlay"
+        and release is not None
+        and tuple(map(int, release.groups())) >= MAPPED_OVERLAY_SINCE
+    )
+
+
+def gives_ids(environ: Mapping[str, str]) -> bool:
+    """Tell whether rootful podman here has subordinate ids to give to containers."""
+    user = id_owner(environ)
+    return all(has_range(_read(path), user) for path in _ID_FILES)
+
+
+def id_owner(environ: Mapping[str, str]) -> str:
+    """Return whose ids rootful podman gives away."""
+    named = environ.get("CONTAINERS_STORAGE_CONF")
+    for path in (Path(named),) if named else _STORAGE_CONF:
+        with suppress(tomllib.TOMLDecodeError, AttributeError):
+            storage = tomllib.loads(_read(path)).get("storage", {})
+            owner = storage.get("options", {}).get("root-auto-userns-user")
+            if owner:
+                return str(owner)
+    return _DEFAULT_USER
+
+
+def has_range(text: str, user: str) -> bool:
+    """Tell whether a file like /etc/subuid gives `user` ids for at least one sandbox."""
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        count = rest.partition(":")[2]
+        if name == user and count.isdecimal() and int(count) >= NAMESPACE_IDS:
+            return True
+    return False
+
+
+def write_profile(directory: Path) -> Path:
+    """Have our profile in a file that podman can read by its path; return it.
+
+    Raises:
+        OSError: It cannot be written, or others could replace it.
+    """
+    text = profile_text().encode()
+    path = directory / f"seccomp-{hashlib.sha256(text).hexdigest()[:16]}.json"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(directory)
+    with suppress(OSError):
+        if path.read_bytes() == text:
+            return path
+    # Renamed into place: another bridge's podman may be reading.
+    draft = directory / f".{path.name}-{os.getpid()}-{secrets.token_hex(3)}"
+    draft.touch(mode=0o600, exist_ok=False)
+    try:
+        draft.write_bytes(text)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_FILE_BYTES)
+    except OSError:
+        return ""

@@ -1,0 +1,156 @@
+"""Which files of the host an executable is made of: itself, its interpreter, the loader.
+
+Owns following links, `#!` lines and ELF headers, once per profile. What directories of the system
+hold is in every sandbox that runs commands (see `jobs`); what is added here is what lies elsewhere,
+such as a virtual environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.sandbox.job import Executable
+
+MAX_INTERPRETERS = 4
+"""Of scripts that are interpreted by scripts; the kernel allows about as many."""
+
+_HEADER_BYTES = 4096
+_ELF = b"\x7fELF"
+_PROGRAM_INTERPRETER = 3
+_BIN_NAMES = ("bin", "sbin")
+_PREFIX_PARTS = ("lib", "lib64", "pyvenv.cfg")
+"""What lies beside a `bin` directory and is read by what is in it."""
+
+
+def find_executables(
+    entries: Iterable[str], search_path: str, *, home: str, place: str
+) -> tuple[Executable, ...]:
+    """Return the executables that a profile names. Blocks.
+
+    Args:
+        entries: Names or absolute paths.
+        search_path: Where names are looked up.
+        home: No directory is bound that holds it.
+        place: The profile, for errors.
+
+    Raises:
+        SettingsError: One is not there, or is no executable.
+    """
+    return tuple(_find(entry, search_path, home, place) for entry in entries)
+
+
+def _find(entry: str, search_path: str, home: str, place: str) -> Executable:
+    found = shutil.which(entry, path=search_path)
+    if found is None:
+        message = f"{place}: the executable {entry!r} is not on this machine."
+        remedy = "Install it, or name it by its absolute path."
+        raise SettingsError(message, remedy=remedy)
+    executes: dict[str, None] = {}
+    needs: dict[str, None] = {}
+    links: dict[tuple[str, str], None] = {}
+    for path in _chain(found, search_path, place):
+        real = os.path.realpath(path)
+        executes[real] = None
+        own = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120
+        if own != real:
+            links[(real, own)] = None
+        for way in (own, real):
+            needs.update(dict.fromkeys(_surroundings(way, home)))
+        loader = _loader(_head(Path(real)))
+        if loader:
+            executes[os.path.realpath(loader)] = None
+    return Executable(
+        name=entry.rpartition("/")[2],
+        file=os.path.realpath(found),
+        executes=tuple(executes),
+        needs=tuple(needs),
+        links=tuple(links),
+    )
+
+
+def _chain(path: str, search_path: str, place: str) -> list[str]:
+    """Return a file and the interpreters that run it, in turn."""
+    chain = [path]
+    for _ in range(MAX_INTERPRETERS):
+        words = shebang(_head(Path(chain[-1])))
+        if not words:
+            return chain
+        chain.append(words[0])
+        if os.path.basename(words[0]) == "env":  # noqa: PTH119
+            name = next((word for word in words[1:] if not word.startswith("-")), "")
+            found = shutil.which(name, path=search_path) if name else None
+            if found is None:
+                message = f"{place}: {chain[0]} is run by {name!r}, which is not on this machine."
+                raise SettingsError(message)
+            chain.append(found)
+    message = f"{place}: {path} is a script run by scripts run by scripts."
+    raise SettingsError(message)
+
+
+def shebang(head: bytes) -> list[str]:
+    """Return the words of a script's first line; empty for what is no script."""
+    if not head.startswith(b"#!"):
+        return []
+    line = head[2:].partition(b"\n")[0]
+    return os.fsdecode(line).split()
+
+
+def _head(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            return b""
+        with path.open("rb") as file:
+            return file.read(_HEADER_BYTES)
+    except OSError:
+        return b""
+
+
+def _loader(head: bytes) -> str:
+    """Return the dynamic loader that an ELF header of this machine's kind names; empty if none."""
+    if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2 or head[5] != 1:
+        return ""
+    table, size, count = (
+        struct.unpack_from("<Q", head, 32)[0],
+        struct.unpack_from("<H", head, 54)[0],
+        struct.unpack_from("<H", head, 56)[0],
+    )
+    for number in range(count):
+        start = table + number * size
+        if start + 56 > len(head):
+            break
+        if struct.unpack_from("<I", head, start)[0] == _PROGRAM_INTERPRETER:
+            offset, length = struct.unpack_from("<Q", head, start + 8)[0], 0
+            length = struct.unpack_from("<Q", head, start + 32)[0]
+            return os.fsdecode(head[offset : offset + length].rstrip(b"\0"))
+    return ""
+
+
+def _surroundings(path: str, home: str) -> list[str]:
+    """Return what beside a file it will read: its prefix's libraries, or its whole directory."""
+    file = Path(path)
+    directory = file.parent
+    if directory.name in _BIN_NAMES:
+        prefix = directory.parent
+        if str(prefix) in ("/", "/usr", "/usr/local") or _holds(prefix, home):
+            return []
+        return [str(prefix / name) for name in _PREFIX_PARTS if (prefix / name).exists()]
+    # A program in a directory of its own has what it needs beside it.
+    if _holds(directory, home) or str(directory) in ("/", "/usr", "/opt", "/tmp", "/var/tmp"):
+        return []
+    return [str(directory)]
+
+
+def _holds(directory: Path, home: str) -> bool:
+    real = os.path.realpath(home)
+    return (
+        directory == Path(real, ".local")
+        or real == str(directory)
+        or (directory in Path(real).parents)
+    )

@@ -1,0 +1,256 @@
+"""What bubblewrap and the stage are told for a job of `run_command`, and which layers that makes.
+
+Pure, like `command`, whose sandbox it varies: the same namespaces, filters, limits and Landlock,
+and of the host's files besides the system's libraries only what the profile grants.
+
+What may be executed is a rule of Landlock's: the executables named, their interpreters and the
+loader. The system's directories of programs are not there at all. A program that may be executed
+can still have the loader run any other that it can read or write: what it can do by that it could
+do by itself as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bridge.model import Isolation, Json
+from bridge.sandbox.job import HOME, JobSpec
+from bridge.sandbox.process import command, landlock
+from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.syscalls import ARGUMENTS, Refusal
+
+SYSTEM = (
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/share",
+    "/usr/local/lib",
+    "/usr/local/share",
+    "/lib",
+    "/lib32",
+    "/lib64",
+)
+"""Libraries and data of the system, the same for all its users. Not its programs."""
+
+SYSTEM_FILES = (
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+)
+
+NETWORK_FILES = (
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/etc/resolv.conf",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+
+PASSWD = f"sandbox:x:{command.UID}:{command.UID}::{HOME}:/nonexistent\n"
+
+_BIND_TCP = 0b01
+"""Of Landlock's network rights the one that stays refused with a network."""
+
+_LOWER_HALF = 0xFFFFFFFF
+"""Of a register: all that the kernel reads of a socket's family."""
+
+_INTERNET = (2, 10)
+"""AF_INET and AF_INET6."""
+
+_HIGH_BITS = range(4, 32)
+
+
+def _refuse_family(value: int, mask: int) -> Refusal:
+    return Refusal(
+        call="socket",
+        argument=0,
+        comparison="masked_eq",
+        value=value,
+        mask=mask,
+        error=errno.EAFNOSUPPORT,
+    )
+
+
+NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
+    *(rule for rule in ARGUMENTS if rule.call != "socket"),
+    # All but the internet's. Not even AF_UNIX: with the host's network come the names of its
+    # abstract sockets.
+    *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in _INTERNET),
+    *(_refuse_family(1 << bit, 1 << bit) for bit in _HIGH_BITS),
+)
+
+
+def inside(
+    spec: JobSpec,
+    interpreter: Interpreter,
+    around: Surroundings,
+    descriptors: Descriptors,
+    filters: Sequence[bytes],
+) -> list[str]:
+    """Make the command that bubblewrap starts: the stage, and what it is to do."""
+    plan = stage_plan(spec, interpreter, around, filters)
+    document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
+    return [interpreter.executable, *command.PYTHON[1:], command.stage_text(), document]
+
+
+def options(
+    spec: JobSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
+) -> list[str]:
+    """Make bubblewrap's options: a program's, with another tree, home and network."""
+    words = command.options(spec, interpreter, around, descriptors)
+    start = words.index("--json-status-fd")
+    kept = [word for word in words[:start] if word != "--as-pid-1"]
+    return [
+        *kept,
+        *(("--share-net",) if spec.network else ()),
+        *words[start : start + 2],
+        *_tree(spec, interpreter, around, descriptors),
+        *("--remount-ro", "/"),
+        *("--chdir", "/"),
+    ]
+
+
+def _tree(
+    spec: JobSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
+) -> list[str]:
+    made: list[str] = []
+    bound = _bound(spec, interpreter)
+    for source, place in bound:
+        made += ["--ro-bind", source, place]
+    shown = [*SYSTEM, *(path for tool in spec.executables for path in tool.needs)]
+    for directory in interpreter.hidden:
+        # A command may be made of what programs are not to import.
+        if not _covered(directory, shown):
+            made += ["--tmpfs", directory, "--remount-ro", directory]
+    places = [place for _, place in bound]
+    links = [*interpreter.links, *(link for tool in spec.executables for link in tool.links)]
+    for target, place in dict.fromkeys(links):
+        if not _covered(place, places):
+            made += ["--symlink", target, place]
+    made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
+    made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
+    made += command.pseudo_files(around)
+    for directory in (command.SHM, command.TMP, command.WORKSPACE, HOME):
+        made += ["--dir", directory]
+    for mount in spec.mounts:
+        made += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.inside]
+    for file, descriptor in zip(spec.files, descriptors.data, strict=True):
+        made += ["--perms", "0444", "--file", str(descriptor), file.inside]
+    for directory in spec.writable:
+        made += ["--dir", directory]
+    return made
+
+
+def _bound(spec: JobSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
+    """Return what is bound read-only besides the profile's paths: source and place."""
+    wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
+    wanted += [(str(Path(path).resolve()), path) for path in SYSTEM_FILES if Path(path).exists()]
+    if spec.network:
+        files = [path for path in NETWORK_FILES if Path(path).exists()]
+        wanted += [(str(Path(path).resolve()), path) for path in files]
+    wanted += [(bind.source, bind.inside) for bind in interpreter.binds]
+    for tool in spec.executables:
+        wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
+    kept: dict[str, str] = {}
+    for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
+        if not _covered(place, kept):
+            kept[place] = source
+    return [(source, place) for place, source in kept.items()]
+
+
+def _is_link(path: str) -> bool:
+    return Path(path).is_symlink()
+
+
+def _covered(path: str, places: Sequence[str] | dict[str, str]) -> bool:
+    return any(path == place or path.startswith(place + "/") for place in places)
+
+
+def stage_plan(
+    spec: JobSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
+) -> dict[str, Json]:
+    """Make what the stage is to do; see `stage`."""
+    rules = landlock.ruleset(_rules(spec, interpreter), around.landlock_abi)
+    return {
+        "argv": list(spec.argv),
+        "file": spec.file,
+        "text": None,
+        "packages": [],
+        "cwd": spec.cwd,
+        "unset": [name for name in ("PWD",) if name not in spec.env],
+        "mounts": [
+            [path, command.tmpfs_options(size)]
+            for path, size in (
+                (command.TMP, spec.limits.tmp_bytes),
+                (command.SHM, command.SHM_BYTES),
+                *((path, spec.limits.workspace_bytes) for path in spec.writable),
+            )
+        ],
+        "rlimits": _rlimits(spec, around),
+        "landlock": rules
+        and {
+            "files": rules.files,
+            "network": rules.network & _BIND_TCP if spec.network else rules.network,
+            "scopes": rules.scopes,
+            "rules": [list(rule) for rule in rules.rules],
+        },
+        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
+    }
+
+
+def _rlimits(spec: JobSpec, around: Surroundings) -> list[tuple[str, int, int]]:
+    own = {
+        "RLIMIT_CPU": (spec.cpu_seconds, spec.cpu_seconds + command.CPU_KILL_SECONDS),
+        "RLIMIT_FSIZE": (spec.file_bytes, spec.file_bytes),
+    }
+    return [
+        (name, *own.get(name, (soft, hard)))
+        for name, soft, hard in command.rlimits(spec.limits, around)
+    ]
+
+
+def _rules(spec: JobSpec, interpreter: Interpreter) -> list[landlock.Rule]:
+    rules = [
+        landlock.Rule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
+        for source, place in _bound(spec, interpreter)
+    ]
+    executes = dict.fromkeys(path for tool in spec.executables for path in tool.executes)
+    rules += [landlock.Rule(path=path, rights=landlock.RUN, is_file=True) for path in executes]
+    rules += [
+        landlock.Rule(
+            path=mount.inside,
+            rights=landlock.WRITE if mount.writable else landlock.READ,
+            is_file=not Path(mount.source).is_dir(),
+        )
+        for mount in spec.mounts
+    ]
+    writable = (command.SHM, command.TMP, *spec.writable)
+    rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in writable]
+    rules += command.device_rules()
+    rules += [landlock.Rule(path=path, rights=landlock.READ) for path in ("/etc", HOME)]
+    return rules
+
+
+def isolation(spec: JobSpec, around: Surroundings) -> Isolation:
+    """Say which layers a launch puts in force, and which it cannot."""
+    made = command.isolation(spec, around)
+    layers, weaker = list(made.layers), list(made.weaker)
+    layers.append("granted-paths-only")
+    if around.landlock_abi:
+        layers.append("named-executables-only")
+    else:
+        weaker.append("named executables only: without Landlock whatever is there can be executed")
+    if spec.network:
+        layers.remove("no-network")
+        weaker.append("no network: the profile grants the host's, with its loopback services")
+    return replace(made, layers=tuple(layers), weaker=tuple(weaker))

@@ -1,0 +1,302 @@
+"""Keeps a program that has no process namespace: starts it, ends all that came of it, reports.
+
+Stands where bubblewrap stands for the backend that has namespaces, and speaks as bubblewrap does:
+`--args FD -- COMMAND`, and documents of JSON about the first process on a descriptor. It confines
+nothing; what it starts shuts itself in (see `stage`), and this process stays outside.
+
+Its text is given to `python3 -I -S -c`, so it imports only the standard library and keeps to Python
+3.9. The first line on FD says what to do. The rest of FD is a leash: when it ends, the bridge has
+ended, however it did, and so does everything here.
+
+What it finds: on Linux everything, since orphans below it become its children. Elsewhere what `ps`
+shows of the program's parents, process groups and command line; a program that detaches twice and
+executes anew between two looks can stay, confined as it is, until its CPU time is used up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+EXIT_FAILED = 71
+SIGNAL_BASE = 128
+
+SWEEP_SECONDS = 8.0
+"""For killed processes to go; less than the bridge waits for this process."""
+
+MAX_ORDER_BYTES = 1024 * 1024
+
+_PAUSE_SECONDS = 0.002
+_LOOKS = 5
+"""How often is looked at most for what the look before has missed, before a kill or another."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+Row = tuple[int, int, int, str, str]
+"""A process as `ps` shows it: its id, its parent's, its group's, its state, its command line."""
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set a process attribute; tell whether that worked."""
+    import ctypes
+
+    return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
+
+
+def read_order(leash: int) -> dict[str, Any]:
+    """Return what to do; end when the bridge has gone before it said."""
+    said = b""
+    while b"\n" not in said and len(said) < MAX_ORDER_BYTES:
+        data = os.read(leash, 65536)
+        if not data:
+            os._exit(EXIT_FAILED)
+        said += data
+    order: dict[str, Any] = json.loads(said.partition(b"\n")[0])
+    return order
+
+
+def start(command: list[str], order: dict[str, Any], dies_with: bool) -> int:
+    """Start the program in a session of its own and return its id."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        if dies_with:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(EXIT_FAILED)
+        os.execve(command[0], command, order["env"])
+    except BaseException as error:
+        problem = f"{command[0]}: {error}"
+        os.write(order["status"], problem.encode("utf-8", "replace")[:4000])
+    os._exit(EXIT_FAILED)
+
+
+class Family:
+    """The first process and everything that came of it."""
+
+    def __init__(self, child: int, mark: str, adopts: bool) -> None:
+        self.child = child
+        self.status: int | None = None
+        self._mark = mark
+        self._adopts = adopts
+
+    def reap(self) -> bool:
+        """Collect whoever has ended; tell whether children are left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.child:
+                self.status = status
+
+    def end(self) -> None:
+        """Kill all of them and collect what can be collected."""
+        deadline = time.monotonic() + SWEEP_SECONDS
+        if self._adopts:
+            self._end_below(deadline)
+        else:
+            self._end_related(deadline)
+
+    def _end_below(self, deadline: float) -> None:
+        if self.status is None:
+            signal_all([self.child], signal.SIGKILL)
+        stopped: set[int] = set()
+        looks = 0
+        while self.reap() and time.monotonic() < deadline:
+            found = below(os.getpid(), by_proc())
+            # Stopped first, until no new ones turn up: what is killed makes room for the next fork.
+            if found - stopped and looks < _LOOKS:
+                signal_all(found - stopped, signal.SIGSTOP)
+                stopped |= found
+                looks += 1
+                continue
+            signal_all(found, signal.SIGKILL)
+            time.sleep(_PAUSE_SECONDS)
+
+    def _end_related(self, deadline: float) -> None:
+        groups = {self.child}
+        if self.status is None:
+            signal_all([self.child], signal.SIGKILL)
+        signal_all([-self.child], signal.SIGKILL)
+        for _ in range(_LOOKS):
+            found = related(by_ps(), self.child, groups, self._mark) - {os.getpid()}
+            signal_all(found, signal.SIGSTOP)
+            signal_all(found, signal.SIGKILL)
+            if not self.reap() and not found or time.monotonic() > deadline:
+                return
+            time.sleep(_PAUSE_SECONDS)
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each; those that have gone, or are not ours, are passed by."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def below(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
+    """Return the processes below one, of pairs of process and parent."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in pairs:
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    queue = [ancestor]
+    while queue:
+        for pid in children.get(queue.pop(), []):
+            if pid not in found:
+                found.add(pid)
+                queue.append(pid)
+    return found
+
+
+def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
+    """Return the living processes that came of `child`; `groups` learns of their groups.
+
+    By parent, by process group, and by the run's mark on the command line, which forks keep.
+    """
+    living = [row for row in rows if not row[3].startswith("Z")]
+    found: set[int] = set()
+    while True:
+        known = found | {child}
+        more = {
+            pid
+            for pid, parent, group, _, command in living
+            if pid in known or parent in known or group in groups or (mark and mark in command)
+        }
+        # The keeper has the mark on its own command line, as the one who passed it on.
+        more -= {os.getpid()}
+        groups.update(group for pid, _, group, _, _ in living if pid in more and pid == group)
+        if more <= found:
+            return found
+        found |= more
+
+
+def by_proc() -> Iterable[tuple[int, int]]:
+    """Return every process and its parent, as /proc has it."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                # The name stands in brackets and may hold anything, brackets included.
+                yield int(name), int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+
+
+def by_ps() -> list[Row]:
+    """Return every process as `ps` shows it."""
+    import subprocess
+
+    words = ["ps", "-axww", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat="]
+    try:
+        said = subprocess.run(
+            [*words, "-o", "command="],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": "/bin:/usr/bin", "LC_ALL": "C"},
+            timeout=SWEEP_SECONDS,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return rows_of(said.decode("utf-8", "replace"))
+
+
+def rows_of(text: str) -> list[Row]:
+    """Read what `ps` printed."""
+    rows: list[Row] = []
+    for line in text.splitlines():
+        words = line.split(None, 4)
+        if len(words) >= 4 and all(word.isdigit() for word in words[:3]):
+            pid, parent, group = (int(word) for word in words[:3])
+            rows.append((pid, parent, group, words[3], words[4] if len(words) > 4 else ""))
+    return rows
+
+
+def wait(family: Family, leash: int, wake: int) -> None:
+    """Wait until the first process ends, the leash does, or somebody asks this process to end."""
+    poller = select.poll()
+    poller.register(leash, select.POLLIN)
+    poller.register(wake, select.POLLIN)
+    while True:
+        for descriptor, _ in poller.poll():
+            data = os.read(descriptor, 4096)
+            if descriptor == leash and not data:
+                return
+            if descriptor == wake and signal.SIGTERM in data:
+                return
+        family.reap()
+        if family.status is not None:
+            return
+
+
+def waker() -> int:
+    """Turn signals into bytes on a descriptor; return it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)
+    return reader
+
+
+def main() -> NoReturn:
+    """Start the program, wait, clear up, report."""
+    leash, command = int(sys.argv[2]), sys.argv[4:]
+    order = read_order(leash)
+    info = int(order["info"])
+    for descriptor in (leash, info):
+        os.set_inheritable(descriptor, False)
+    adopts = bool(order["adopts"])
+    if adopts and not (prctl(_PR_SET_CHILD_SUBREAPER, 1) and prctl(_PR_SET_DUMPABLE, 0)):
+        os.write(order["status"], b"this kernel does not let a process adopt orphans")
+        os._exit(EXIT_FAILED)
+    wake = waker()
+    child = start(command, order, adopts)
+    # The streams and the status are the program's: their end is its end.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(int(order["status"]))
+    family = Family(child, str(order["mark"]), adopts)
+    tell(info, "child-pid", child)
+    wait(family, leash, wake)
+    family.end()
+    if family.status is not None:
+        status = family.status
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        tell(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
+    os._exit(0)
+
+
+def tell(info: int, name: str, value: int) -> None:
+    """Write one document about the first process; nobody may be left to read it."""
+    try:
+        os.write(info, json.dumps({name: value}).encode("ascii") + b"\n")
+    except BrokenPipeError:
+        return
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    main()

@@ -1,0 +1,169 @@
+"""The weaker tier: Landlock and seccomp without namespaces. What it puts in force, and what not.
+
+Pure: values in, values out. The rules are about the host's own file tree, so only what is named can
+be opened: the interpreter, its library, a few devices, the first process's own part of /proc and
+the run's directory. Landlock knows no exceptions below a rule; where packages lie within the
+standard library, its other entries are named one by one.
+
+System calls do the rest. No socket can be made or connected, so nothing of the host answers,
+neither over the network nor at a socket in the file tree, which Landlock does not guard; a pair of
+connected sockets can be had, which event loops need.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
+
+from bridge.model import Isolation, Json
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.process import landlock, plain
+from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits
+from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.landlock import Rule
+from bridge.sandbox.process.rundir import RunDirectory
+from bridge.sandbox.syscalls import Refusal
+
+NAME = "landlock"
+
+TIER = (
+    "weaker tier: Landlock and seccomp without namespaces; a program can see the names, sizes and "
+    "owners of the host's files, which process ids exist, the host's name and mounts, and the load "
+    "on it"
+)
+
+_SOCK_DGRAM, _SOCK_RAW, _SOCKET_TYPES = 2, 3, 0xF
+
+NO_SOCKETS: tuple[Refusal, ...] = (
+    Refusal(
+        call="socket",
+        argument=0,
+        comparison="masked_eq",
+        value=0,
+        mask=0,
+        error=errno.EAFNOSUPPORT,
+    ),
+    Refusal(
+        call="connect", argument=0, comparison="masked_eq", value=0, mask=0, error=errno.EACCES
+    ),
+    # These could be sent to any address after all.
+    *(
+        Refusal(
+            call="socketpair",
+            argument=1,
+            comparison="masked_eq",
+            value=kind,
+            mask=_SOCKET_TYPES,
+            error=errno.EAFNOSUPPORT,
+        )
+        for kind in (_SOCK_DGRAM, _SOCK_RAW)
+    ),
+)
+"""Refused beyond what every sandbox refuses: here the network is the host's."""
+
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+
+_OWN_PROC = "/proc/self"
+"""Opened by the first process, it is that process's directory, and stays that."""
+
+ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
+"""Returns a directory's names, and whether each is something else than a directory."""
+
+
+def rules(interpreter: Interpreter, place: RunDirectory, entries: ListEntries) -> list[Rule]:
+    """Return what may be opened.
+
+    Args:
+        entries: Lists a directory; asked only where something in it is hidden.
+    """
+    made: list[Rule] = []
+    for bind in interpreter.binds:
+        hidden = {
+            PurePosixPath(path).name
+            for path in interpreter.hidden
+            if str(PurePosixPath(path).parent) == bind.inside
+        }
+        if hidden:
+            made.append(Rule(path=bind.source, rights=landlock.READ_DIR))
+            made += [
+                Rule(path=f"{bind.source}/{name}", rights=landlock.READ, is_file=is_file)
+                for name, is_file in sorted(entries(bind.source))
+                if name not in hidden
+            ]
+            continue
+        # Executed are the interpreter and the loader that the kernel starts it with.
+        runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
+        rights = landlock.READ | (landlock.EXECUTE if runs else 0)
+        made.append(Rule(path=bind.source, rights=rights, is_file=bind.is_file))
+    made += [Rule(path=str(path), rights=landlock.WRITE) for path in (place.workspace, place.tmp)]
+    made += [
+        Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True) for name in _DEVICES
+    ]
+    made.append(Rule(path=_OWN_PROC, rights=landlock.USE_PROC))
+    return made
+
+
+def _is_loader(path: str) -> bool:
+    return PurePosixPath(path).name.startswith(("ld-", "ld.so", "ld64."))
+
+
+def steps(
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    place: RunDirectory,
+    around: Surroundings,
+    filters: Sequence[bytes],
+    entries: ListEntries,
+) -> dict[str, Json]:
+    """Return what the stage does here."""
+    ruleset = landlock.ruleset(rules(interpreter, place, entries), around.landlock_abi)
+    assert ruleset is not None  # the backend asks for a kernel that has it
+    return {
+        "bounded": False,
+        "oom_score": True,
+        "rlimits": rlimits(spec.limits, around),
+        "landlock": {
+            "files": ruleset.files,
+            "network": ruleset.network,
+            "scopes": ruleset.scopes,
+            "rules": [list(rule) for rule in ruleset.rules],
+        },
+        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
+    }
+
+
+def isolation(spec: LaunchSpec, around: Surroundings, *, stranger: bool, root: bool) -> Isolation:
+    """Say which layers a launch puts in force, and what the tier lacks.
+
+    Args:
+        stranger: Whether programs run as a user that owns nothing.
+        root: Whether they run as root of a namespace that the bridge itself is in.
+    """
+    layers = [
+        "landlock",
+        "seccomp",
+        "own-seccomp",
+        "network-calls-refused",
+        "no-capabilities",
+        "no-new-privileges",
+        "ulimits",
+    ]
+    if not root:
+        layers.append("unprivileged-user")
+    weaker = [TIER]
+    if not stranger:
+        weaker.append("user: programs run under the bridge's own user id")
+    if lacking := landlock.missing(around.landlock_abi):
+        weaker.append(lacking)
+    weaker += [plain.NO_ROOM, plain.lacking_processes(adopts=True)]
+    cause = around.limits_elsewhere or "its controller is not available to this user"
+    limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    if "pids" in around.controllers:
+        layers.append("pids-limit")
+    else:
+        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
+    if spec.limits.cpus is not None:
+        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    return Isolation(backend=NAME, layers=tuple(layers), weaker=tuple(weaker))

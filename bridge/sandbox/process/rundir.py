@@ -1,0 +1,161 @@
+"""A run's own directory on the host's disk, for backends that cannot mount one in memory.
+
+Owns making it private, removing it whatever a program left in it, and finding those of dead
+bridges. Everything here blocks and is called in threads.
+
+A program can leave names without rights, links to anywhere and directories deeper than a path can
+be long. So nothing here follows a link, and nothing is removed by a path but by its directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.errors import LaunchError
+from bridge.sandbox.process import groups
+from bridge.sandbox.reaper import Owner, is_dead
+
+logger = logging.getLogger(__name__)
+
+FALLBACK = Path("/tmp")
+"""Where everybody may make directories."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """What one run may write.
+
+    Attributes:
+        path: Holds the other two; the run cannot write there itself.
+        workspace: Where it starts.
+        tmp: For temporary files.
+    """
+
+    path: Path
+
+    @property
+    def workspace(self) -> Path:
+        """Where the program starts."""
+        return self.path / "workspace"
+
+    @property
+    def tmp(self) -> Path:
+        """For temporary files."""
+        return self.path / "tmp"
+
+
+def base_directory(wanted: str | None, *, as_stranger: bool) -> Path:
+    """Return where to make directories: where the user's go, if whoever runs there can enter."""
+    place = Path(wanted) if wanted else FALLBACK
+    usable = place.is_absolute() and place.is_dir()
+    if usable and as_stranger:
+        usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
+    return Path(os.path.realpath(place if usable else FALLBACK))
+
+
+def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
+    """Make a directory that nobody but the run, and the bridge, can look into.
+
+    Args:
+        base: Where.
+        owner: Whose it is, which is in its name.
+        uid: Whom the run belongs to, when not to this user.
+
+    Raises:
+        LaunchError: It cannot be made; nothing is left of the attempt.
+    """
+    made = RunDirectory(path=base / groups.group_name(owner, secrets.token_hex(8)))
+    try:
+        made.path.mkdir(mode=0o700)
+        for directory in (made.workspace, made.tmp):
+            directory.mkdir(mode=0o700)
+            if uid is not None:
+                os.chown(directory, uid, uid)
+        if uid is not None:
+            # To be passed through, not listed.
+            made.path.chmod(0o711)
+    except OSError as error:
+        remove(made.path)
+        message = f"The run's directory cannot be made: {error}."
+        raise LaunchError(message, remedy="Point TMPDIR to where there is room.") from error
+    return made
+
+
+def remove(path: Path) -> bool:
+    """Remove a directory and all in it, once nobody uses it; tell whether it is gone."""
+    try:
+        _empty(path)
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        logger.warning("the directory %s was not removed: %s", path, error)
+        return False
+    return True
+
+
+def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
+    """Remove the directories of dead bridges of this user; return how many.
+
+    Args:
+        dead: Decides; the real judgement unless a test says otherwise.
+    """
+    count = 0
+    with suppress(OSError):
+        for entry in list(os.scandir(base)):
+            owner = groups.group_owner(entry.name)
+            if owner is None or owner == judge or not entry.is_dir(follow_symlinks=False):
+                continue
+            # In a directory that everybody writes to, a name is nobody's word.
+            if entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            if dead(owner) if dead is not None else is_dead(owner, judge=judge):
+                logger.warning("removing the directory of a bridge that died: %s", entry.path)
+                count += remove(Path(entry.path))
+    return count
+
+
+def _empty(path: Path) -> None:
+    top = _open(str(path), None)
+    try:
+        while names := os.listdir(top):  # noqa: PTH208 - by descriptor
+            for name in names:
+                _remove_entry(top, name)
+    finally:
+        os.close(top)
+
+
+def _remove_entry(top: int, name: str) -> None:
+    """Remove a file, or a directory whose own directories are moved up first."""
+    if not _is_directory(top, name):
+        os.unlink(name, dir_fd=top)
+        return
+    os.chmod(name, 0o700, dir_fd=top)
+    inner = _open(name, top)
+    try:
+        for entry in os.listdir(inner):  # noqa: PTH208
+            if not _is_directory(inner, entry):
+                os.unlink(entry, dir_fd=inner)
+                continue
+            # A directory is moved only by who may write in it, since ".." changes.
+            os.chmod(entry, 0o700, dir_fd=inner)
+            os.rename(entry, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _is_directory(place: int, name: str) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+
+
+def _open(name: str, place: int | None) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, dir_fd=place)

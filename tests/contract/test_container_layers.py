@@ -1,0 +1,237 @@
+"""The layers that containers add to an engine's defaults, seen from inside of a whole run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.engine import Engine, open_engine
+from bridge.engine.guest_session import open_guest
+from bridge.errors import OciRuntimeError
+from bridge.model import Limits, RunRequest, RunResult
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.container.reinforcement import NAMESPACE_IDS
+from bridge.settings import Settings, load
+from tests.contract.programs import echoes, on, spec
+from tests.contract.rig import EngineShelf, own_service
+from tests.engine_rig import ListFinder, workshop
+
+PATIENCE = 120
+
+ORDINARY_PROGRAM = """
+import asyncio, concurrent.futures, ctypes, mmap, multiprocessing, os, pathlib, socket, sqlite3
+import subprocess, sys, tempfile, threading
+from multiprocessing import shared_memory
+
+said = subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True, text=True)
+assert said.stdout == "7\\n", said
+fork = multiprocessing.get_context("fork")
+assert fork.Pool(2).map(abs, [-1, 2]) == [1, 2]
+with concurrent.futures.ProcessPoolExecutor(2, mp_context=fork) as pool:
+    assert list(pool.map(abs, [-3])) == [3]
+threads = [threading.Thread(target=os.getpid) for _ in range(20)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+memory = shared_memory.SharedMemory(create=True, size=1000)
+memory.close()
+memory.unlink()
+mmap.mmap(-1, 4096).close()
+async def child():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(8)", stdout=-1)
+    return (await process.communicate())[0]
+assert await child() == b"8\\n"
+with tempfile.TemporaryFile() as file:
+    file.write(b"x")
+assert sqlite3.connect("/workspace/x.db").execute("select 1").fetchall() == [(1,)]
+callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
+assert callback(1) == 2
+socket.socketpair()
+await mcp_work_shop.add(a=1, b=2)
+"""
+
+ORPHANS = """
+import os, time
+for _ in range(500):
+    child = os.fork()
+    if child == 0:
+        # Its own child outlives it, if only just.
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+def zombies():
+    found = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = open(f"/proc/{name}/stat").read()
+            except OSError:
+                continue
+            found += text.rpartition(")")[2].split()[0] == "Z"
+    return found
+
+while zombies():
+    time.sleep(0.01)
+zombies()
+"""
+
+SHOWN = """
+import os, stat
+def shows(path):
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        return bool(os.listdir(path))
+    try:
+        return bool(open(path, "rb").read(1))
+    except PermissionError:
+        return True  # the real one, which only root may read
+paths = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware", "/proc/acpi")
+[path for path in paths if shows(path)] + [os.statvfs("/proc/sys").f_flag & os.ST_RDONLY]
+"""
+
+
+ID_MAP = """
+print(open('/proc/self/uid_map').read(), flush=True)
+input()
+"""
+
+
+def extended(variable: str, path: Path, more: str) -> str:
+    """Write what the file that `variable` names says, and `more`; return where."""
+    given = os.environ.get(variable)
+    path.write_text(f"{Path(given).read_text() if given else ''}\n{more}\n")
+    return str(path)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings that touch nothing outside the test's directory."""
+    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    return load({"warm": "0"}, environ)
+
+
+@asynccontextmanager
+async def engine_on(backend: ContainerBackend, settings: Settings) -> AsyncIterator[Engine]:
+    async def choose(_: Settings) -> ContainerBackend:
+        return backend
+
+    async with open_engine(
+        settings, finder=ListFinder(workshop()), choose_backend=choose
+    ) as opened:
+        yield opened
+
+
+async def succeeds(engine: Engine, code: str) -> RunResult:
+    with anyio.fail_after(PATIENCE):
+        result = await engine.run(RunRequest(code=code, timeout=60))
+    assert result.status == "success", result.error
+    return result
+
+
+async def test_with_our_filter_programs_work_and_every_layer_is_seen(
+    real_engine: str, engines: EngineShelf, settings: Settings, tmp_path: Path
+) -> None:
+    """Threads, processes, shared memory, orphans; what can be seen of a layer is seen."""
+    found = engines.get(real_engine)
+    async with on(found, tmp_path / "run") as backend, engine_on(backend, settings) as engine:
+        result = await succeeds(engine, ORDINARY_PROGRAM)
+        assert (await succeeds(engine, ORPHANS)).result == 0
+        assert (await succeeds(engine, SHOWN)).result == [os.ST_RDONLY]
+    isolation = result.isolation
+    assert isolation is not None
+    assert not [text for text in isolation.weaker if "seen from inside" in text]
+    assert set(isolation.layers) == set(isolation.verified)
+    assert {"masked-proc", "private-ipc", "seccomp", "no-network"} <= set(isolation.verified)
+    # This rootless engine is another user's, who cannot read our file.
+    lacking = [text for text in isolation.weaker if text.startswith("own-seccomp:")]
+    assert ("own-seccomp" in isolation.verified) is not bool(lacking)
+    assert bool(lacking) is (real_engine == "rootless" and os.getuid() == 0)
+
+
+@pytest.mark.podman
+async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
+    engines: EngineShelf, settings: Settings, tmp_path: Path
+) -> None:
+    """A whole program on it, tools and all; and the probe says the same."""
+    if shutil.which("runsc") is None:
+        pytest.skip("runsc is not installed")
+    found = own_service(engines.get("podman"))
+    async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
+        with anyio.fail_after(PATIENCE):
+            probe = await backend.probe()
+        async with engine_on(backend, settings) as engine:
+            result = await succeeds(engine, ORDINARY_PROGRAM)
+    for isolation in (probe.isolation, result.isolation):
+        assert isolation is not None
+        assert isolation.oci_runtime == "runsc"
+        assert {"own-kernel", "no-network", "read-only-root"} <= set(isolation.verified)
+        assert "seccomp" not in isolation.layers
+
+
+@pytest.mark.podman
+async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """podman is satisfied, and says "runsc" of the container; its kernel does not."""
+    runc = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert runc is not None
+    spoof = tmp_path / "runsc"
+    spoof.write_text(
+        f'#!/bin/sh\n[ "$1" = --network=none ] && shift\nexec {runc} "$@"\n', encoding="utf-8"
+    )
+    spoof.chmod(0o755)
+    more = f'[engine.runtimes]\nrunsc = ["{spoof}"]'
+    conf = extended("CONTAINERS_CONF", tmp_path / "containers.conf", more)
+    found = own_service(engines.get("podman"), CONTAINERS_CONF=conf)
+    guest = LaunchSpec(run_id="spoof", argv=BOOTSTRAP_ARGV, env={}, limits=Limits())
+    async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
+        with anyio.fail_after(PATIENCE):
+            # The container starts: nothing but the look from inside tells.
+            assert (await echoes(backend)).isolation.oci_runtime == "runsc"
+            with pytest.raises(OciRuntimeError, match="no kernel other than the host's"):
+                async with open_guest(backend, guest):
+                    pytest.fail("a guest was handed over")
+            probe = await backend.probe()
+            assert (probe.ok, probe.error_code) == (False, "oci_runtime_broken")
+    assert found.ours() == []
+
+
+@pytest.mark.podman
+async def test_podman_maps_ids_where_it_has_some_to_give(
+    engines: EngineShelf, settings: Settings, tmp_path: Path
+) -> None:
+    """Ids that are nobody's; where there are none left, that is said and it goes on without."""
+    # The ordinary user has ids for one sandbox.
+    user = os.environ["MCP_TEST_ROOTLESS_USER"]
+    conf = extended(
+        "CONTAINERS_STORAGE_CONF",
+        tmp_path / "storage.conf",
+        f'[storage.options]\nroot-auto-userns-user = "{user}"',
+    )
+    found = own_service(engines.get("podman"), CONTAINERS_STORAGE_CONF=conf)
+    async with on(found, tmp_path / "run") as backend:
+        async with engine_on(backend, settings) as engine:
+            isolation = (await succeeds(engine, ORDINARY_PROGRAM)).isolation
+        assert isolation is not None
+        assert "user-namespace" in isolation.verified
+        with anyio.fail_after(PATIENCE):
+            async with backend.launch(spec(ID_MAP)) as first:
+                inside, outside, size = map(int, (await first.receive()).split())
+                assert (inside, size) == (0, NAMESPACE_IDS)
+                assert outside > 0
+                isolation = (await echoes(backend)).isolation
+    assert "user-namespace" not in isolation.layers
+    assert [text for text in isolation.weaker if text.startswith("user-namespace: the engine")]
+    assert found.ours() == []

@@ -1,0 +1,193 @@
+"""What engines are asked for beyond their defaults, and what becomes of it when they decline."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import LaunchError
+from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.container.reinforcement import (
+    AUTO_NAMESPACE,
+    Reinforcement,
+    has_range,
+    id_owner,
+    maps_cheaply,
+    profile_text,
+    reinforce,
+    write_profile,
+)
+from bridge.sandbox.syscalls import oci_profile
+
+PODMAN = EngineFacts(
+    kind="podman",
+    version="4.3.1",
+    rootless=False,
+    oci_runtime="runc",
+    oci_runtimes=(),
+    cgroup_version="2",
+    cpus=2,
+    limits_memory=True,
+    limits_pids=True,
+    limits_cpu=True,
+    obeys_ulimits=True,
+    seccomp=True,
+    mandatory_access="",
+    kernel="6.1.0-9-amd64",
+    storage="overlay",
+)
+DOCKER = replace(PODMAN, kind="docker")
+
+
+def asked(
+    facts: EngineFacts,
+    runtime_dir: Path,
+    *,
+    runtime: str = "runc",
+    local: bool = True,
+    owner: int = 0,
+) -> Reinforcement:
+    environ = {"CONTAINERS_STORAGE_CONF": str(runtime_dir / "absent.conf")}
+    return reinforce(
+        facts,
+        oci_runtime=runtime,
+        runtime_dir=runtime_dir,
+        environ=environ,
+        local=local,
+        owner=owner,
+    )
+
+
+def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> None:
+    for local in (True, False):
+        found = asked(DOCKER, tmp_path / "run", local=local)
+        assert json.loads(found.seccomp) == oci_profile()
+        assert found.lacking == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None:
+    """Named after what is in it, so that bridges of two versions do not write over each other."""
+    directory = tmp_path / "run"
+    path = Path(asked(PODMAN, directory).seccomp)
+    assert json.loads(path.read_text()) == oci_profile()
+    assert path.stat().st_mode & 0o777 == 0o600
+    before = path.stat().st_ino
+    assert write_profile(directory) == path
+    assert path.stat().st_ino == before
+    path.write_text("{}")
+    assert write_profile(directory).read_text() == profile_text()
+    assert [found.name for found in directory.iterdir()] == [path.name]
+
+
+def test_a_podman_of_another_machine_keeps_its_own_filter_and_says_so(tmp_path: Path) -> None:
+    found = asked(PODMAN, tmp_path, local=False)
+    assert found.seccomp == ""
+    assert found.lacking == ["own-seccomp: podman wants a file of its own machine, not of this"]
+
+
+def test_a_podman_without_filters_is_not_asked_for_one(tmp_path: Path) -> None:
+    found = asked(replace(PODMAN, seccomp=False), tmp_path)
+    assert (found.seccomp, len(found.lacking)) == ("", 1)
+
+
+def test_another_users_podman_is_not_given_what_it_cannot_read(tmp_path: Path) -> None:
+    """Root's can read anything, and our own our own."""
+    assert asked(PODMAN, tmp_path, owner=os.getuid()).seccomp
+    found = asked(PODMAN, tmp_path, owner=os.getuid() + 12345)
+    assert found.seccomp == ""
+    assert found.lacking[0].startswith("own-seccomp: podman is another user's")
+
+
+def test_a_directory_that_others_may_write_to_holds_no_filter(tmp_path: Path) -> None:
+    """They could put another one in its place."""
+    tmp_path.chmod(0o777)
+    found = asked(PODMAN, tmp_path)
+    assert found.seccomp == ""
+    assert "others may write there" in found.lacking[0]
+
+
+@pytest.mark.parametrize("runtime", ["runsc", "kata"])
+def test_a_kernel_of_its_own_needs_no_filter_of_the_hosts(tmp_path: Path, runtime: str) -> None:
+    """gVisor, told to use one, answers EPERM to what should be unknown: then no thread starts."""
+    assert asked(PODMAN, tmp_path, runtime=runtime) == Reinforcement()
+
+
+@pytest.mark.parametrize(
+    ("facts", "cheap"),
+    [
+        (PODMAN, True),
+        (replace(PODMAN, kernel="5.19.0"), True),
+        (replace(PODMAN, kernel="5.15.0-100-generic"), False),
+        (replace(PODMAN, kernel="unheard of"), False),
+        (replace(PODMAN, storage="vfs"), False),
+        (replace(PODMAN, rootless=True), False),
+        (DOCKER, False),
+    ],
+)
+def test_ids_are_remapped_where_no_image_is_copied_for_it(facts: EngineFacts, cheap: bool) -> None:
+    assert maps_cheaply(facts) is cheap
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("containers:2147483647:2147483648\n", True),
+        ("other:1:65536\ncontainers:100000:65536\n", True),
+        ("containers:100000:65535\n", False),
+        ("container:100000:65536\n", False),
+        ("containers:x:y\nnonsense\n::\n", False),
+        ("", False),
+    ],
+)
+def test_podman_has_ids_to_give_when_a_file_says_so(text: str, found: bool) -> None:
+    assert has_range(text, "containers") is found
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        ('[storage.options]\nroot-auto-userns-user = "someone"\n', "someone"),
+        ('[storage]\ndriver = "overlay"\n', "containers"),
+        ("not = [toml", "containers"),
+        ("storage = 1", "containers"),
+    ],
+)
+def test_whose_ids_they_are_is_in_podmans_own_settings(
+    tmp_path: Path, text: str, owner: str
+) -> None:
+    path = tmp_path / "storage.conf"
+    path.write_text(text)
+    assert id_owner({"CONTAINERS_STORAGE_CONF": str(path)}) == owner
+
+
+SECCOMP = "podman could not create a container: opening seccomp profile failed: open /run/x"
+NO_IDS = "podman could not create a container: could not find enough available IDs"
+OTHER = "podman could not create a container: no space left on device"
+
+
+def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
+    """Each layer by itself; the others stay asked for."""
+    made = Reinforcement(seccomp="/run/x", user_namespace=AUTO_NAMESPACE)
+    assert not made.declined(LaunchError(OTHER), proven=False)
+    assert made.declined(LaunchError(NO_IDS), proven=False)
+    assert (made.seccomp, made.user_namespace) == ("/run/x", "")
+    assert not made.declined(LaunchError(NO_IDS), proven=False)
+    assert made.declined(LaunchError(SECCOMP), proven=False)
+    assert made.seccomp == ""
+    assert made.lacking == [
+        f"user-namespace: the engine declined ({NO_IDS})",
+        f"own-seccomp: the engine declined ({SECCOMP})",
+    ]
+
+
+def test_a_filter_that_worked_is_never_given_up() -> None:
+    """Ids may run out while others use them; a filter does not wear off."""
+    made = Reinforcement(seccomp="/run/x", user_namespace=AUTO_NAMESPACE)
+    assert not made.declined(LaunchError(SECCOMP), proven=True)
+    assert made.seccomp == "/run/x"
+    assert made.declined(LaunchError(NO_IDS), proven=True)

@@ -1,0 +1,476 @@
+"""The weaker tier: what it refuses, really tried inside and outside, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.engine import open_engine
+from bridge.errors import EngineNotFoundError
+from bridge.model import MEBIBYTE, Limits, RunRequest
+from bridge.sandbox.process import landlock
+from bridge.sandbox.process.command import UID, Surroundings
+from bridge.sandbox.process.interpreter import Bind, Interpreter
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.sandbox.process.landlock_tier import TIER, isolation, rules
+from bridge.sandbox.process.rundir import RunDirectory
+from bridge.settings import Settings, load
+from tests.contract.rig import ordinary_user, usable_python
+from tests.engine_rig import ListFinder, workshop
+from tests.sandbox.process.rig import (
+    DAEMON,
+    FOREVER,
+    PATIENCE,
+    exists,
+    left_groups,
+    processes_below,
+    read_all,
+    run,
+    spec,
+    wait_ready,
+    with_argument,
+)
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
+
+ROOT = Path(__file__).parents[3]
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """Where runs' directories go, open to everybody as /tmp is; empty again afterwards."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    made.chmod(0o1777)
+    try:
+        yield made
+        assert list(made.iterdir()) == []
+    finally:
+        shutil.rmtree(made)
+
+
+@pytest.fixture
+async def backend(room: Path) -> AsyncIterator[LandlockBackend]:
+    """Open the backend, and see that it leaves nothing."""
+    environ = {**os.environ, "TMPDIR": str(room), "CANARY_TOKEN": "canary-in-the-environment"}
+    async with LandlockBackend(environ=environ) as opened:
+        yield opened
+    assert left_groups() == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is there to be reached outside."""
+
+    directory: Path
+    port: int
+    abstract: str
+    victim: int
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    """Plant what any user may reach: a file, a directory, listeners, and a process of its own."""
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+        stack.callback(shutil.rmtree, directory)
+        directory.chmod(0o777)
+        (directory / "secret").write_text("canary")
+        (directory / "secret").chmod(0o666)
+        abstract = f"mcp-code-bridge-test-{os.getpid()}"
+        tcp = stack.enter_context(socket.socket(socket.AF_INET))
+        tcp.bind(("127.0.0.1", 0))
+        for name in (f"\0{abstract}", str(directory / "socket")):
+            local = stack.enter_context(socket.socket(socket.AF_UNIX))
+            local.bind(name)
+            local.listen(8)
+        (directory / "socket").chmod(0o777)
+        tcp.listen(8)
+        victim = stack.enter_context(
+            subprocess.Popen(
+                [PYTHON, "-I", "-S", "-c", "import time; time.sleep(3600)"],
+                env={"VICTIM": "canary"},
+                user=AS_PROGRAMS_RUN,
+                group=AS_PROGRAMS_RUN,
+            )
+        )
+        stack.callback(victim.kill)
+        yield Target(
+            directory=directory,
+            port=tcp.getsockname()[1],
+            abstract=abstract,
+            victim=victim.pid,
+        )
+
+
+AS_PROGRAMS_RUN = UID if os.getuid() == 0 else None
+"""Whom programs run as, so that nothing but the sandbox stands in the way."""
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+ATTACKS = """
+import ctypes, json, os, shutil, socket, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+DIRECTORY, PORT, ABSTRACT, VICTIM, MINE = TARGET
+def call(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def connect(family, address, kind=socket.SOCK_STREAM):
+    with socket.socket(family, kind) as made:
+        made.settimeout(5)
+        made.connect(address)
+def pair_to(address):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        ours.connect(address)
+    except ConnectionRefusedError:  # a stream listener is there, and was found
+        return
+    except OSError as error:
+        if error.errno != 91:  # EPROTOTYPE, likewise
+            raise
+def copied():
+    path = MINE + '/python'
+    shutil.copy(os.path.realpath(sys.executable), path)
+    os.chmod(path, 0o755)
+    try:
+        subprocess.run([path, '-I', '-S', '-c', '1'], check=True)
+    finally:
+        os.unlink(path)
+def written(path):
+    with open(path, 'w') as file:
+        file.write('x')
+    os.unlink(path)
+attacks = {
+    'read a file of the system': lambda: open('/etc/passwd').read(),
+    'read a file that everybody may read': lambda: open(DIRECTORY + '/secret').read(),
+    'read it through the root of a process': lambda: open(
+        '/proc/self/root' + DIRECTORY + '/secret').read(),
+    'write a file that everybody may write': lambda: open(DIRECTORY + '/secret', 'a').write('x'),
+    'make a file where everybody may': lambda: written(DIRECTORY + '/new'),
+    'make a file in the common directory': lambda: written('/tmp/new-%d' % os.getpid()),
+    'make a file in common memory': lambda: written('/dev/shm/new-%d' % os.getpid()),
+    'cut a file short': lambda: os.truncate(DIRECTORY + '/secret', 3),
+    'link a file into the own directory': lambda: (
+        os.link(DIRECTORY + '/secret', MINE + '/l'), os.unlink(MINE + '/l')),
+    'list processes': lambda: os.listdir('/proc'),
+    'list a directory of the host': lambda: os.listdir('/usr'),
+    'read the environment of a process': lambda: open('/proc/%d/environ' % VICTIM).read(),
+    'read the command line of a process': lambda: open('/proc/%d/cmdline' % VICTIM).read(),
+    'read the memory of a process': lambda: open('/proc/%d/mem' % VICTIM, 'rb').close(),
+    'trace a process': lambda: (
+        call(libc.ptrace(0x4206, VICTIM, 0, 0)), libc.ptrace(17, VICTIM, 0, 0)),
+    'signal a process': lambda: os.kill(VICTIM, 0),
+    'reach a port of the host': lambda: connect(socket.AF_INET, ('127.0.0.1', PORT)),
+    'reach a socket in the file tree': lambda: connect(socket.AF_UNIX, DIRECTORY + '/socket'),
+    'reach an abstract socket': lambda: connect(socket.AF_UNIX, chr(0) + ABSTRACT),
+    'turn a pair of sockets to another': lambda: pair_to(DIRECTORY + '/socket'),
+    'find a way out of the machine': lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    'talk to the kernel': lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0),
+    'execute another program': lambda: subprocess.run(['/bin/true'], check=True),
+    'execute a copy of the interpreter': copied,
+    'make a namespace': lambda: os.waitpid(unshared(), 0)[1] and call(-1),
+    'make a file in memory': lambda: os.close(os.memfd_create('x')),
+}
+def unshared():
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if libc.unshare(0x10000000) == 0 else 1)
+    return pid
+found = {}
+for name, attack in attacks.items():
+    try:
+        attack()
+        found[name] = 'ESCAPED'
+    except OSError as error:
+        found[name] = type(error).__name__
+print(json.dumps(found))
+"""
+
+
+async def test_what_any_user_may_do_outside_is_refused_inside(
+    backend: LandlockBackend, target: Target
+) -> None:
+    """Each attempt is made outside as well, by the same user, where it must succeed."""
+    directory = str(target.directory)
+    common = (directory, target.port, target.abstract, target.victim)
+    done = await anyio.run_process(
+        [PYTHON, "-I", "-S", "-c", f"TARGET = {(*common, directory)!r}\n{ATTACKS}"],
+        cwd="/",
+        user=AS_PROGRAMS_RUN,
+        group=AS_PROGRAMS_RUN,
+    )
+    outside = json.loads(done.stdout)
+    assert set(outside.values()) == {"ESCAPED"}, f"void: {outside}"
+    ran = await run(backend, f"import os\nTARGET = (*{common!r}, os.getcwd())\n{ATTACKS}")
+    inside = json.loads(ran.out)
+    assert set(inside) == set(outside)
+    if landlock.version() < 6:
+        del inside["signal a process"]  # and each result says so
+    assert {name: said for name, said in inside.items() if said == "ESCAPED"} == {}
+    assert exists(target.victim)
+
+
+async def test_a_program_has_what_it_needs(backend: LandlockBackend) -> None:
+    """Its library, its directories, its children, threads and pairs of sockets; little besides."""
+    program = (
+        "import asyncio, os, socket, sqlite3, ssl, subprocess, sys, tempfile, threading\n"
+        "async def main():\n"
+        "    return await asyncio.to_thread(lambda: 'thread')\n"
+        "assert asyncio.run(main()) == 'thread'\n"
+        "socket.socketpair()\n"
+        "open('a', 'w').write('x')\n"
+        "os.mkdir('d'); os.rename('a', 'd/b')\n"
+        "with tempfile.TemporaryFile() as file: file.write(b'x')\n"
+        "said = subprocess.run([sys.executable, '-S', '-c', 'print(7)'], capture_output=True)\n"
+        "assert said.stdout == b'7\\n', said\n"
+        "print(sorted(os.environ), sorted(int(n) for n in os.listdir('/proc/self/fd')))\n"
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "print([status[n].strip().strip('0') for n in ('CapEff', 'CapPrm', 'CapInh', 'CapAmb')],\n"
+        "      status['NoNewPrivs'].strip(), status['Seccomp'].strip())\n"
+    )
+    ran = await run(backend, program)
+    assert ran.out == "[] [0, 1, 2, 3]\n['', '', '', ''] 1 2\n", ran.err
+
+
+async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path) -> None:
+    """The whole engine on it; the layers hold as seen from inside, and no more is claimed."""
+
+    async def choose(_: Settings) -> LandlockBackend:
+        return backend
+
+    environ = {**os.environ, "HOME": str(room), "MCP_BRIDGE_STATE_DIR": "/nonexistent"}
+    code = (
+        "import os, tempfile\n"
+        "(await mcp_work_shop.add(a=1, b=2), os.getcwd(), tempfile.gettempdir())"
+    )
+    async with open_engine(
+        load({"warm": "0"}, environ), finder=ListFinder(workshop()), choose_backend=choose
+    ) as engine:
+        result = await engine.run(RunRequest(code=code))
+    assert result.status == "success", result.error
+    assert str(result.result[1]).startswith(str(room))
+    assert str(result.result[2]).endswith("/tmp")
+    assert result.isolation is not None
+    assert result.isolation.backend == "landlock"
+    assert result.isolation.weaker[0] == TIER
+    assert "weaker tier" in TIER
+    assert {"landlock", "own-seccomp", "network-calls-refused", "no-capabilities"} <= set(
+        result.isolation.layers
+    )
+    assert not {"no-network", "read-only-root", "user-namespace"} & set(result.isolation.layers)
+    assert not [text for text in result.isolation.weaker if "seen from inside" in text]
+
+
+async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
+    """Whatever detaches itself becomes its keeper's child, and the keeper ends it."""
+    mark = f"landlock-daemon-{os.getpid()}"
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
+            await wait_ready(sandbox)
+            await until(lambda: bool(with_argument(mark)))
+            await sandbox.kill()
+            await read_all(sandbox)
+            report = await sandbox.wait()
+            assert report.signal == signal.SIGKILL
+            assert with_argument(mark) == []
+
+
+async def test_bombs_are_bounded_and_ended(backend: LandlockBackend) -> None:
+    """Processes that fork for ever, and files without end; the next run sees nothing of it."""
+    program = (
+        "import os\n"
+        "try:\n"
+        "    file = open('big', 'wb')\n"
+        "    while True: file.write(b'x' * (1 << 20))\n"
+        "except OSError as error:\n"
+        "    os.write(1, b'ready\\n')\n"
+        "while True:\n"
+        "    try: os.fork()\n"
+        "    except OSError: pass\n"
+    )
+    found = await backend._look_around()
+    if "pids" not in found.around.controllers:
+        program = program[: program.index("while True:\n    try")]
+    limits = replace(Limits(), pids=30, tmp_bytes=4 * MEBIBYTE, workspace_bytes=4 * MEBIBYTE)
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(program, limits=limits)) as sandbox:
+            await wait_ready(sandbox)
+    assert (await run(backend, "import os; print(os.listdir('.'))")).out == "[]\n"
+
+
+BRIDGE = """
+import os, sys, anyio
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from tests.sandbox.process.rig import DAEMON, spec, wait_ready
+async def main():
+    async with LandlockBackend(environ=os.environ) as backend:
+        async with backend.launch(spec(DAEMON.format(mark=sys.argv[1]) + "sys.stdin.read()")) as s:
+            await wait_ready(s)
+            print(s.id, flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def test_a_bridge_that_is_killed_leaves_no_process(
+    backend: LandlockBackend, room: Path
+) -> None:
+    """The keeper's leash ends, daemons included; the next bridge removes directory and groups."""
+    mark = f"landlock-orphan-{os.getpid()}"
+    environ = {**os.environ, "TMPDIR": str(room)}
+    async with await anyio.open_process(
+        [sys.executable, "-c", BRIDGE, mark], stderr=None, cwd=ROOT, env=environ
+    ) as bridge:
+        assert bridge.stdout is not None
+        child = int(await bridge.stdout.receive())
+        await until(lambda: bool(with_argument(mark)))
+        bridge.kill()
+        await bridge.wait()
+        await until(lambda: not exists(child) and not with_argument(mark))
+    assert len(names(room)) == 1
+    assert await backend.reap() >= 1
+    assert names(room) == []
+    assert left_groups(bridge.pid) == []
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
+    part: int, backend: LandlockBackend, room: Path
+) -> None:
+    """Spread over a launch's usual time."""
+    before = processes_below()
+    with anyio.fail_after(PATIENCE):
+        await run(backend, "1")
+        begin = anyio.current_time()
+        async with backend.launch(spec(FOREVER)):
+            usual = anyio.current_time() - begin
+        with anyio.move_on_after(usual * (part + 1) / 5):
+            async with backend.launch(spec(FOREVER)):
+                pass
+    assert processes_below() == before
+    assert names(room) == []
+
+
+async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
+    """This tier stands on it; nothing is left out instead."""
+    async with LandlockBackend(environ={"TMPDIR": str(room)}, version=lambda: 0) as backend:
+        probe = await backend.probe()
+        assert (probe.ok, probe.error_code) == (False, "engine_not_found")
+        assert "lsm=landlock" in probe.remedy
+        with pytest.raises(EngineNotFoundError, match="has no Landlock"):
+            async with backend.launch(spec("print('ran')")):
+                pass
+
+
+def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
+    """Without scopes, signals reach processes of the same user."""
+    asked = spec("1")
+    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), stranger=False, root=False)
+    assert old.weaker[0] == TIER
+    assert any("no network rights or scopes" in text for text in old.weaker)
+    assert any("bridge's own user id" in text for text in old.weaker)
+    assert (
+        "unprivileged-user"
+        not in isolation(
+            asked, Surroundings(landlock_abi=7, cpus=1), stranger=False, root=True
+        ).layers
+    )
+
+
+def test_packages_within_the_library_are_left_out_one_by_one() -> None:
+    """Landlock knows no exceptions below a rule."""
+    python = Interpreter(
+        executable="/opt/bin/python3",
+        version="3.12.1",
+        binds=(
+            Bind(source="/opt/bin/python3", inside="/opt/bin/python3", is_file=True),
+            Bind(source="/opt/lib/python3.12", inside="/opt/lib/python3.12", is_file=False),
+            Bind(source="/lib/ld-2.so", inside="/lib64/ld-linux-x86-64.so.2", is_file=True),
+            Bind(source="/lib/libc.so.6", inside="/lib/libc.so.6", is_file=True),
+        ),
+        links=(),
+        hidden=("/opt/lib/python3.12/site-packages",),
+    )
+    place = RunDirectory(path=Path("/var/tmp/run"))
+    entries = [("os.py", True), ("json", False), ("site-packages", False)]
+    made = {rule.path: rule for rule in rules(python, place, lambda directory: entries)}
+    assert made["/opt/lib/python3.12"].rights == landlock.READ_DIR
+    assert made["/opt/lib/python3.12/os.py"].is_file
+    assert made["/opt/lib/python3.12/json"].rights == landlock.READ
+    assert "/opt/lib/python3.12/site-packages" not in made
+    executable = {path for path, rule in made.items() if rule.rights & landlock.EXECUTE}
+    assert executable == {"/opt/bin/python3", "/lib/ld-2.so"}
+    writable = {path for path, rule in made.items() if rule.rights & landlock.TRUNCATE}
+    assert writable == {"/var/tmp/run/workspace", "/var/tmp/run/tmp", "/proc/self"}
+
+
+ORDINARY = """
+import json, os, sys, anyio
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from tests.sandbox.process.rig import DAEMON, read_all, spec, wait_ready, with_argument
+async def main():
+    async with LandlockBackend(environ=dict(os.environ)) as backend:
+        probe = await backend.probe()
+        daemon = DAEMON.format(mark="ordinary-%d" % os.getpid()) + "sys.stdin.read()"
+        async with backend.launch(spec(daemon)) as sandbox:
+            await wait_ready(sandbox)
+            while not with_argument("ordinary-%d" % os.getpid()):
+                await anyio.sleep(0.01)
+        left = with_argument("ordinary-%d" % os.getpid())
+        signals = "import os\\ntry: os.kill(%d, 0)\\nexcept OSError: print('no')"
+        async with backend.launch(spec(signals % os.getpid())) as sandbox:
+            said = await read_all(sandbox)
+        deep = "import os\\nfor _ in range(300): os.mkdir('d'); os.chdir('d')\\nos.chmod('.', 0)"
+        async with backend.launch(spec(deep)) as sandbox:
+            await sandbox.wait()
+    print(json.dumps([probe.ok, probe.summary, probe.isolation and probe.isolation.weaker, left,
+        said.decode(), os.listdir(os.environ["TMPDIR"])]))
+anyio.run(main)
+"""
+
+
+@pytest.mark.rootless
+def test_an_ordinary_user_gets_the_same(room: Path) -> None:
+    """Without control groups the keeper alone ends what is left, and removes what resists it."""
+    with ordinary_user() as (become, environ, directory):
+        python = usable_python(become, environ)
+        place = directory / "runs"
+        place.mkdir()
+        shutil.chown(place, *_owner(directory))
+        done = subprocess.run(
+            [*become, *python, "-c", ORDINARY],
+            env={**environ, "TMPDIR": str(place)},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    ok, summary, weaker, left, said, runs = json.loads(done.stdout)
+    assert ok, summary
+    assert weaker[0] == TIER
+    assert (left, runs) == ([], [])
+    assert said == "no\n" or landlock.version() < 6
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid

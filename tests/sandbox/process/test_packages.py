@@ -1,0 +1,147 @@
+"""Which packages programs may import, and that they cannot change them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from bridge.engine import open_engine
+from bridge.errors import SettingsError
+from bridge.model import RunRequest
+from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, find
+from bridge.sandbox.process.packages import check_environment, read_packages
+from bridge.settings import load
+from tests.engine_rig import ListFinder
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that every user may read."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    made.chmod(0o755)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def environment(place: Path, version: str, line: str = "version = {}.4") -> Path:
+    (place / "lib" / f"python{version}" / "site-packages").mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line.format(version)}\n")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("version = {}.4", (3, 12)),
+        ("version_info = {}.4.final.0", (3, 12)),
+        ("version={}", (3, 12)),
+    ],
+)
+def test_an_environments_packages_are_found(
+    tmp_path: Path, line: str, version: tuple[int, int]
+) -> None:
+    """However it was made; compiled packages fit one version only."""
+    found = read_packages(environment(tmp_path / "e", "3.12", line), as_stranger=False)
+    assert found.directory == os.path.realpath(tmp_path / "e/lib/python3.12/site-packages")
+    assert found.version == version
+    assert found.fits((3, 12, 9))
+    assert not found.fits((3, 11, 9))
+
+
+def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Nothing says what it was made for; backends can be given one, a setting cannot."""
+    found = read_packages(tmp_path, as_stranger=False)
+    assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
+    assert found.fits((3, 9, 1))
+    with pytest.raises(SettingsError, match="is no virtual environment"):
+        check_environment(tmp_path)
+
+
+def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Asked for and silently left out would be worse."""
+    made = environment(tmp_path / "e", "3.12")
+    check_environment(made)
+    (made / "lib/python3.12/site-packages").rmdir()
+    with pytest.raises(SettingsError, match=r"there is no .*site-packages") as caught:
+        check_environment(made)
+    assert f"python3 -m venv {made}" in caught.value.remedy
+    (made / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    with pytest.raises(SettingsError, match="does not say which Python"):
+        check_environment(made)
+    tmp_path.chmod(0o700)
+    with pytest.raises(SettingsError, match="nobody, who may not read") as caught:
+        read_packages(tmp_path, as_stranger=True)
+    assert "every user may read" in caught.value.remedy
+
+
+def test_the_interpreter_is_the_one_that_the_environment_was_made_for(tmp_path: Path) -> None:
+    """Else none: another could not import what is compiled."""
+    own = find(as_stranger=False)
+    major, minor, _ = own.version.split(".")
+    fits = environment(tmp_path / "fits", f"{major}.{minor}")
+    found = find(packages=fits, as_stranger=False)
+    assert found.version == own.version
+    assert found.packages == (os.path.realpath(fits / f"lib/python{major}.{minor}/site-packages"),)
+    other = environment(tmp_path / "other", "3.7")
+    with pytest.raises(SettingsError, match=r"made for Python 3\.7") as caught:
+        find(packages=other, as_stranger=False)
+    assert f"-m venv --clear {other}" in caught.value.remedy
+
+
+PROGRAM = """
+import greeting, os
+with open(greeting.__file__) as file:
+    text = file.read()
+attempts = []
+for attempt in (
+    lambda: open(greeting.__file__, "a"),
+    lambda: open(os.path.dirname(greeting.__file__) + "/new.py", "w"),
+    lambda: os.unlink(greeting.__file__),
+    lambda: os.listdir(os.path.dirname(greeting.__file__) + "/../../../bin"),
+):
+    try:
+        attempt()
+        attempts.append("ESCAPED")
+    except OSError as error:
+        attempts.append(type(error).__name__)
+(greeting.WORD, attempts)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap and Landlock are for Linux")
+@pytest.mark.parametrize("runtime", ["bubblewrap", "landlock"])
+async def test_a_program_imports_from_the_environment_and_cannot_change_it(
+    shared: Path, runtime: str
+) -> None:
+    """From the setting to the program, with a real environment and everything else as it is."""
+    place = shared / "environment"
+    await anyio.to_thread.run_sync(_make, place)
+    (package,) = place.glob("lib/python*/site-packages")
+    (package / "greeting.py").write_text("WORD = 'hello'\n")
+    for path in (package, package / "greeting.py"):
+        # As wide open as can be: what keeps a program from writing is the sandbox.
+        path.chmod(0o777)
+    environ = {**os.environ, "HOME": str(shared), "MCP_BRIDGE_PACKAGES": str(place)}
+    flags = {"warm": "0", "runtime": runtime, "state_dir": str(shared / "state")}
+    async with open_engine(load(flags, environ), finder=ListFinder()) as engine:
+        result = await engine.run(RunRequest(code=PROGRAM))
+    assert result.status == "success", result.error
+    assert result.result[0] == "hello"
+    assert "ESCAPED" not in result.result[1], result.result
+    assert (package / "greeting.py").read_text() == "WORD = 'hello'\n"
+    assert not (package / "new.py").exists()
+
+
+def _make(place: Path) -> None:
+    python = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
+    subprocess.run([python, "-m", "venv", "--without-pip", str(place)], check=True)

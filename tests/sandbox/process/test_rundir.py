@@ -1,0 +1,98 @@
+"""A run's directory: private, and gone whatever was put into it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import LaunchError
+from bridge.sandbox.process import rundir
+from bridge.sandbox.reaper import current_owner
+
+
+def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> None:
+    """Nobody else looks in, and a later bridge sees whose it was."""
+    owner = current_owner()
+    made = rundir.make(tmp_path, owner, None)
+    assert [p.name for p in sorted(made.path.iterdir())] == ["tmp", "workspace"]
+    for path in (made.path, made.tmp, made.workspace):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert rundir.reap(tmp_path, owner) == 0
+    assert rundir.remove(made.path)
+    assert rundir.remove(made.path), "what is gone is gone"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives directories away")
+def test_another_users_directory_is_passed_through_and_not_listed(tmp_path: Path) -> None:
+    """What lies around the two cannot be changed by whom they belong to."""
+    made = rundir.make(tmp_path, current_owner(), 65534)
+    assert (made.path.stat().st_uid, stat.S_IMODE(made.path.stat().st_mode)) == (0, 0o711)
+    assert (made.tmp.stat().st_uid, stat.S_IMODE(made.tmp.stat().st_mode)) == (65534, 0o700)
+    rundir.remove(made.path)
+
+
+def test_what_a_program_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Without rights, deeper than a path can be, pointing elsewhere, or no file at all."""
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    (keep / "file").write_text("x")
+    made = rundir.make(tmp_path, current_owner(), None)
+    (made.workspace / "out").symlink_to(keep)
+    (made.tmp / "loop").symlink_to(".")
+    os.mkfifo(made.tmp / "pipe")
+    place = os.open(made.workspace, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("deep", dir_fd=place)
+        os.symlink(keep, "link", dir_fd=place)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.fchmod(place, 0)
+    os.close(place)
+    (made.tmp / "shut").mkdir()
+    (made.tmp / "shut" / "inner").mkdir(mode=0)
+    (made.tmp / "shut").chmod(0)
+    assert rundir.remove(made.path)
+    assert [p.name for p in tmp_path.iterdir()] == ["keep"]
+    assert (keep / "file").read_text() == "x"
+
+
+def test_only_a_dead_bridges_directories_are_reaped(tmp_path: Path) -> None:
+    """Neither a living peer's, nor what only has such a name."""
+    owner = current_owner()
+    dead, peer = replace(owner, start="1"), replace(owner, pid=os.getppid(), start="2")
+    for other in (dead, peer):
+        rundir.make(tmp_path, other, None)
+    (tmp_path / "mcp-code-bridge_x").mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("x")
+    left = rundir.make(tmp_path, dead, None).path
+    rundir.remove(left)
+    left.symlink_to(elsewhere)
+    assert rundir.reap(tmp_path, owner, dead=lambda found: found == dead) == 1
+    assert (elsewhere / "file").exists()
+    assert len(list(tmp_path.iterdir())) == 4
+    assert rundir.reap(tmp_path / "none", owner) == 0
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """With what to do."""
+    with pytest.raises(LaunchError, match="cannot be made") as caught:
+        rundir.make(tmp_path / "none", current_owner(), None)
+    assert "TMPDIR" in caught.value.remedy
+
+
+def test_runs_go_where_temporary_files_go_if_they_can_enter(tmp_path: Path) -> None:
+    """Else to the directory that is everybody's."""
+    assert rundir.base_directory(str(tmp_path), as_stranger=False) == tmp_path.resolve()
+    tmp_path.chmod(0o700)
+    common = Path("/tmp").resolve()
+    assert rundir.base_directory(str(tmp_path), as_stranger=True) == common
+    for wanted in (None, "", "relative", "/no/such/directory"):
+        assert rundir.base_directory(wanted, as_stranger=False) == common

@@ -1,0 +1,249 @@
+"""The life of Seatbelt's sandboxes, with a stand-in for `sandbox-exec` that confines nothing.
+
+Its behaviour on macOS can be tested there only, and has not been.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import ChannelClosedError, EngineNotFoundError, LaunchError, WrongSystemError
+from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.process import seatbelt_backend
+from bridge.sandbox.process.plain_backend import nobody
+from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from tests.sandbox.process.rig import (
+    FOREVER,
+    PATIENCE,
+    READY,
+    exists,
+    processes_below,
+    read_all,
+    run,
+    spec,
+    wait_ready,
+)
+from tests.waiting import until
+
+STAND_IN = """#!/bin/sh
+for word in "$@"; do printf '%s\\n' "$word"; done >"{log}"
+[ "$1" = -p ] || exit 64
+shift 2
+while [ "$1" = -D ]; do shift 2; done
+exec "$@"
+"""
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """Where runs' directories go; empty again afterwards."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (made / "runs").mkdir()
+    for path in (made, made / "runs"):
+        path.chmod(0o1777)
+    try:
+        yield made
+        assert list((made / "runs").iterdir()) == []
+    finally:
+        shutil.rmtree(made)
+
+
+def stand_in(room: Path, text: str = STAND_IN) -> str:
+    path = room / "sandbox-exec"
+    path.write_text(text.replace("{log}", str(room / "log")))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
+    """Open a backend that takes this system for macOS."""
+    before = processes_below() if sys.platform == "linux" else []
+    environ = {**os.environ, "TMPDIR": str(room / "runs"), "CANARY_TOKEN": "canary"}
+    async with SeatbeltBackend(
+        environ=environ, sandbox_exec=stand_in(room), system="darwin"
+    ) as opened:
+        yield opened
+    if sys.platform == "linux":
+        assert processes_below() == before
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it is macOS")
+async def test_elsewhere_it_is_refused_without_trying(room: Path) -> None:
+    """By its name, whatever there is to be executed."""
+    command = stand_in(room)
+    async with SeatbeltBackend(environ=os.environ, sandbox_exec=command) as backend:
+        probe = await backend.probe()
+        assert (probe.ok, probe.error_code) == (False, "wrong_system")
+        assert probe.summary == "Only macOS has Seatbelt."
+        with pytest.raises(WrongSystemError):
+            async with backend.launch(spec("print('ran')")):
+                pass
+    assert not (room / "log").exists()
+
+
+async def test_one_that_confines_nothing_is_not_used(backend: SeatbeltBackend) -> None:
+    """The probe looks around inside, and finds what the profile should have refused."""
+    probe = await backend.probe()
+    assert (probe.ok, probe.error_code) == (False, "isolation_broken")
+    assert "lacks seatbelt" in probe.summary
+
+
+async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
+    backend: SeatbeltBackend, room: Path
+) -> None:
+    """And the profile is told that directory, and no other to write to."""
+    program = (
+        "import os, resource, stat, sys\n"
+        "open('file', 'w').write('x')\n"
+        "print(os.getcwd())\n"
+        "print(oct(stat.S_IMODE(os.stat('.').st_mode)), sorted(os.environ), os.getuid())\n"
+        "print(os.getsid(0) == os.getpid(), sorted(map(int, os.listdir('/dev/fd'))))\n"
+        "print([resource.getrlimit(getattr(resource, 'RLIMIT_' + n))\n"
+        "       for n in ('CORE', 'FSIZE', 'NOFILE')])\n"
+    )
+    limits = replace(Limits(), open_files=99, tmp_bytes=MEBIBYTE, workspace_bytes=MEBIBYTE)
+    ran = await run(backend, program, limits=limits)
+    assert ran.report.exit_code == 0, ran.err
+    place, found, session, bounds = ran.out.splitlines()
+    assert place.startswith(str(room / "runs"))
+    assert place.endswith("/workspace")
+    uid = nobody() if os.getuid() == 0 else os.getuid()
+    assert found == f"0o700 [] {uid}"
+    assert session.startswith("True [0, 1, 2, ")
+    assert bounds.startswith("[(0, 0), (16777216, 16777216), (99, 99)]")
+    told = (room / "log").read_text()
+    assert f"\nWRITABLE={os.path.dirname(place)}\n" in told  # noqa: PTH120
+    assert "canary" not in told
+
+
+async def test_how_a_program_ends_is_told(backend: SeatbeltBackend) -> None:
+    """By the keeper, as bubblewrap tells it."""
+    assert (await run(backend, "raise SystemExit(3)")).report.exit_code == 3
+    ended = await run(backend, "import os; os.kill(os.getpid(), 11)")
+    assert (ended.report.signal, ended.report.oom_killed) == (signal.SIGSEGV, None)
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec("pass")) as sandbox:
+            await sandbox.wait()
+            with pytest.raises(ChannelClosedError):
+                await sandbox.send(b"x" * MEBIBYTE)
+
+
+DETACHED = READY.replace("os.write", "pid = os.fork()\nif pid: os.write") + (
+    "if pid:\n"
+    "    os.waitpid(pid, 0)\n"
+    "    sys.stdin.read()\n"
+    "elif not os.setsid() and not os.fork():\n"
+    "    open('pid', 'w').write(str(os.getpid()))\n"
+    "    time.sleep(3600)\n"
+)
+
+
+async def test_what_detaches_itself_is_found_and_ended(
+    backend: SeatbeltBackend, room: Path
+) -> None:
+    """As far as `ps` shows where it came from; see the keeper for what can escape that."""
+
+    def said() -> str:
+        return "".join(path.read_text() for path in (room / "runs").glob("*/workspace/pid"))
+
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(DETACHED)) as sandbox:
+            await wait_ready(sandbox)
+            await until(lambda: bool(said()))
+            daemon = int(said())
+            assert exists(daemon)
+            await sandbox.kill()
+            await read_all(sandbox)
+            assert (await sandbox.wait()).signal == signal.SIGKILL
+            assert not exists(daemon)
+
+
+BRIDGE = """
+import os, sys, anyio
+from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from tests.sandbox.process.rig import FOREVER, spec, wait_ready
+async def main():
+    async with SeatbeltBackend(
+        environ=os.environ, sandbox_exec=sys.argv[1], system="darwin"
+    ) as backend:
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await wait_ready(sandbox)
+            print(sandbox.id, flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def test_a_bridge_that_is_killed_leaves_no_process(
+    backend: SeatbeltBackend, room: Path
+) -> None:
+    """The keeper notices; the next bridge removes the directory."""
+    argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
+    environ = {**os.environ, "TMPDIR": str(room / "runs")}
+    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
+        assert bridge.stdout is not None
+        child = int(await bridge.stdout.receive())
+        bridge.kill()
+        await bridge.wait()
+        await until(lambda: not exists(child))
+    assert await backend.reap() == 1
+
+
+async def test_a_launch_that_is_called_off_leaves_nothing(backend: SeatbeltBackend) -> None:
+    """At once, and when the program runs."""
+    with anyio.fail_after(PATIENCE):
+        for seconds in (0.0, 0.02, 0.1):
+            with anyio.move_on_after(seconds):
+                async with backend.launch(spec(FOREVER)) as sandbox:
+                    await sandbox.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#!/bin/sh\nexit 1\n", "status 1"),
+        ("#!/bin/sh\necho 'profile: syntax error' >&2\nexit 65\n", "syntax error"),
+        ("#!/bin/sh\nexit 0\n", "status 0"),
+        ("no program\n", "sandbox-exec"),
+    ],
+)
+async def test_one_that_fails_is_an_error_with_its_words(room: Path, text: str, said: str) -> None:
+    """Nothing is run without it."""
+    environ = {"TMPDIR": str(room / "runs")}
+    async with SeatbeltBackend(
+        environ=environ, sandbox_exec=stand_in(room, text), system="darwin"
+    ) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match=said):
+            async with backend.launch(spec("print('ran')")):
+                pass
+
+
+async def test_an_absent_one_is_a_refusal() -> None:
+    """It is a part of the system."""
+    async with SeatbeltBackend(
+        environ={}, sandbox_exec="/no/sandbox-exec", system="darwin"
+    ) as backend:
+        with pytest.raises(EngineNotFoundError, match="is not there"):
+            async with backend.launch(spec("print('ran')")):
+                pass
+
+
+def test_what_it_lacks_is_told() -> None:
+    """No memory limit, no process namespace, and that nobody has tried it."""
+    found = seatbelt_backend.isolation(spec("1", limits=replace(Limits(), cpus=1.0)))
+    words = [text.partition(":")[0] for text in found.weaker]
+    assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]
+    assert not {"no-network", "memory-limit", "pids-limit"} & set(found.layers)

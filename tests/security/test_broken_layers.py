@@ -1,0 +1,443 @@
+"""With each layer deliberately broken in turn, nothing ever runs unsandboxed.
+
+Every program here tries to write a canary to a directory of the host that everybody may write to.
+Whatever is broken, it stays absent, and what comes back is a typed error, or a result from a
+sandbox that another rung of the ladder, or the remaining layers, made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.cli.doctor import doctor
+from bridge.engine import open_engine
+from bridge.errors import BridgeError, BrokenIsolationError, EngineNotFoundError, NoSandboxError
+from bridge.model import RunRequest, RunResult
+from bridge.sandbox.backend import Backend
+from bridge.sandbox.choose import choose, survey
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.settings import Settings, load
+from tests.contract.rig import ordinary_user, usable_python
+from tests.engine_rig import ListFinder
+from tests.sandbox.process.rig import PATIENCE, spec
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
+
+REAL = shutil.which("bwrap") or "/usr/bin/bwrap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """A directory that everybody may read and write, where stand-ins and the canary go."""
+
+    path: Path
+
+    @property
+    def canary(self) -> Path:
+        """What no program may have made."""
+        return self.path / "canary"
+
+    @property
+    def code(self) -> str:
+        """A program that makes it."""
+        return f"open({str(self.canary)!r}, 'w').write('out')"
+
+    def stand_in(self, text: str, name: str = "bwrap") -> str:
+        """Write an executable."""
+        made = self.path / name
+        made.write_text(text)
+        made.chmod(0o755)
+        return str(made)
+
+    def settings(self, **flags: str) -> Settings:
+        """Settings on a machine whose path leads here and whose engines' sockets are not there."""
+        environ = {
+            "HOME": str(self.path),
+            "PATH": str(self.path),
+            "DOCKER_HOST": f"unix://{self.path}/docker.sock",
+            "CONTAINER_HOST": f"unix://{self.path}/podman.sock",
+        }
+        return load({"state_dir": str(self.path / "state"), "warm": "0", **flags}, environ)
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    """Make the directory; at the end the canary is not there."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    made.chmod(0o777)
+    try:
+        yield Ground(path=made)
+        assert not (made / "canary").exists(), "a program ran unsandboxed"
+    finally:
+        shutil.rmtree(made)
+
+
+async def outcome(
+    ground: Ground, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
+) -> BridgeError | RunResult:
+    """Run the program that would write the canary, by way of the whole engine."""
+    with anyio.fail_after(PATIENCE):
+        async with open_engine(
+            settings, finder=ListFinder(), choose_backend=choose_backend
+        ) as engine:
+            try:
+                return await engine.run(RunRequest(code=ground.code))
+            except BridgeError as error:
+                return error
+
+
+async def on(ground: Ground, backend: Backend) -> BridgeError | RunResult:
+    """The same on one backend, which nobody has probed."""
+
+    async def chosen(_: Settings) -> Backend:
+        return backend
+
+    return await outcome(ground, ground.settings(), chosen)
+
+
+def refused(found: BridgeError | RunResult, code: str) -> str:
+    """See that it is an error of that code with something to do about it, and return its words."""
+    assert isinstance(found, BridgeError), found
+    assert found.code == code, found
+    assert found.remedy
+    return str(found)
+
+
+def kept_in(found: BridgeError | RunResult) -> RunResult:
+    """See that the program ran, and failed at the canary."""
+    assert isinstance(found, RunResult), found
+    assert (found.status, found.reason) == ("error", "exception"), found
+    assert "FileNotFoundError" in found.error or "PermissionError" in found.error
+    return found
+
+
+# What stands for bubblewrap, and does not do as it is told.
+
+RUNS_IT_PLAINLY = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+CHEATS = """#!/usr/bin/python3 -IS
+import json, os, sys
+words = sys.argv[1:]
+options = b""
+while data := os.read(int(words[words.index("--args") + 1]), 65536):
+    options += data
+options = options.split(b"\\0")
+info = int(options[options.index(b"--json-status-fd") + 1])
+command = words[words.index("--") + 1:]
+plan = json.loads(command[-1])
+pid = os.fork()
+if not pid:
+    os.write(plan["status"], b"ok")
+    os.close(plan["status"])
+    os.execve(command[0], [command[0], "-I", "-S", "-c", plan["text"]], {"PATH": "/usr/bin"})
+os.close(plan["status"])
+os.write(info, json.dumps({"child-pid": pid}).encode())
+status = os.waitpid(pid, 0)[1]
+os.write(info, json.dumps({"exit-code": os.waitstatus_to_exitcode(status) % 256}).encode())
+"""
+
+REWRITES = """#!/usr/bin/python3 -IS
+import os, sys
+words = sys.argv[1:]
+place = words.index("--args") + 1
+options = b""
+while data := os.read(int(words[place]), 65536):
+    options += data
+options = options.split(b"\\0")[:-1]
+{change}
+reader, writer = os.pipe()
+os.set_inheritable(reader, True)
+if not os.fork():
+    os.write(writer, b"".join(word + b"\\0" for word in options))
+    os._exit(0)
+os.wait()
+os.close(writer)
+words[place] = str(reader)
+os.execv({real!r}, [{real!r}, *words])
+"""
+
+SHARES_THE_NETWORK = "options[options.index(b'--die-with-parent'):0] = [b'--share-net']"
+LEAVES_THE_ROOT_WRITABLE = (
+    "where = len(options) - 1 - options[::-1].index(b'--remount-ro')\ndel options[where:where + 2]"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "engine_not_found"),
+        ("#!/bin/sh\nexit 1\n", "launch_failed"),
+        ("#!/bin/sh\nexit 0\n", "launch_failed"),
+        (RUNS_IT_PLAINLY, "launch_failed"),
+        (CHEATS, "isolation_broken"),
+    ],
+    ids=["absent", "fails", "succeeds", "runs its command plainly", "cheats"],
+)
+async def test_a_broken_bubblewrap_runs_nothing(
+    ground: Ground, text: str | None, code: str
+) -> None:
+    """Neither when it was not probed, nor by the ladder, which has nothing else here."""
+    name = ground.stand_in(text) if text else "/no/bwrap"
+    async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
+        refused(await on(ground, backend), code)
+    words = refused(await outcome(ground, ground.settings(), choose), "no_sandbox")
+    for rung in ("podman:", "docker:", "bubblewrap:", "seatbelt:"):
+        assert rung in words
+    assert "landlock:" not in words, "nothing falls back to the weaker tier"
+
+
+async def test_the_cheat_is_one(ground: Ground) -> None:
+    """The control: without the look from inside, it would have run the program out here."""
+    cheat = ground.stand_in(CHEATS)
+    async with (
+        BubblewrapBackend(environ=os.environ, bwrap=cheat) as backend,
+        backend.launch(spec(ground.code)) as sandbox,
+    ):
+        assert (await sandbox.wait()).exit_code == 0
+    assert ground.canary.exists()
+    ground.canary.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "layer"),
+    [(SHARES_THE_NETWORK, "no-network"), (LEAVES_THE_ROOT_WRITABLE, "read-only-root")],
+)
+async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str) -> None:
+    """Everything else is in force, and still it is refused."""
+    if layer == "no-network" and len(socket.if_nameindex()) < 2:
+        pytest.skip("this host has no network to share")
+    text = REWRITES.format(change=change, real=REAL)
+    async with BubblewrapBackend(environ=os.environ, bwrap=ground.stand_in(text)) as backend:
+        probe = await backend.probe()
+        assert (probe.ok, probe.error_code) == (False, BrokenIsolationError.code)
+        assert f"it lacks {layer}." in probe.summary
+        assert layer in refused(await on(ground, backend), "isolation_broken")
+
+
+async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
+    """In neither of the backends that use it."""
+    none = "libseccomp-not-there.so"
+    async with BubblewrapBackend(environ=os.environ, seccomp=none) as namespaces:
+        assert "libseccomp" in refused(await on(ground, namespaces), EngineNotFoundError.code)
+    async with LandlockBackend(environ=os.environ, seccomp=none) as tier:
+        assert "libseccomp" in refused(await on(ground, tier), EngineNotFoundError.code)
+
+
+async def test_filters_that_the_kernel_refuses_run_nothing(ground: Ground) -> None:
+    """The stage ends before the program begins."""
+    async with BubblewrapBackend(environ=os.environ) as namespaces:
+        found = await namespaces._look_around()
+        namespaces._found = replace(found, filters=(b"\0" * 8,))
+        refused_words(await on(ground, namespaces))
+    async with LandlockBackend(environ=os.environ) as tier:
+        looked = await tier._look_around()
+        tier._found = replace(looked, filters=(b"\0" * 8,))
+        refused_words(await on(ground, tier))
+
+
+def refused_words(found: BridgeError | RunResult) -> None:
+    assert isinstance(found, BridgeError), found
+    assert (found.code, "system call filter" in found.message) == ("launch_failed", True), found
+
+
+async def test_filters_that_let_everything_through_are_noticed(ground: Ground) -> None:
+    """They are in force, and are not ours: a file in memory can be made."""
+    allow = b"\x06\0\0\0\0\0\xff\x7f"
+    async with BubblewrapBackend(environ=os.environ) as backend:
+        found = await backend._look_around()
+        backend._found = replace(found, filters=(allow,))
+        assert "own-seccomp" in refused(await on(ground, backend), "isolation_broken")
+
+
+async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground: Ground) -> None:
+    """Where Landlock is one layer of many its absence is told; where it is the one, a refusal."""
+    async with BubblewrapBackend(environ=os.environ) as backend:
+        found = await backend._look_around()
+        backend._found = replace(found, around=replace(found.around, landlock_abi=0))
+        result = kept_in(await on(ground, backend))
+        assert result.isolation is not None
+        assert any(text.startswith("landlock:") for text in result.isolation.weaker)
+        assert "landlock" not in result.isolation.layers
+    async with LandlockBackend(environ=os.environ, version=lambda: 0) as tier:
+        refused(await on(ground, tier), "engine_not_found")
+
+
+async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Ground) -> None:
+    """It has nothing else to keep a program from the host's files."""
+    async with LandlockBackend(environ=os.environ) as backend:
+        start = backend._start
+
+        def without(*arguments: object) -> object:
+            made = start(*arguments)  # type: ignore[arg-type]
+            inside = made.inside
+
+            def words(descriptors: object) -> list[str]:
+                command = inside(descriptors)  # type: ignore[arg-type]
+                plan = {**json.loads(command[-1]), "landlock": None}
+                return [*command[:-1], json.dumps(plan)]
+
+            return replace(made, inside=words)
+
+        backend._start = without  # type: ignore[method-assign,assignment]
+        assert "landlock" in refused(await on(ground, backend), "isolation_broken")
+
+
+class Nonsense(socketserver.StreamRequestHandler):
+    """Answers whatever is asked with what no engine says."""
+
+    answer = b"\x00\xff nonsense\r\n\r\n"
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):
+            self.request.recv(65536)
+            self.wfile.write(self.answer)
+
+
+class Refusing(Nonsense):
+    """Speaks HTTP, and fails at everything."""
+
+    answer = b"HTTP/1.1 500 No\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+
+class Promising(Nonsense):
+    """Says yes to everything, as an engine that is none."""
+
+    answer = (
+        b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    )
+
+
+@contextmanager
+def serving(path: Path, handler: type[Nonsense]) -> Iterator[None]:
+    with socketserver.ThreadingUnixStreamServer(str(path), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("handler", [Nonsense, Refusing, Promising])
+async def test_an_engine_that_answers_nonsense_runs_nothing(
+    ground: Ground, handler: type[Nonsense]
+) -> None:
+    """And the ladder goes on to one that is secure."""
+    ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
+    with serving(ground.path / "docker.sock", handler):
+        refused(await outcome(ground, ground.settings(runtime="docker"), choose), "no_sandbox")
+        result = kept_in(await outcome(ground, ground.settings(), choose))
+    assert result.isolation is not None
+    assert result.isolation.backend == "bubblewrap"
+
+
+async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> None:
+    """Closed, absent, or no socket at all."""
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.bind(str(ground.path / "docker.sock"))
+    (ground.path / "podman.sock").write_text("")
+    for runtime in ("docker", "podman"):
+        settings = ground.settings(runtime=runtime)
+        assert f"{runtime}:" in refused(await outcome(ground, settings, choose), "no_sandbox")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"image": "localhost/mcp-code-bridge/not-there:0"}, "not-there"),
+        ({"oci_runtime": "no-such-runtime"}, "no-such-runtime"),
+    ],
+)
+async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
+    ground: Ground, flags: dict[str, str], word: str
+) -> None:
+    """What was named is not traded for something else of the engine's."""
+    real = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    settings = ground.settings(runtime="docker", **flags)
+    settings = replace(settings, environ={**settings.environ, "DOCKER_HOST": real})
+    assert word in refused(await outcome(ground, settings, choose), "no_sandbox")
+
+
+async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
+    ground: Ground, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`doctor` says so, and what it would not do instead."""
+    ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
+    assert await doctor(Namespace(json=False), ground.settings()) == 0
+    told = capsys.readouterr().out
+    assert "Programs run in: bubblewrap\n" in told
+    assert "n/a   seatbelt: Only macOS has Seatbelt." in told
+    assert "landlock: " in told, "as a layer"
+    assert "weaker tier" not in told
+    probes = {probe.backend: probe for probe in await survey(ground.settings())}
+    assert {name: probe.ok for name, probe in probes.items()} == {
+        "podman": False,
+        "docker": False,
+        "bubblewrap": True,
+        "seatbelt": False,
+    }
+    with pytest.raises(NoSandboxError):
+        await choose(replace(ground.settings(), runtime_order=("docker", "seatbelt")))
+
+
+@pytest.mark.rootless
+def test_an_ordinary_user_who_may_not_use_the_engines_gets_bubblewrap(ground: Ground) -> None:
+    """The sockets are there and answer, but not to this user; the command line as it is used."""
+    with (
+        serving(ground.path / "docker.sock", Promising),
+        serving(ground.path / "podman.sock", Promising),
+        ordinary_user() as (become, environ, directory),
+    ):
+        for name in ("docker.sock", "podman.sock"):
+            (ground.path / name).chmod(0 if os.getuid() else 0o600)
+        python = [*become, *usable_python(become, environ), "-m", "bridge"]
+        environ |= {
+            "DOCKER_HOST": f"unix://{ground.path}/docker.sock",
+            "CONTAINER_HOST": f"unix://{ground.path}/podman.sock",
+            "XDG_STATE_HOME": str(directory),
+            "XDG_CONFIG_HOME": str(directory),
+        }
+
+        def command(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*python, *words],
+                env=environ,
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+
+        told = command("doctor", "--json")
+        assert told.stdout, told.stderr
+        document = json.loads(told.stdout)
+        probes = {probe["backend"]: probe for probe in document["backends"]}
+        assert (told.returncode, document["chosen"]) == (0, "bubblewrap"), told.stderr
+        assert probes["docker"]["error_code"] == "engine_permission"
+        ran = command("run", "-c", f"print('ran')\n{ground.code}")
+        assert (ran.returncode, "ran" in ran.stdout) == (1, True), ran.stderr
