@@ -110,6 +110,24 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) check
 	@$(MAKE) pytest
 
+# How many examples for each property; and where the search starts, to have the same one again.
+FUZZ_EXAMPLES ?= 2000
+FUZZ_SEED := $(or $(FUZZ_SEED),$(shell echo $$RANDOM$$RANDOM))
+
+.PHONY: fuzz
+fuzz: venv ## search for frames and guests that the host cannot take; FUZZ_EXAMPLES says how long
+	@echo "The same search again: make fuzz FUZZ_SEED=$(FUZZ_SEED) FUZZ_EXAMPLES=$(FUZZ_EXAMPLES)"
+	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(VENV)/python -m pytest tests/fuzz $(PYTEST_ARGS) \
+	    --hypothesis-profile=fuzz --hypothesis-seed=$(FUZZ_SEED) --show-capture=no --durations 5
+
+# The first backend gets most of the runs, each other one a tenth.
+RUNS ?= 2000
+SOAK_BACKENDS ?= bubblewrap,podman,docker
+
+.PHONY: soak
+soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
+	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS)
+
 .PHONY: bench
 bench: venv node ## measure; results go to the terminal
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import anyio
 
 from bridge.engine.guest_session import GuestSession
-from bridge.errors import ChannelClosedError
+from bridge.errors import ChannelClosedError, SandboxError
 from bridge.guest.wire import Call, Cancel, Done, Exited, Hello, Output, Run, WireError
 from bridge.model import Limits
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
@@ -54,6 +54,7 @@ class Program:
         self._done: Done | None = None
         self._exited: Exited | None = None
         self._protocol_error = ""
+        self._lost = ""
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
@@ -65,11 +66,7 @@ class Program:
             await self._session.channel.send(frame)
 
     async def finish(self) -> Facts:
-        """Serve the program to its end.
-
-        Raises:
-            ChannelClosedError: The engine broke the stream.
-        """
+        """Serve the program to its end, be it that the engine broke the stream."""
         deadline_passed = True
         with anyio.move_on_after(self._limits.timeout + GRACE_SECONDS):
             async with anyio.create_task_group() as tasks:
@@ -98,6 +95,11 @@ class Program:
             except WireError as error:
                 self._protocol_error = str(error)
                 logger.warning("sandbox %s: %s", self._session.sandbox.id, error)
+                return
+            except ChannelClosedError as error:
+                # What the program had said by then is worth as much as before.
+                self._lost = str(error)
+                logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
                 return
 
     async def _act(
@@ -130,14 +132,17 @@ class Program:
                 try:
                     await self._session.sandbox.kill()
                     report = await self._session.sandbox.wait()
-                except ChannelClosedError as error:
+                except SandboxError as error:
                     logger.debug("no exit report: %s", error)
+                    if self._exited is None:
+                        self._lost = self._lost or str(error)
         ending = Ending(
             done=self._done,
             exited=self._exited,
             report=report,
             deadline_passed=deadline_passed,
             protocol_error=self._protocol_error,
+            lost=self._lost,
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
         return Facts(

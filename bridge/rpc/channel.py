@@ -11,10 +11,12 @@ from typing import Protocol
 import anyio
 
 from bridge.guest.wire import (
+    MAX_VALUES,
     FrameTooLargeError,
     GuestFrame,
     HostFrame,
     LineDecoder,
+    count_values,
     decode_guest_frame,
     encode,
 )
@@ -22,12 +24,11 @@ from bridge.guest.wire import (
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
 
-BYTES_PER_VALUE = 64
-"""About what a list, an object or a number takes as a Python object, beside its text."""
+BYTES_PER_VALUE = 160
+"""What an object in an object takes in memory beside its text, the most of all values."""
 
-MAX_FRAME_COST = 512 * 1024 * 1024
-"""Memory, generously estimated, that one frame may take once parsed. Text is cheap, commas in it
-included, but `[[],[],…]` grows twentyfold."""
+BYTES_PER_CHARACTER = 4
+"""What each character of a text takes when one of them lies beyond Unicode's first plane."""
 
 MAX_DONE_BYTES = 2 * 1024 * 1024
 """Longest `done` frame: what it holds goes to the model. The guest keeps a result to 1 MiB and a
@@ -55,7 +56,7 @@ class Channel:
     One task receives; any number may send.
 
     Attributes:
-        last_cost: Bytes of memory, about, that the last frame received takes.
+        last_cost: Bytes of memory, at most, that the last frame received takes.
     """
 
     def __init__(
@@ -96,14 +97,7 @@ class Channel:
             # Taken one by one, so that the lines ahead of an overlong one are still delivered.
             line = next(self._lines, None)
             if line is not None:
-                # Before it is parsed; a frame whose type does not come first is refused anyway.
                 self.last_cost = frame_cost(line)
-                if self.last_cost > MAX_FRAME_COST:
-                    message = f"a frame of {len(line):,} bytes holds too many values"
-                    raise FrameTooLargeError(message)
-                if len(line) > MAX_DONE_BYTES and line.startswith(b'{"type":"done"'):
-                    message = f"a done frame is longer than {MAX_DONE_BYTES} bytes"
-                    raise FrameTooLargeError(message)
                 return decode_guest_frame(line)
             data = await self._stream.receive()
             if not data:
@@ -112,6 +106,20 @@ class Channel:
 
 
 def frame_cost(line: bytes) -> int:
-    """Return about how much memory a line takes once it is parsed, without parsing it."""
-    values = line.count(b",") + line.count(b"[") + line.count(b"{")
-    return len(line) + BYTES_PER_VALUE * values
+    """Return how much memory a line takes once it is parsed, at most, without parsing it.
+
+    Raises:
+        FrameTooLargeError: It is not worth parsing.
+    """
+    values = count_values(line)
+    # A frame whose type does not come first is refused in any case.
+    if line.startswith(b'{"type":"done"'):
+        # A value of the last expression is measured in bytes, and few bytes hold few values.
+        if len(line) > MAX_DONE_BYTES:
+            message = f"a done frame is longer than {MAX_DONE_BYTES} bytes"
+            raise FrameTooLargeError(message)
+    elif values > MAX_VALUES:
+        message = f"a frame of {len(line):,} bytes holds too many values"
+        raise FrameTooLargeError(message)
+    narrow = line.isascii() and b"\\u" not in line
+    return len(line) * (1 if narrow else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * (values + 1)

@@ -34,10 +34,11 @@ class OutputBuffer:
             self._parts.append(f"\n[… {skipped:,} bytes dropped …]\n")
         if not text:
             return
+        # A guest that forges frames may send lone surrogates, which fail whoever writes them.
         data = text.encode("utf-8", "replace")
         kept = self._within_bounds(data)
         if len(kept) == len(data):
-            self._parts.append(text)
+            self._parts.append(data.decode("utf-8"))
         else:
             # Cutting inside a character leaves bytes that do not decode; they count as dropped.
             shown = kept.decode("utf-8", "ignore")

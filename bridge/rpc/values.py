@@ -12,6 +12,7 @@ binary content as a blob. Pure. The guest turns these shapes into objects:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from bridge.model import Json
@@ -93,7 +94,7 @@ def _parsed(text: Json) -> Json:
     if not isinstance(text, str) or text.lstrip()[:1] not in ("{", "["):
         return text
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
 
@@ -101,3 +102,11 @@ def _parsed(text: Json) -> Json:
 def _refuse(token: str) -> None:
     # NaN and infinities are Python's dialect; passing them on would break the frame.
     raise ValueError(token)
+
+
+def _finite(token: str) -> float:
+    # 1e999 is JSON, and Python reads an infinity.
+    value = float(token)
+    if math.isinf(value):
+        raise ValueError(token)
+    return value

@@ -207,3 +207,25 @@ async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
             host.release.set()
             await dispatcher.accept(_call(3), 99)
     assert len(host.replies) == 2
+
+
+async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled() -> None:
+    """Half a frame on the channel would garble the replies to every other call."""
+    written: list[bytes] = []
+    begun, going_on = anyio.Event(), anyio.Event()
+
+    async def send_in_halves(line: bytes) -> None:
+        written.append(line[:5])
+        begun.set()
+        await going_on.wait()
+        written.append(line[5:])
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, send_in_halves, _Host().handle, LIMITS)
+            await dispatcher.accept(_call(1))
+            await begun.wait()
+            dispatcher.cancel(1)
+            going_on.set()
+    assert decode_host_frame(b"".join(written)) == Reply(id=1)
+    assert dispatcher.under_way == 0

@@ -48,3 +48,10 @@ def test_lines_beyond_the_bound_are_dropped_and_counted() -> None:
     buffer.append("g")
     assert buffer.text() == "a\nb\nc\n"
     assert buffer.dropped == len("d\nef\ng")
+
+
+def test_text_that_has_no_bytes_is_kept_as_text_that_has() -> None:
+    """A guest may send half of a surrogate pair, which no terminal and no client can be sent."""
+    buffer = OutputBuffer(100)
+    buffer.append("a\ud800b")
+    assert buffer.text() == "a?b"

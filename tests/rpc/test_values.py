@@ -23,6 +23,7 @@ def _text(text: str) -> dict[str, Any]:
         ({"content": [_text("true")]}, {"json": "true"}),
         ({"content": [_text("{not json")]}, {"json": "{not json"}),
         ({"content": [_text('{"a": NaN}')]}, {"json": '{"a": NaN}'}),
+        ({"content": [_text('{"a": -1e999}')]}, {"json": '{"a": -1e999}'}),
         ({"content": [_text("[" * 100_000)]}, {"json": "[" * 100_000}),
         ({"content": []}, {"json": None}),
         ({}, {"json": None}),

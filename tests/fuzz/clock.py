@@ -1,0 +1,85 @@
+"""An event loop whose time passes only when nothing else is left to do.
+
+Timeouts then cost a test no time, and the order of events is the same at every run. A test that
+waits with `idle` goes on when every task waits for something; time stands still until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+STUCK_SECONDS = 30.0
+"""Real seconds without any event, after which nothing will ever happen."""
+
+_TICK = 1e-6
+"""Added to each jump, so that rounding leaves no timer just short of its time."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asked for events when the loop has nothing ready: then it is idle, or time may jump."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if self._loop.wake_idle():
+            return []
+        if timeout is not None:
+            self._loop.advance(timeout + _TICK)
+            return []
+        found = super().select(STUCK_SECONDS)  # for threads
+        if not found:
+            raise AssertionError("every task waits for what will never happen")
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._idle: asyncio.Future[None] | None = None
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; timers that are due run next."""
+        self._now += seconds
+
+    async def idle(self) -> None:
+        """Return once every other task waits."""
+        self._idle = self.create_future()
+        await self._idle
+
+    def wake_idle(self) -> bool:
+        """Wake who waits in `idle`, and tell whether somebody did."""
+        waiter, self._idle = self._idle, None
+        if waiter is None or waiter.done():
+            return False
+        waiter.set_result(None)
+        return True
+
+
+def loop() -> VirtualLoop:
+    """Return the loop that runs the caller."""
+    running = asyncio.get_running_loop()
+    assert isinstance(running, VirtualLoop)
+    return running
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main` on a loop of its own."""
+    return anyio.run(main, backend_options={"loop_factory": VirtualLoop})

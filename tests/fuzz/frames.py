@@ -1,0 +1,104 @@
+"""What a hostile guest may write: frames, things that are nearly frames, and bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from bridge.guest.wire import MAX_ID, Call, Cancel, Done, Exited, GuestFrame, Hello, Output, encode
+
+texts = st.text(max_size=20) | st.sampled_from(("\ud800", '",[{\\', "\\\\", "\n", "\x00", "é😀"))
+whole = st.integers(-MAX_ID + 1, MAX_ID - 1)
+ids = st.integers(0, MAX_ID - 1)
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(texts, inner, max_size=6),
+    max_leaves=20,
+)
+objects = st.dictionaries(texts, json_values, max_size=4)
+
+guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
+    st.builds(Hello, digest=texts, python=texts, protocol=whole, facts=objects),
+    st.builds(Call, id=ids, method=texts, params=objects),
+    st.builds(Cancel, id=ids),
+    st.builds(Output, stream=st.sampled_from(("stdout", "stderr")), text=texts, skipped=whole),
+    st.builds(
+        Done,
+        outcome=st.sampled_from(("ok", "exception", "exit")),
+        exit_code=whole,
+        error=texts,
+        error_type=texts,
+        has_result=st.booleans(),
+        result=json_values,
+        result_repr=texts,
+        result_dropped=whole,
+    ),
+    st.builds(
+        Exited,
+        code=st.none() | whole,
+        signal=st.none() | whole,
+        timed_out=st.booleans(),
+        oom_kills=whole,
+        cpu_ms=whole,
+        peak_memory_bytes=whole,
+    ),
+)
+
+NAMES = ("hello", "call", "cancel", "output", "done", "exited", "run", "reply", "else")
+FIELDS = (
+    "type", "id", "method", "params", "stream", "text", "skipped", "outcome", "exit_code",
+    "result", "code", "signal", "timed_out", "digest", "python", "protocol", "facts",
+)  # fmt: skip
+FRAGMENTS = (
+    b'"type":"exited"', b"1e999", b"-1e999", b"NaN", b"Infinity", b'"\\ud800"', b"9" * 5000,
+    b"[" * 2000, b'{"a":' * 2000, b"[" * 985 + b"]" * 985, b"\xff", b"\xed\xa0\x80", b"\x00",
+    b"\\u0022", b"true", b"-0", b'"id":7,', b",", b"}", b"{", b'"', b"\\", b" ", b"\r",
+)  # fmt: skip
+"""What parsers and their users are known to trip over."""
+
+values = st.sampled_from(FRAGMENTS) | json_values.map(lambda value: json.dumps(value).encode())
+
+
+@st.composite
+def nearly_frames(draw: st.DrawFn) -> bytes:
+    """Make a document of a frame's fields with values of any kind."""
+    name = draw(st.sampled_from(NAMES))
+    pairs = draw(st.lists(st.tuples(st.sampled_from(FIELDS), values), max_size=6))
+    inside = b"".join(b',"%s":%s' % (key.encode(), value) for key, value in pairs)
+    return b'{"type":"%s"%s}' % (name.encode(), inside)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Take a frame, and cut, repeat or replace a part of it."""
+    line = encode(draw(guest_frames))[:-1]
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(line))] * 2)))
+    return line[:start] + draw(st.sampled_from((b"", line[start:] * 2, *FRAGMENTS))) + line[end:]
+
+
+lines = st.one_of(
+    guest_frames.map(lambda frame: encode(frame)[:-1]),
+    nearly_frames(),
+    damaged(),
+    st.binary(max_size=60),
+).map(lambda line: line.replace(b"\n", b" "))
+"""One line, without its end."""
+
+streams = st.lists(lines, max_size=8).map(b"\n".join)
+"""Lines, the last of which may be torn."""
+
+
+@st.composite
+def portions(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """Cut bytes into portions, none of them empty."""
+    cuts = sorted(draw(st.sets(st.integers(1, max(1, len(data) - 1)), max_size=12)))
+    edges = [0, *(cut for cut in cuts if cut < len(data)), len(data)]
+    pieces = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [piece for piece in pieces if piece]

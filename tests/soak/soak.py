@@ -1,0 +1,247 @@
+"""One engine under many adversarial runs, and whether the host stays as it was.
+
+Owns the order of the runs, the moments at which the host is looked at, and the report.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import ObjectReceiveStream
+
+from bridge.discovery.find import Discovery
+from bridge.engine import Engine, open_engine
+from bridge.errors import BridgeError
+from bridge.model import RunRequest, ServerSpec, Source
+from bridge.settings import load
+from tests.soak.host import (
+    CONNECTIONS,
+    EQUAL,
+    Sample,
+    at_rest,
+    descendants,
+    files,
+    own_containers,
+    own_groups,
+    sample,
+    table,
+    trends,
+)
+from tests.soak.programs import ATTACKS, HONEST, Case, case
+
+WORKSHOP = Path(__file__).parents[1] / "fakes" / "servers" / "workshop.py"
+
+SAMPLES = 20
+"""How often the host is looked at."""
+
+SETTLE_SECONDS = 30.0
+"""For what the last runs left to be taken down, and the next sandbox to be up."""
+
+LOOK_SECONDS = 0.1
+
+CALM_LOOKS = 20
+"""Looks that have to agree before the first sample is taken."""
+
+WATCHDOG_SECONDS = 120.0
+"""A run that takes longer has hung, whatever its deadline was."""
+
+SETTINGS: Mapping[str, str] = {
+    "memory": "128m",
+    "pids": "64",
+    "warm": "1",
+    "log_level": "ERROR",
+    "max_timeout": "60",
+}
+
+
+class _Finder:
+    """Finds two servers."""
+
+    def stamp(self) -> object:
+        return 0
+
+    def find(self) -> Discovery:
+        # One of them is there to be crashed, so that the calls of other runs are not lost with it.
+        specs = tuple(
+            ServerSpec(
+                name=name,
+                transport="stdio",
+                source=Source(client="soak", scope="user", path=str(WORKSHOP), key=""),
+                command=sys.executable,
+                args=(str(WORKSHOP),),
+            )
+            for name in ("workshop", "doomed")
+        )
+        return Discovery(servers=specs, skipped=(), warnings=(), stamp=())
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a soak has seen."""
+
+    samples: list[Sample] = field(default_factory=list)
+    endings: Counter[str] = field(default_factory=Counter)
+    complaints: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return it for a person."""
+        ends = "\n".join(f"  {count:6} {name}" for name, count in sorted(self.endings.items()))
+        problems = "\n".join(f"  {text}" for text in self.complaints) or "  none"
+        return f"{table(self.samples)}\nendings\n{ends}\ncomplaints\n{problems}"
+
+
+class Soak:
+    """Many runs on one engine."""
+
+    def __init__(self, backend: str, directory: Path, *, at_once: int) -> None:
+        self._backend = backend
+        self._directory = directory
+        self._at_once = at_once
+        self._connections = 0 if backend == "bubblewrap" else CONNECTIONS
+        self._started = 0
+        self.report = Report()
+
+    async def run(self, runs: int) -> Report:
+        """Run so many programs, then close the engine and look at what is left."""
+        environ = {
+            **os.environ,
+            "HOME": str(self._directory / "home"),
+            "MCP_BRIDGE_STATE_DIR": str(self._directory / "state"),
+            "XDG_RUNTIME_DIR": str(self._directory / "run"),
+        }
+        for name in ("home", "run"):
+            (self._directory / name).mkdir(mode=0o700)
+        settings = load({**SETTINGS, "runtime": self._backend}, environ)
+        async with open_engine(settings, finder=_Finder()) as engine:
+            # What stays up from now on is up before the first look.
+            crash = next(what for what in ATTACKS if "mcp_doomed" in what.code)
+            for number, what in enumerate((*HONEST, crash)):
+                await self._one(engine, -1 - number, what)
+            step = max(1, runs // SAMPLES)
+            # Every program about once: caches and allocators have then seen them all.
+            await self._batch(engine, min(runs // 4, 130))
+            await self._settle()
+            while self._started < runs:
+                await self._batch(engine, min(step, runs - self._started))
+                await self._settle()
+        self.report.complaints += trends(self.report.samples, self._connections)
+        self.report.complaints += self._left()
+        return self.report
+
+    async def _batch(self, engine: Engine, count: int) -> None:
+        send, receive = anyio.create_memory_object_stream[int](count)
+        for number in range(self._started, self._started + count):
+            send.send_nowait(number)
+        send.close()
+        self._started += count
+        async with receive, anyio.create_task_group() as tasks:
+            for _ in range(self._at_once):
+                tasks.start_soon(self._work, engine, receive.clone())
+
+    async def _work(self, engine: Engine, numbers: ObjectReceiveStream[int]) -> None:
+        async with numbers:
+            async for number in numbers:
+                await self._one(engine, number, case(number))
+
+    async def _one(self, engine: Engine, number: int, what: Case) -> None:
+        end = "hung"
+        try:
+            with anyio.fail_after(WATCHDOG_SECONDS):
+                if what.interrupt:
+                    end = await self._interrupted(engine, number, what)
+                else:
+                    request = RunRequest(code=what.code, timeout=what.timeout)
+                    result = await engine.run(request)
+                    end = result.reason or result.status
+                    complaint = what.complaint(result)
+                    if complaint:
+                        self.report.complaints.append(f"run {number}, {what.name}: {complaint}")
+        except (BridgeError, TimeoutError) as error:
+            # No program may bring the bridge to an error of its own.
+            self.report.complaints.append(f"run {number}, {what.name}: {error!r}")
+            end = type(error).__name__
+        self.report.endings[f"{what.name}: {end}"] += 1
+
+    async def _interrupted(self, engine: Engine, number: int, what: Case) -> str:
+        """Give a run up half-way, as a client does that cancels its request."""
+        started, cancelled = (
+            self._directory / f"{name}-{number}" for name in ("started", "cancelled")
+        )
+        code = what.code
+        if what.interrupt == "call":
+            code = code.format(started=str(started), cancelled=str(cancelled))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code, timeout=what.timeout))
+            if what.interrupt == "call":
+                await _until_exists(started)
+            else:
+                await anyio.sleep(number % 97 / 97)
+            tasks.cancel_scope.cancel()
+        if what.interrupt == "call":
+            # The server has been told as well.
+            await _until_exists(cancelled)
+            started.unlink()
+            cancelled.unlink()
+        return "cancelled"
+
+    async def _settle(self) -> None:
+        """Look once everything is as at the first look, or has had the time to be."""
+        deadline = anyio.current_time() + SETTLE_SECONDS
+        now, calm = sample(self._started, self._directory), 0
+        while anyio.current_time() < deadline:
+            await anyio.sleep(LOOK_SECONDS)
+            before, now = now, sample(self._started, self._directory)
+            if self.report.samples:
+                if at_rest(now, self.report.samples[0], self._connections):
+                    break
+            elif all(getattr(now, name) == getattr(before, name) for name in EQUAL):
+                # Nothing to compare with yet.
+                calm += 1
+                if calm == CALM_LOOKS:
+                    break
+            else:
+                calm = 0
+        self.report.samples.append(now)
+        print(table([now]).splitlines()[-1], file=sys.stderr, flush=True)
+
+    def _left(self) -> list[str]:
+        left = {
+            "processes": descendants(),
+            "control groups": own_groups(),
+            "containers": own_containers(self._backend),
+            "files": files(self._directory),
+        }
+        return [f"{name} left: {found}" for name, found in left.items() if found]
+
+
+async def _until_exists(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 - the server in another process makes it
+        await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def own_directory() -> AsyncIterator[Path]:
+    """Give everything that is written a directory of its own, temporary files included."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="mcb-soak-") as name:
+        directory = Path(name)
+        (directory / "tmp").mkdir()
+        tempfile.tempdir = str(directory / "tmp")
+        try:
+            yield directory
+        finally:
+            tempfile.tempdir = before
+
+
+async def soak(backend: str, runs: int, at_once: int) -> Report:
+    """Soak one backend."""
+    async with own_directory() as directory:
+        return await Soak(backend, directory, at_once=at_once).run(runs)
