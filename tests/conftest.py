@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-BUBBLEWRAP_TESTS = ("tests/sandbox/process/", "tests/sandbox/test_choose.py")
+BUBBLEWRAP_TESTS = (
+    "tests/sandbox/process/",
+    "tests/sandbox/test_choose.py",
+    "tests/engine/test_commands.py",
+    "tests/server/test_command_tool.py",
+)
 ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
 ENGINE_MARKS = ("podman", "docker", "rootless", "node")
 

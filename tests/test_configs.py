@@ -8,6 +8,7 @@ import pytest
 
 from bridge.discovery.find import DiscoveryContext, discover
 from bridge.settings import load
+from bridge.settings.commands import Credentials
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -47,9 +48,21 @@ def test_the_example_of_settings_loads() -> None:
     assert (settings.runtime, settings.memory, settings.output_mode) == ("podman", 1024**3, "auto")
 
 
+def test_the_example_of_a_command_profile_loads() -> None:
+    """It grants the network and AWS's credentials, and one directory to write to."""
+    settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "aws.toml")})
+    profile = settings.commands["aws"]
+    assert profile.network
+    assert profile.executables[0] == "aws"
+    assert profile.write == ("out",)
+    assert profile.credentials == Credentials(kind="aws", source="both")
+    assert (profile.memory_bytes, profile.processes, profile.timeout) == (512 * 1024**2, 32, 120)
+
+
 def test_every_example_is_tested() -> None:
     """A new file here needs a test above."""
     assert {path.name for path in CONFIGS.iterdir()} == {
+        "aws.toml",
         "behind-the-bridge.toml",
         "claude_code.mcp.json",
         "claude_desktop_config.json",

@@ -12,9 +12,10 @@ from bridge.cli.output import write_err, write_out
 from bridge.engine import open_engine
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
-from bridge.errors import BridgeError, InvalidRequestError, UsageError
+from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
 from bridge.model import RunRequest, RunResult
 from bridge.render.structured import structured
+from bridge.render.text import finding_lines
 from bridge.settings import Settings
 
 TIMED_OUT = 124
@@ -36,7 +37,7 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         write_out(json.dumps(structured(result), ensure_ascii=False) + "\n")
     else:
-        _show(result)
+        show(result, terminal=sys.stderr.isatty())
     return exit_status(result)
 
 
@@ -46,20 +47,27 @@ def exit_status(result: RunResult) -> int:
         return 0
     if result.status == "timeout":
         return TIMED_OUT
+    if result.reason == "engine":
+        return SandboxError.exit_status
     # A program's own status is passed on as a shell would see it.
     return (result.exit_code or 0) & 0xFF or 1
 
 
-def _show(result: RunResult) -> None:
+def show(result: RunResult, *, terminal: bool) -> None:
+    """Write a result: the program's own streams, and what else there is to say to a terminal."""
     write_out(result.stdout)
     write_err(result.stderr)
     if result.error:
         write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
     shown = shown or result.result_repr
-    if shown and sys.stderr.isatty():
+    if shown and terminal:
         # The value of the last expression is no part of the program's output.
         write_err(f"=> {shown}\n")
+    if terminal:
+        # Nor is what the guard says of it; `--json` has it for scripts.
+        for line in finding_lines(result):
+            write_err(f"guard: {line}\n")
 
 
 def _request(arguments: argparse.Namespace) -> RunRequest:

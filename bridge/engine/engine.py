@@ -20,6 +20,8 @@ import anyio
 
 from bridge.catalog.preflight import References, referenced_servers
 from bridge.catalog.stubs import run_discovered, run_servers
+from bridge.engine.commands import Commands
+from bridge.engine.guarding import advised, inspected, refused
 from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
 from bridge.engine.guide import Guide
 from bridge.engine.outcome import caught
@@ -49,6 +51,7 @@ from bridge.sandbox.failure import classify
 from bridge.sandbox.layers import guest_limits, verified
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.pool import WarmPool
+from bridge.sandbox.reaper import tidy_up
 from bridge.settings import Settings
 from bridge.upstream.pool import Pool
 
@@ -101,6 +104,7 @@ class Engine:
         self._settings = settings
         self._servers = servers
         self.guide = Guide(servers, settings)
+        self.commands = Commands(settings)
         self._choose = choose_backend
         self._choosing = anyio.Lock()
         self._backend: Backend | None = None
@@ -122,6 +126,7 @@ class Engine:
         # Both hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
         await self._stack.enter_async_context(self._servers)
+        await self._stack.enter_async_context(self.commands)
         self._stack.push_async_callback(self._close_backend)
         await self._tasks.__aenter__()
         self._stack.push_async_callback(self._end_tasks)
@@ -154,7 +159,7 @@ class Engine:
         async with self._choosing:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)
-                await self._backend.reap()
+                await tidy_up(self._backend)
                 self._tasks.start_soon(self._backend.tend, self._warm.drain)
             return self._backend
 
@@ -168,13 +173,16 @@ class Engine:
         """
         await self._servers.refresh()
         plan = self._plan(request)
+        scan = await inspected(request.code, self._settings.guard)
+        if self._settings.guard == "enforce" and not scan.allowed:
+            return refused(plan.run_id, scan, plan.limits.timeout)
         async with anyio.create_task_group() as tasks:
             if progress is not None:
                 tasks.start_soon(_report_progress, progress)
             outcome = await caught(self._carry_out(plan))
             tasks.cancel_scope.cancel()
         if isinstance(outcome, RunResult):
-            return outcome
+            return advised(outcome, scan)
         raise outcome
 
     def _plan(self, request: RunRequest) -> _Plan:

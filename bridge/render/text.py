@@ -18,6 +18,9 @@ NOTHING = (
     "its value."
 )
 
+MAX_FINDINGS = 5
+"""Of the guard's findings, a line each: enough to see what is meant, too few to bury the output."""
+
 
 def compact(result: RunResult) -> str:
     """Return the text; of a run that succeeded and only printed, exactly what it printed."""
@@ -49,9 +52,30 @@ def _sections(result: RunResult) -> list[str]:
         )
     if result.isolation is not None and result.isolation.weaker:
         sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
+    lines = finding_lines(result)
+    if lines:
+        if not sections and not result.stdout and result.status == "success":
+            sections.append(NOTHING)
+        sections.append("\n".join(("[guard: advice; nothing was stopped]", *lines)))
     if result.status != "success":
         sections.append(_status(result))
     return sections
+
+
+def finding_lines(result: RunResult) -> list[str]:
+    """Return what the guard found, a line each, and how much more; nothing that is said already."""
+    if result.status == "validation_error":
+        # The refusal names them.
+        return []
+    found = [
+        item
+        for item in result.findings
+        # The program's own traceback shows the line.
+        if item.rule != "syntax" or result.reason != "exception"
+    ]
+    lines = [str(item) for item in found[:MAX_FINDINGS]]
+    more = len(found) - len(lines) + result.findings_omitted
+    return [*lines, f"and {more} more"] if more else lines
 
 
 def _status(result: RunResult) -> str:

@@ -17,12 +17,14 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
+from bridge.engine.commands import failed_command
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError
 from bridge.model import RunResult
 from bridge.render.modes import render
 from bridge.render.structured import structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
+from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +82,20 @@ class _Surface:
                 open_world_hint=True,
             ),
         )
-        return types.ListToolsResult(tools=[tool])
+        profiles = self._engine.commands.profiles
+        return types.ListToolsResult(tools=[tool, *([command_tool(profiles)] if profiles else [])])
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         """Run a program. Every failure is a result that the model can read."""
+        if params.name == COMMAND_TOOL and self._engine.commands.profiles:
+            return await self._run_command(context, params)
         if params.name != TOOL:
             # The specification makes an unknown tool a protocol error: -32602, invalid params.
             message = f"Unknown tool {params.name!r:.100}; the only one is {TOOL!r}."
+            if self._engine.commands.profiles:
+                message = f"Unknown tool {params.name!r:.100}; there are {TOOL} and {COMMAND_TOOL}."
             raise MCPError(types.INVALID_PARAMS, message)
         try:
             request = parse_request(params.arguments)
@@ -105,6 +112,26 @@ class _Surface:
             logger.exception("a run failed inside the bridge")
             result = failed_run(BridgeError("The bridge failed; its log has the details."))
         return _to_result(result, self._engine)
+
+    async def _run_command(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        commands = self._engine.commands
+
+        async def progress(seconds: float, message: str) -> None:
+            await context.session.report_progress(seconds, message=message)
+
+        try:
+            request = parse_command(params.arguments, commands.profiles)
+            result = await commands.run(request, progress)
+        except BridgeError as error:
+            logger.info("command refused: %s", error)
+            result = failed_command(error)
+        except Exception:
+            # A named per-request boundary, as above.
+            logger.exception("a command failed inside the bridge")
+            result = failed_command(BridgeError("The bridge failed; its log has the details."))
+        return command_result(result)
 
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None

@@ -64,6 +64,21 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "servers": {"type": "array", "items": {"type": "string"}},
         "timeoutSeconds": {"type": "number"},
         "truncated": {"type": "object"},
+        "findings": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "line": {"type": "integer"},
+                    "column": {"type": "integer"},
+                    "rule": {"type": "string"},
+                    "severity": {"enum": ["deny", "note"]},
+                    "message": {"type": "string"},
+                },
+                "required": ["rule", "severity", "message"],
+            },
+        },
+        "findingsOmitted": {"type": "integer"},
         "isolation": {"type": "object"},
         "usage": {"type": "object"},
     },

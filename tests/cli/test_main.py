@@ -10,8 +10,8 @@ import pytest
 
 from bridge.cli import main as cli
 from bridge.cli.output import table
-from bridge.cli.run import exit_status
-from bridge.model import RunResult
+from bridge.cli.run import exit_status, show
+from bridge.model import Finding, RunResult
 
 
 def test_help_and_version_do_not_import_the_sdk() -> None:
@@ -76,6 +76,21 @@ def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[
 def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:
     """And never with success when it failed."""
     assert exit_status(result) == status
+
+
+def test_what_the_guard_found_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For a script, stdout and stderr are the program's alone."""
+    found = Finding(line=1, rule="process", message="`os.system` starts processes")
+    result = RunResult(
+        run_id="r", status="success", summary="", stdout="out", stderr="err\n", findings=(found,)
+    )
+    show(result, terminal=False)
+    assert capsys.readouterr() == ("out", "err\n")
+    show(result, terminal=True)
+    said = "guard: line 1: `os.system` starts processes (process)\n"
+    assert capsys.readouterr() == ("out", f"err\n{said}")
 
 
 def test_tables_line_up() -> None:

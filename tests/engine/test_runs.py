@@ -14,6 +14,7 @@ import pytest
 from bridge.discovery.find import Discovery, SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.errors import (
+    EngineDownError,
     InvalidRequestError,
     LaunchError,
     ServerStartError,
@@ -331,6 +332,16 @@ async def test_a_sandbox_that_cannot_start_is_an_error_not_a_result(
         await _run(engine, "1")
     backend.failure = None
     assert (await _run(engine, "1")).status == "success"
+
+
+async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(
+    engine: Engine, backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine with one broken container may refuse to list any; the log says so."""
+    backend.reap_error = EngineDownError("listing containers failed")
+    assert (await _run(engine, "1")).status == "success"
+    assert "listing containers failed" in caplog.text
+    assert backend.drain is not None
 
 
 async def test_output_beyond_the_bound_keeps_its_head_and_tail(engine: Engine) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.model import Isolation, RunResult, Usage
+from bridge.model import Finding, Isolation, RunResult, Usage
 from bridge.render.modes import OutputMode, document_text, render, shorter
 from bridge.render.receipt import bytes_kept_out, receipt
-from bridge.render.text import NOTHING
+from bridge.render.text import MAX_FINDINGS, NOTHING, finding_lines
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
 OK = RunResult(
@@ -278,3 +278,40 @@ def test_an_exception_is_told_once() -> None:
         error="Traceback …\nValueError: x",
     )
     assert render(result, "compact").count("ValueError: x") == 1
+
+
+FOUND = (
+    Finding(line=2, column=1, rule="process", message="`import pty` starts processes"),
+    Finding(line=0, rule="too-long", message="the program is long"),
+)
+
+
+def test_what_the_guard_found_follows_all_that_the_program_wrote() -> None:
+    """A line each, before the status, and never within the program's own streams."""
+    told = replace(OK, findings=FOUND)
+    advice = (
+        "[guard: advice; nothing was stopped]\n"
+        "line 2: `import pty` starts processes (process)\nthe program is long (too-long)"
+    )
+    assert render(told) == f"{NOTHING}\n{advice}"
+    assert render(replace(told, stdout="out", stderr="err")) == f"out\n[stderr]\nerr\n{advice}"
+    failed = replace(told, status="error", reason="exit", exit_code=3, summary="It ended.")
+    assert render(failed) == f"{advice}\n[error: exit, exit code 3] It ended."
+    for mode in MODES[1:]:
+        assert "too-long" in render(told, mode)
+
+
+def test_many_findings_are_cut_to_a_few_lines_and_a_count() -> None:
+    """Those that the result itself left out are counted too."""
+    lines = finding_lines(replace(OK, findings=FOUND * 4, findings_omitted=10))
+    assert len(lines) == MAX_FINDINGS + 1
+    assert lines[-1] == "and 13 more"
+
+
+def test_what_the_error_says_already_is_not_said_again() -> None:
+    """A refusal names its findings, and a traceback the line of its syntax error."""
+    refused = replace(OK, status="validation_error", reason="policy", findings=FOUND)
+    assert finding_lines(refused) == []
+    syntax = replace(OK, findings=(Finding(line=1, rule="syntax", message="syntax error: x"),))
+    assert finding_lines(replace(syntax, status="error", reason="exception")) == []
+    assert finding_lines(syntax) == ["line 1: syntax error: x (syntax)"]

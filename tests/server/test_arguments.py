@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.model import RunRequest
+from bridge.model import Finding, RunRequest, RunResult
+from bridge.render.structured import structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 
 
@@ -48,3 +49,22 @@ def test_the_schemas_are_schemas() -> None:
     """Clients validate with them."""
     for schema in (input_schema(120, 30), OUTPUT_SCHEMA):
         jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_what_the_guard_found_fits_the_announced_schema() -> None:
+    """Also where a finding is in no line."""
+    result = RunResult(
+        run_id="r1",
+        status="validation_error",
+        summary="Refused.",
+        findings=(
+            Finding(line=1, column=1, rule="process", message="x"),
+            Finding(line=0, rule="too-long", message="x"),
+        ),
+        findings_omitted=3,
+    )
+    document = structured(result)
+    jsonschema.validate(document, OUTPUT_SCHEMA)
+    document["findings"][0]["severity"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, OUTPUT_SCHEMA)

@@ -1,0 +1,1 @@
+"""Command lines: parsed, confined and planned without a shell and without I/O."""

@@ -1,0 +1,167 @@
+"""Which words a stage may have: the executable's name, and arguments that stay inside. Pure.
+
+Owns the decision. What a path leads to is asked through the `resolve` that callers pass in.
+
+Arguments are looked at so that a mistake is answered with words and not with a confusing failure.
+They are not the boundary: a program can make up paths that it was never given. What is not mounted
+into the sandbox is not there, whatever a word says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from bridge.errors import InvalidRequestError
+
+WORKSPACE = "/workspace"
+"""Where a sandbox has the workspace, wherever it is on the host."""
+
+MAX_STAGES = 8
+"""Each has a sandbox of its own, with the profile's whole memory limit."""
+
+MAX_WORDS = 1000
+MAX_COMMAND_BYTES = 16 * 1024
+"""Of one stage's words. They travel with the stage's other orders in a single argument, of which
+the kernel takes 128 KiB, and there every byte may take six."""
+
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?!file)[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
+_FILE_URL = re.compile(r"file[a-z]?://(?:localhost(?=/))?")
+_GLUED_OPTION = re.compile(r"^-[A-Za-z0-9](?=/|~|\.\./|\.\.$|@)")
+_PARTS = re.compile(r"[=,:;\s\"']+")
+
+Resolve = Callable[[str], str]
+"""Follows links: the absolute path inside the sandbox that a path inside leads to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a profile grants.
+
+    Attributes:
+        names: The executables, as they are to be typed.
+        roots: The paths inside the sandbox that arguments may lead to.
+        check_arguments: Whether they are looked at.
+    """
+
+    names: Collection[str]
+    roots: Sequence[str]
+    check_arguments: bool = True
+
+
+def check_stages(
+    stages: Sequence[Sequence[str]], bounds: Bounds, workdir: str, resolve: Resolve
+) -> None:
+    """See that every stage may be run.
+
+    Args:
+        workdir: The directory inside the sandbox that relative paths start from.
+
+    Raises:
+        InvalidRequestError: One may not; the text says why and what to do.
+    """
+    if not stages:
+        message = "There is no command."
+        raise InvalidRequestError(message)
+    if len(stages) > MAX_STAGES:
+        message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
+        raise InvalidRequestError(message)
+    for words in stages:
+        _check_size(words)
+        _check_name(words[0], bounds.names)
+        if bounds.check_arguments:
+            for word in words[1:]:
+                check_argument(word, bounds.roots, workdir, resolve)
+
+
+def check_workdir(workdir: str, resolve: Resolve) -> str:
+    """Return the working directory inside the sandbox for a path relative to the workspace.
+
+    Raises:
+        InvalidRequestError: It leads out of the workspace.
+    """
+    if "\0" in workdir or workdir.startswith("~"):
+        message = f"`workdir` must be a path below the workspace, not {workdir!r:.200}."
+        raise InvalidRequestError(message)
+    inside = str(PurePosixPath(WORKSPACE) / workdir)
+    real = resolve(inside)
+    if not is_within(real, (WORKSPACE,)):
+        message = f"`workdir` {workdir!r:.200} leads out of the workspace."
+        raise InvalidRequestError(message, remedy="Give a path relative to the workspace's root.")
+    return real
+
+
+def check_argument(word: str, roots: Sequence[str], workdir: str, resolve: Resolve) -> None:
+    """See that whatever in a word looks like a path stays inside.
+
+    Raises:
+        InvalidRequestError: Something does not.
+    """
+    for piece in candidates(word):
+        if piece.startswith("~"):
+            message = f"{word!r:.200}: nothing here expands ~, and there is no home directory."
+            raise InvalidRequestError(message, remedy="Use paths relative to the workspace.")
+        if not is_within(resolve(str(PurePosixPath(workdir) / piece)), roots):
+            message = (
+                f"{word!r:.200} leads to {piece!r:.200}, which is outside of what this profile "
+                f"grants ({', '.join(roots)})."
+            )
+            remedy = "Use paths relative to the workspace."
+            raise InvalidRequestError(message, remedy=remedy)
+
+
+def candidates(word: str) -> list[str]:
+    """Return what in a word a program might take for a path."""
+    found: dict[str, None] = {}
+    without_urls = _URL.sub(" ", word)
+    if without_urls == word:
+        # A whole word may be the name of a file, whatever is in it.
+        found[word] = None
+    text = _FILE_URL.sub(" ", without_urls)
+    for part in _PARTS.split(text):
+        for piece in (part, part.lstrip("@"), _GLUED_OPTION.sub("", part).lstrip("@")):
+            found[piece] = None
+    return [piece for piece in found if piece and not piece.startswith("-")]
+
+
+def is_within(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path without `..` or links in it is at or below one of `roots`."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _check_size(words: Sequence[str]) -> None:
+    if not words:
+        message = "A stage of the pipeline has no words."
+        raise InvalidRequestError(message)
+    if len(words) > MAX_WORDS:
+        message = f"A command of {len(words):,} words was given; at most {MAX_WORDS:,} are taken."
+        raise InvalidRequestError(message)
+    try:
+        size = sum(len(word.encode()) + 1 for word in words)
+    except UnicodeEncodeError:
+        message = "A word of the command is no valid text."
+        raise InvalidRequestError(message) from None
+    if size > MAX_COMMAND_BYTES:
+        message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are taken."
+        raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
+    if any("\0" in word for word in words):
+        message = "A word of the command holds a NUL, which no program can be given."
+        raise InvalidRequestError(message)
+
+
+def _check_name(name: str, names: Collection[str]) -> None:
+    if name in names:
+        return
+    known = ", ".join(sorted(names))
+    if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
+        message = f"{name!r:.100}: variables cannot be set here; the profile sets them."
+        remedy = f"Start with one of: {known}."
+    elif "/" in name:
+        message = f"{name!r:.100}: executables are named without a path."
+        remedy = f"Name one of: {known}."
+    else:
+        message = f"{name!r:.100} is not among the executables of this profile."
+        remedy = f"It has: {known}."
+    raise InvalidRequestError(message, remedy=remedy)

@@ -1,0 +1,149 @@
+"""What a command finds in its environment, and which of it is secret. Pure.
+
+Owns the fixed part, the pass-through, and where credentials are found. Nothing is inherited: what
+is not named is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from bridge.command.capture import MAX_SECRET_BYTES, SHORTEST_SECRET
+from bridge.errors import SettingsError
+from bridge.settings.commands import CommandProfile
+
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+AWS_SECRETS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+)
+AWS_PLAIN = (
+    "AWS_DEFAULT_PROFILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+)
+
+_SECRET_LINE = re.compile(
+    r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*=[ \t]*(\S+)[ \t]*$", re.I | re.M
+)
+_SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialFile:
+    """A file of the host that holds credentials.
+
+    Attributes:
+        path: Where it is.
+        below: Where it is put, below the home inside.
+        variable: What names it to the command, if anything.
+        whole: Whether all of it is one secret.
+    """
+
+    path: str
+    below: str
+    variable: str = ""
+    whole: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Variables, and the values that are not shown."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    secrets: frozenset[str] = field(repr=False)
+
+
+def credential_files(
+    profile: CommandProfile, environ: Mapping[str, str], home: str, cached: Iterable[str]
+) -> tuple[CredentialFile, ...]:
+    """Return where credentials may be found, whether or not they are.
+
+    Args:
+        cached: File names in ~/.aws/sso/cache.
+    """
+    if profile.credentials is None or profile.credentials.source == "env":
+        return ()
+    aws = PurePosixPath(home) / ".aws"
+    found = [
+        CredentialFile(
+            path=environ.get(variable) or str(aws / name), below=f".aws/{name}", variable=variable
+        )
+        for variable, name in (
+            ("AWS_CONFIG_FILE", "config"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+        )
+    ]
+    token = environ.get("AWS_WEB_IDENTITY_TOKEN_FILE")
+    if token:
+        below = ".aws/web-identity-token"
+        variable = "AWS_WEB_IDENTITY_TOKEN_FILE"
+        found.append(CredentialFile(path=token, below=below, variable=variable, whole=True))
+    for name in cached:
+        below = f".aws/sso/cache/{name}"
+        found.append(CredentialFile(path=str(aws / "sso" / "cache" / name), below=below))
+    return tuple(found)
+
+
+def secrets_in(file: CredentialFile, data: bytes) -> frozenset[str]:
+    """Return what of a credentials file is not to be shown."""
+    text = data.decode("utf-8", "replace")
+    if file.whole:
+        return frozenset({text.strip()})
+    return frozenset((*_SECRET_LINE.findall(text), *_SECRET_MEMBER.findall(text)))
+
+
+def environment(
+    profile: CommandProfile,
+    environ: Mapping[str, str],
+    *,
+    home: str,
+    files: Mapping[CredentialFile, bytes],
+) -> Environment:
+    """Return a command's environment.
+
+    Args:
+        home: Inside the sandbox.
+        files: Credentials that were found.
+
+    Raises:
+        SettingsError: A secret cannot be kept out of the output.
+    """
+    plain, secret = list(profile.env), list(profile.secrets)
+    if profile.credentials is not None:
+        plain += AWS_PLAIN
+        if profile.credentials.source != "files":
+            secret += AWS_SECRETS
+    values = {name: environ[name] for name in secret if environ.get(name)}
+    hidden = set(values.values())
+    for name, value in values.items():
+        if len(value) < SHORTEST_SECRET or len(value.encode(errors="replace")) > MAX_SECRET_BYTES:
+            message = (
+                f"{profile.place}: the value of the secret {name} has {len(value)} characters, so "
+                "it cannot be kept out of output."
+            )
+            raise SettingsError(message, remedy="Name it in `env` if it is no secret.")
+    for file, data in files.items():
+        hidden |= {found for found in secrets_in(file, data) if len(found) >= SHORTEST_SECRET}
+    variables = {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "PATH": SEARCH_PATH,
+        "TMPDIR": "/tmp",
+        "TZ": "UTC",
+        **{name: environ[name] for name in plain if name in environ},
+        **values,
+        **{file.variable: f"{home}/{file.below}" for file in files if file.variable},
+        **profile.fixed,
+    }
+    return Environment(variables=variables, secrets=frozenset(hidden))

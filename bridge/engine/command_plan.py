@@ -1,0 +1,211 @@
+"""A request for `run_command` turned into what backends are to start.
+
+Owns looking at the host's files for it: the paths and executables of a profile, its credentials.
+What follows from them is decided in `bridge.command`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from bridge.command.confine import WORKSPACE, Bounds, check_stages, check_workdir, is_within
+from bridge.command.environment import (
+    CredentialFile,
+    Environment,
+    credential_files,
+    environment,
+)
+from bridge.command.grants import Grant, View, grants
+from bridge.errors import InvalidRequestError, SettingsError
+from bridge.model import CommandRequest, Limits
+from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
+from bridge.sandbox.process.executables import find_executables
+from bridge.settings.commands import CommandProfile
+
+MAX_CREDENTIAL_BYTES = 1024 * 1024
+"""Of one file of credentials; they have a few thousand."""
+
+MAX_CACHED_TOKENS = 20
+"""Files of ~/.aws/sso/cache that are passed on, newest first; one per login."""
+
+TMP_BYTES = Limits.tmp_bytes
+MONITORS = 1
+"""Processes inside that are not the command's: bubblewrap's own, which reaps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request that can be carried out."""
+
+    profile: CommandProfile
+    specs: tuple[JobSpec, ...]
+    timeout: float
+    secrets: frozenset[str] = field(repr=False)
+
+
+class Planner:
+    """Makes plans; blocks, so it is called in threads.
+
+    Args:
+        environ: The bridge's environment.
+        home: The user's home directory.
+    """
+
+    def __init__(self, environ: Mapping[str, str], home: str) -> None:
+        self._environ = environ
+        self._home = home
+        self._executables: dict[str, tuple[Executable, ...]] = {}
+
+    def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
+        """Decide all that there is to decide.
+
+        Raises:
+            UsageError: The request is unusable, or the profile is.
+        """
+        environ, own_home = self._environ, self._home
+        timeout = profile.timeout if request.timeout is None else request.timeout
+        if not 1 <= timeout <= profile.max_timeout:
+            message = f"timeout must be from 1 to {profile.max_timeout:g} seconds."
+            raise InvalidRequestError(message)
+        granted = grants(profile, home=own_home, realpath=os.path.realpath)
+        _insist_present(granted, profile)
+        executables = self._find(profile, granted, own_home)
+        view = View(granted, _readlink)
+        workdir = check_workdir(request.workdir, view.resolve)
+        host = view.host_path(workdir)
+        if host is None or not Path(host).is_dir():
+            message = f"`workdir` {request.workdir!r:.200} is no directory of the workspace."
+            raise InvalidRequestError(message)
+        entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
+        bounds = Bounds(
+            names=tuple(entries),
+            roots=tuple(grant.inside for grant in granted) + ("/tmp", "/dev/null"),
+            check_arguments=profile.check_arguments,
+        )
+        check_stages(request.stages, bounds, workdir, view.resolve)
+        files = _credentials(profile, environ, own_home)
+        made = environment(profile, environ, home=HOME, files=files)
+        tools = {tool.name: tool for tool in executables}
+        specs = tuple(
+            _spec(
+                f"{run_id}-{number}", words, profile, granted, tools, entries, workdir, files, made
+            )
+            for number, words in enumerate(request.stages)
+        )
+        return Plan(profile=profile, specs=specs, timeout=timeout, secrets=made.secrets)
+
+    def _find(
+        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+    ) -> tuple[Executable, ...]:
+        if profile.runtime == "container":
+            return ()
+        if profile.name not in self._executables:
+            path = self._environ.get("PATH") or os.defpath
+            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
+            self._executables[profile.name] = found
+        # What runs inside could put something else into their place, for the next call to run.
+        changeable = [grant.source for grant in granted if grant.writable]
+        for tool in self._executables[profile.name]:
+            if any(is_within(path, changeable) for path in tool.executes):
+                message = f"{profile.place}: {tool.name} lies where the profile may write."
+                raise SettingsError(message, remedy="Move one of the two.")
+        return self._executables[profile.name]
+
+
+def _spec(
+    run_id: str,
+    words: tuple[str, ...],
+    profile: CommandProfile,
+    granted: tuple[Grant, ...],
+    tools: Mapping[str, Executable],
+    entries: Mapping[str, str],
+    workdir: str,
+    files: Mapping[CredentialFile, bytes],
+    made: Environment,
+) -> JobSpec:
+    tool = tools.get(words[0])
+    wanted = profile.credentials is not None and profile.credentials.source != "env"
+    return JobSpec(
+        run_id=run_id,
+        # In a container the entry itself is what is looked up.
+        argv=words if tool is not None else (entries[words[0]], *words[1:]),
+        env={**made.variables, "PATH": _search_path(made.variables["PATH"], tools)},
+        limits=Limits(
+            timeout=profile.max_timeout,
+            memory_bytes=profile.memory_bytes,
+            pids=profile.processes + MONITORS,
+            open_files=profile.open_files,
+            tmp_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
+            workspace_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
+        ),
+        file=tool.file if tool is not None else "",
+        cwd=workdir,
+        mounts=tuple(
+            Mount(source=grant.source, inside=grant.inside, writable=grant.writable)
+            for grant in granted
+        ),
+        files=tuple(
+            HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
+            for file, data in files.items()
+        ),
+        # Where the AWS command line caches the roles it assumes.
+        writable=(f"{HOME}/.aws/cli",) if wanted else (),
+        executables=tuple(tools.values()),
+        network=profile.network,
+        cpu_seconds=profile.cpu_seconds,
+        file_bytes=profile.file_bytes,
+        image=profile.image,
+    )
+
+
+def _search_path(path: str, tools: Mapping[str, Executable]) -> str:
+    places = [place for tool in tools.values() for _, place in tool.links]
+    places += [file for tool in tools.values() for file in tool.executes]
+    directories = [str(PurePosixPath(place).parent) for place in places]
+    return ":".join(dict.fromkeys([*path.split(":"), *directories]))
+
+
+def _insist_present(granted: tuple[Grant, ...], profile: CommandProfile) -> None:
+    for grant in granted:
+        there = Path(grant.source)
+        if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
+            what = "the workspace" if grant.inside == WORKSPACE else "a path it grants"
+            message = f"{profile.place}: {what}, {grant.source}, is not there."
+            raise SettingsError(message, remedy="Create it, or change the profile.")
+
+
+def _readlink(path: str) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except (OSError, ValueError):
+        return None
+
+
+def _credentials(
+    profile: CommandProfile, environ: Mapping[str, str], own_home: str
+) -> dict[CredentialFile, bytes]:
+    cache = Path(own_home) / ".aws" / "sso" / "cache"
+    cached: list[str] = []
+    if profile.credentials is not None and cache.is_dir():
+        tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
+        cached = [token.name for token in tokens[:MAX_CACHED_TOKENS]]
+    found: dict[CredentialFile, bytes] = {}
+    for file in credential_files(profile, environ, own_home, cached):
+        try:
+            if not Path(file.path).is_file():
+                continue
+            with Path(file.path).open("rb") as opened:
+                data = opened.read(MAX_CREDENTIAL_BYTES + 1)
+        except OSError as error:
+            message = f"{profile.place}: credentials cannot be read."
+            raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
+        if len(data) > MAX_CREDENTIAL_BYTES:
+            message = f"{profile.place}: a file of credentials is beyond 1 MiB."
+            raise SettingsError(message, host_detail=file.path)
+        found[file] = data
+    return found
+
+

@@ -1,0 +1,235 @@
+"""`run_command`, from a request to a result.
+
+Owns the composition: which profile, which paths, which environment, which backend, and what the
+outcome is called. How command lines are read and judged is `bridge.command`'s, how stages are kept
+in `bridge.sandbox`'s. There is no way from here to running anything without a sandbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+
+from bridge.command.capture import Capture, Redactor
+from bridge.command.verdict import judge
+from bridge.engine.command_backends import Runner, open_container, open_process
+from bridge.engine.command_plan import Plan, Planner
+from bridge.engine.pipeline import Pipeline, run_pipeline
+from bridge.errors import BridgeError, InvalidRequestError, UsageError
+from bridge.model import CommandRequest, CommandResult, StageResult, Usage
+from bridge.settings import Settings
+from bridge.settings.commands import CommandProfile, Runtime
+from bridge.settings.places import home
+
+logger = logging.getLogger(__name__)
+
+MAX_STDIN_BYTES = 1024 * 1024
+"""Of the text a call may pass. What is longer belongs in a file of the workspace."""
+
+PROGRESS_SECONDS = 2.0
+"""Between progress reports; clients give up on a call that is silent for a minute."""
+
+LOSES_OUTPUT = "podman"
+"""Its service ends an attached stream by a reset when a container ends with input unread, and what
+the container had printed can be gone with it (seen with 4.3)."""
+
+Progress = Callable[[float, str], Awaitable[None]]
+OpenRunner = Callable[[Settings, CommandProfile], Awaitable[Runner]]
+
+
+class Commands:
+    """Runs the commands of the configuration's profiles. Leaving closes the backends.
+
+    Args:
+        runners: How backends are opened; the real ones unless a test says otherwise.
+    """
+
+    def __init__(
+        self, settings: Settings, runners: Mapping[Runtime, OpenRunner] | None = None
+    ) -> None:
+        self._settings = settings
+        self._open: Mapping[Runtime, OpenRunner] = runners or {
+            "process": open_process,
+            "container": open_container,
+        }
+        self._runners: dict[Runtime, Runner] = {}
+        self._planner = Planner(settings.environ, str(home(settings.environ)))
+        self._lock = anyio.Lock()
+
+    @property
+    def profiles(self) -> Mapping[str, CommandProfile]:
+        """The profiles there are, by name."""
+        return self._settings.commands
+
+    async def __aenter__(self) -> Commands:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release what the backends hold open. Idempotent."""
+        runners, self._runners = self._runners, {}
+        with anyio.CancelScope(shield=True):
+            for runner in runners.values():
+                await runner.aclose()
+
+    async def run(self, request: CommandRequest, progress: Progress | None = None) -> CommandResult:
+        """Run a command or pipeline and say how it went.
+
+        Raises:
+            UsageError: The request is unusable, or the profile is.
+            SandboxError: There is no sandbox, or it was lost.
+        """
+        run_id = uuid.uuid4().hex
+        profile = self._profile(request.profile)
+        plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
+        stdin = _stdin(request.stdin)
+        runner = await self._runner(profile)
+        names = " | ".join(spec.argv[0] for spec in plan.specs)
+        logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
+        started = time.monotonic()
+        output = Capture(profile.output_bytes, Redactor(plan.secrets))
+        errors = [Capture(profile.output_bytes, Redactor(plan.secrets)) for _ in plan.specs]
+        outcome = await self._carry_out(runner, plan, stdin, output, errors, progress)
+        wall = time.monotonic() - started
+        result = _result(run_id, request, plan, outcome, output, errors, wall)
+        logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
+        return result
+
+    async def _carry_out(
+        self,
+        runner: Runner,
+        plan: Plan,
+        stdin: bytes,
+        output: Capture,
+        errors: list[Capture],
+        progress: Progress | None,
+    ) -> Pipeline:
+        # Bridge errors are kept out of the task group, which would wrap them.
+        found: Pipeline | BridgeError | None = None
+        async with runner.in_use(), anyio.create_task_group() as tasks:
+            if progress is not None:
+                tasks.start_soon(_report, progress)
+            try:
+                found = await run_pipeline(
+                    runner,
+                    plan.specs,
+                    stdin=stdin,
+                    timeout=plan.timeout,
+                    output=output,
+                    errors=errors,
+                )
+            except BridgeError as error:
+                found = error
+            tasks.cancel_scope.cancel()
+        if isinstance(found, Pipeline):
+            return found
+        raise found or BridgeError("The command was called off.")
+
+    def _profile(self, name: str) -> CommandProfile:
+        if name in self.profiles:
+            return self.profiles[name]
+        message = f"There is no command profile {name!r:.100}."
+        raise InvalidRequestError(message, remedy=f"There are: {', '.join(self.profiles)}.")
+
+    async def _runner(self, profile: CommandProfile) -> Runner:
+        async with self._lock:
+            if profile.runtime not in self._runners:
+                opened = await self._open[profile.runtime](self._settings, profile)
+                self._runners[profile.runtime] = opened
+            return self._runners[profile.runtime]
+
+
+def _stdin(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        message = "`stdin` is no valid text."
+        raise InvalidRequestError(message) from None
+    if len(data) > MAX_STDIN_BYTES:
+        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are taken."
+        raise InvalidRequestError(message, remedy="Put it into a file of the workspace.")
+    return data
+
+
+def _result(
+    run_id: str,
+    request: CommandRequest,
+    plan: Plan,
+    outcome: Pipeline,
+    output: Capture,
+    errors: list[Capture],
+    wall: float,
+) -> CommandResult:
+    hide = Redactor(plan.secrets).text
+    stages = tuple(
+        StageResult(
+            words=tuple(map(hide, words)),
+            exit_code=end.exit_code if end is not None else None,
+            signal=end.signal if end is not None else None,
+            oom_killed=end is not None and bool(end.oom_killed),
+            stderr=errors[number].text(),
+            cut_short=outcome.refused[number],
+        )
+        for number, (words, end) in enumerate(zip(request.stages, outcome.ends, strict=True))
+    )
+    isolation = outcome.isolation
+    lossy = outcome.unread and isolation is not None and isolation.backend == LOSES_OUTPUT
+    verdict = judge(
+        stages,
+        plan.profile,
+        timed_out=outcome.timed_out,
+        timeout=plan.timeout,
+        lost_by=LOSES_OUTPUT if lossy else "",
+    )
+    truncated = {"stdout": output.dropped}
+    for number, capture in enumerate(errors, 1):
+        truncated["stderr" if len(errors) == 1 else f"stderr of stage {number}"] = capture.dropped
+    return CommandResult(
+        run_id=run_id,
+        profile=plan.profile.name,
+        status=verdict.status,
+        reason=verdict.reason,
+        summary=verdict.summary,
+        exit_code=verdict.exit_code,
+        stages=stages,
+        stdout=output.text(),
+        error="" if verdict.status == "success" else f"{verdict.summary} {verdict.remedy}".strip(),
+        timeout_seconds=plan.timeout,
+        truncated={stream: count for stream, count in truncated.items() if count},
+        isolation=outcome.isolation,
+        usage=Usage(wall_ms=round(wall * 1000)),
+    )
+
+
+def failed_command(error: BridgeError, profile: str = "") -> CommandResult:
+    """Return the result that tells of an error which kept a command from running."""
+    usage = isinstance(error, UsageError)
+    return CommandResult(
+        run_id=uuid.uuid4().hex,
+        profile=profile,
+        status="validation_error" if usage else "error",
+        reason="validation" if usage else "engine",
+        summary=error.message,
+        error=f"{error} [{error.code}]",
+    )
+
+
+async def _report(progress: Progress) -> None:
+    started = time.monotonic()
+    while True:
+        await anyio.sleep(PROGRESS_SECONDS)
+        seconds = time.monotonic() - started
+        await progress(seconds, f"running for {seconds:.0f} s")

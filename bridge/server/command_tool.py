@@ -1,0 +1,211 @@
+"""`run_command`: its schema, the way from JSON to a `CommandRequest`, and from a result to MCP's.
+
+Pure. The tool exists only where the configuration defines command profiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+
+from bridge.command.line import parse_line
+from bridge.errors import InvalidRequestError
+from bridge.model import CommandRequest, CommandResult, Json
+from bridge.render.commands import compact_command, structured_command
+from bridge.settings.commands import CommandProfile
+
+COMMAND_TOOL = "run_command"
+
+_KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout")
+
+MAX_LISTED = 20
+"""Executables named per profile in the tool's description."""
+
+_STREAM = {"type": "array", "items": {"type": "string"}}
+
+COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "runId": {"type": "string"},
+        "status": {"enum": ["success", "error", "timeout", "validation_error"]},
+        "summary": {"type": "string"},
+        "profile": {"type": "string"},
+        "reason": {"type": "string"},
+        "exitCode": {"type": "integer"},
+        "stages": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "string"},
+                    "exitCode": {"type": "integer"},
+                    "signal": {"type": "string"},
+                    "cutShort": {"type": "boolean"},
+                    "stderr": _STREAM,
+                },
+                "required": ["command"],
+            },
+        },
+        "stdout": _STREAM,
+        "stderr": _STREAM,
+        "error": {"type": "string"},
+        "timeoutSeconds": {"type": "number"},
+        "truncated": {"type": "object"},
+        "isolation": {"type": "object"},
+        "usage": {"type": "object"},
+    },
+    "required": ["runId", "status", "summary"],
+}
+"""What structured content looks like; fields that would be empty are left out."""
+
+
+def command_tool(profiles: Mapping[str, CommandProfile]) -> types.Tool:
+    """Return the tool's description for these profiles."""
+    return types.Tool(
+        name=COMMAND_TOOL,
+        title="Run a command in a sandbox",
+        description=_description(profiles),
+        input_schema=_input_schema(profiles),
+        output_schema=COMMAND_OUTPUT_SCHEMA,
+        annotations=types.ToolAnnotations(
+            title="Run a command in a sandbox",
+            read_only_hint=False,
+            destructive_hint=True,
+            idempotent_hint=False,
+            open_world_hint=any(profile.network for profile in profiles.values()),
+        ),
+    )
+
+
+def _description(profiles: Mapping[str, CommandProfile]) -> str:
+    lines = [
+        (
+            "Runs a command, or a pipeline of commands, in a sandbox. There is no shell: quotes "
+            "and | work, but nothing is expanded, redirected or chained. Paths are relative to "
+            "the workspace."
+        ),
+    ]
+    for profile in profiles.values():
+        names = [entry.rpartition("/")[2] for entry in profile.executables]
+        shown = ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "")
+        network = "network" if profile.network else "no network"
+        about = f" {profile.description}" if profile.description else ""
+        lines.append(f"Profile {profile.name}: {shown} ({network}).{about}")
+    return "\n".join(lines)
+
+
+def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
+    words = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    return {
+        "type": "object",
+        "properties": {
+            "profile": {
+                "enum": list(profiles),
+                "description": "Which profile to run in."
+                + (" May be left out." if len(profiles) == 1 else ""),
+            },
+            "command": {
+                "anyOf": [{"type": "string"}, words],
+                "description": "The command line, or its words.",
+            },
+            "pipeline": {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": words, "minItems": 1}],
+                "description": "Instead of `command`: stages parted by |, or the words of each.",
+            },
+            "workdir": {
+                "type": "string",
+                "description": "Where to run, relative to the workspace's root.",
+            },
+            "stdin": {"type": "string", "description": "What the first command reads."},
+            "timeout": {
+                "type": "number",
+                "minimum": 1,
+                "maximum": max(profile.max_timeout for profile in profiles.values()),
+                "description": "Seconds that all of it may take.",
+            },
+        },
+        "required": ["profile"] if len(profiles) > 1 else [],
+        "additionalProperties": False,
+    }
+
+
+def parse_command(
+    arguments: Mapping[str, Json] | None, profiles: Mapping[str, CommandProfile]
+) -> CommandRequest:
+    """Return the request that the arguments make.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    for name in given:
+        if name not in _KNOWN:
+            message = f"run_command has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
+            raise InvalidRequestError(message)
+    return CommandRequest(
+        profile=_profile(given.get("profile"), profiles),
+        stages=_stages(given),
+        workdir=_text(given, "workdir"),
+        stdin=_text(given, "stdin"),
+        timeout=_timeout(given.get("timeout")),
+    )
+
+
+def command_result(result: CommandResult) -> types.CallToolResult:
+    """Return a result as MCP has it."""
+    return types.CallToolResult(
+        content=[types.TextContent(text=compact_command(result))],
+        structured_content=structured_command(result),
+        is_error=result.status != "success",
+    )
+
+
+def _profile(value: Json, profiles: Mapping[str, CommandProfile]) -> str:
+    if value is None and len(profiles) == 1:
+        return next(iter(profiles))
+    if isinstance(value, str) and value in profiles:
+        return value
+    found = "is needed" if value is None else f"{value!r:.100} is not known"
+    message = f"`profile` {found}."
+    raise InvalidRequestError(message, remedy=f"Pass one of: {', '.join(profiles)}.")
+
+
+def _stages(given: Mapping[str, Json]) -> tuple[tuple[str, ...], ...]:
+    if ("command" in given) == ("pipeline" in given):
+        message = "Pass either `command` or `pipeline`."
+        raise InvalidRequestError(message)
+    name = "command" if "command" in given else "pipeline"
+    value = given[name]
+    if isinstance(value, str):
+        return parse_line(value)
+    if name == "command" and _is_words(value):
+        return (tuple(value),)
+    if name == "pipeline" and isinstance(value, list) and value and all(map(_is_words, value)):
+        return tuple(map(tuple, value))
+    what = "a list of words" if name == "command" else "a list of lists of words"
+    message = f"`{name}` must be a string, or {what}, none of them empty."
+    raise InvalidRequestError(message)
+
+
+def _is_words(value: Json) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(w, str) for w in value)
+
+
+def _text(given: Mapping[str, Json], name: str) -> str:
+    value = given.get(name, "")
+    if not isinstance(value, str):
+        message = f"`{name}` must be a string."
+        raise InvalidRequestError(message)
+    return value
+
+
+def _timeout(value: Json) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        message = f"`timeout` must be a number of seconds, not {value!r:.40}."
+        raise InvalidRequestError(message)
+    return float(value)

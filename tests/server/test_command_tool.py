@@ -1,0 +1,185 @@
+"""`run_command` on the MCP surface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from bridge.engine import Engine, open_engine
+from bridge.errors import InvalidRequestError
+from bridge.model import CommandResult, Isolation, StageResult, Usage
+from bridge.render.commands import compact_command, structured_command
+from bridge.server.app import build_server
+from bridge.server.command_tool import COMMAND_OUTPUT_SCHEMA, command_tool, parse_command
+from bridge.settings import Settings
+from bridge.settings.commands import parse_commands
+from tests.engine.command_rig import Place, place
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+
+ONE = parse_commands({"aws": {"executables": ["aws", "/opt/jq"], "workspace": "/w"}}, "c")
+TWO = parse_commands(
+    {name: {"executables": [name], "workspace": "/w"} for name in ("git", "aws")}, "c"
+)
+
+
+@pytest.fixture
+def there() -> Iterator[Place]:
+    """A place for commands."""
+    with place() as made:
+        yield made
+
+
+@pytest.fixture
+async def client(there: Place) -> AsyncIterator[Client]:
+    """A client of a bridge with one command profile, in bubblewrap."""
+    settings = there.settings(executables=["cat", "sort"], description="Text.")
+
+    async def choose(_: Settings) -> FakeBackend:
+        return FakeBackend()
+
+    async with (
+        open_engine(settings, finder=ListFinder(), choose_backend=choose) as opened,
+        Client(build_server(opened)) as connected,
+    ):
+        yield connected
+
+
+async def test_without_profiles_there_is_no_such_tool(engine: Engine) -> None:
+    """Neither in the list nor when it is called all the same."""
+    async with Client(build_server(engine)) as plain:
+        assert [tool.name for tool in (await plain.list_tools()).tools] == ["run_python"]
+        with pytest.raises(MCPError) as refused:
+            await plain.call_tool("run_command", {"command": "cat"})
+    assert refused.value.error.code == -32602
+
+
+async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client) -> None:
+    """Success, failure and a refusal are results that fit the announced schema."""
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == {"run_python", "run_command"}
+    assert "Profile tool: cat, sort (no network). Text." in (tools["run_command"].description or "")
+    came = [
+        await client.call_tool("run_command", arguments)
+        for arguments in (
+            {"command": "cat a.txt | sort -r"},
+            {"pipeline": [["cat", "missing"], ["sort"]]},
+            {"command": "cat a.txt; rm a.txt"},
+        )
+    ]
+    for result in came:
+        jsonschema.validate(result.structured_content, COMMAND_OUTPUT_SCHEMA)
+    fine, failed, refused = (result.structured_content or {} for result in came)
+    assert [result.is_error for result in came] == [False, True, True]
+    assert (fine["status"], fine["stdout"], fine["exitCode"]) == ("success", ["world", "hello"], 0)
+    assert fine["stages"] == [
+        {"command": "cat a.txt", "exitCode": 0},
+        {"command": "sort -r", "exitCode": 0},
+    ]
+    assert "own-seccomp" in fine["isolation"]["layers"]
+    assert "stage 1 of 2 (`cat missing`) exited with status 1" in failed["summary"]
+    assert "No such file" in str(failed["stages"][0]["stderr"])
+    assert refused["status"] == "validation_error"
+    assert "one call for each command" in refused["error"]
+    with pytest.raises(MCPError) as unknown:
+        await client.call_tool("run_shell", {})
+    assert "run_command" in str(unknown.value)
+
+
+def test_the_schema_takes_what_the_parser_takes() -> None:
+    """A profile must be named where there are several."""
+    for profiles, required in ((ONE, []), (TWO, ["profile"])):
+        schema = command_tool(profiles).input_schema
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["required"] == required
+        assert schema["properties"]["profile"]["enum"] == list(profiles)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stages"),
+    [
+        ({"command": "aws s3 ls | jq ."}, (("aws", "s3", "ls"), ("jq", "."))),
+        ({"command": ["aws", "a|b", "$x", "*"]}, (("aws", "a|b", "$x", "*"),)),
+        ({"pipeline": "aws x|jq"}, (("aws", "x"), ("jq",))),
+        ({"pipeline": [["aws"], ["jq", ""]], "workdir": None}, (("aws",), ("jq", ""))),
+    ],
+)
+def test_commands_come_as_text_or_as_words(arguments: dict[str, Any], stages: object) -> None:
+    """Words are never parsed again."""
+    assert parse_command(arguments, ONE).stages == stages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "either `command` or `pipeline`"),
+        ({"command": "aws", "pipeline": "aws"}, "either"),
+        ({"command": 1}, "a list of words"),
+        ({"command": []}, "none of them empty"),
+        ({"command": ["aws", 1]}, "a list of words"),
+        ({"pipeline": [["aws"], []]}, "a list of lists"),
+        ({"pipeline": ["aws", "jq"]}, "a list of lists"),
+        ({"command": "aws", "profile": "x"}, "Pass one of: aws"),
+        ({"command": "aws", "shell": True}, "no argument 'shell'"),
+        ({"command": "aws", "stdin": 1}, "`stdin`"),
+        ({"command": "aws", "workdir": []}, "`workdir`"),
+        ({"command": "aws", "timeout": "5"}, "`timeout`"),
+        ({"command": "aws", "timeout": float("nan")}, "`timeout`"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], told: str) -> None:
+    """The text says what to pass instead."""
+    with pytest.raises(InvalidRequestError) as refused:
+        parse_command(arguments, ONE)
+    assert told in str(refused.value)
+
+
+def test_a_profile_must_be_named_among_several() -> None:
+    """Guessing would run a command with the wrong grants."""
+    with pytest.raises(InvalidRequestError):
+        parse_command({"command": "aws"}, TWO)
+    assert parse_command({"command": "aws", "profile": "aws"}, TWO).profile == "aws"
+
+
+def test_text_and_structured_content_say_the_same() -> None:
+    """Text alone is enough for clients that read nothing else."""
+    result = CommandResult(
+        run_id="r",
+        status="error",
+        reason="crash",
+        summary="stage 1 of 2 (`a`) was ended by SIGKILL.",
+        error="stage 1 of 2 (`a`) was ended by SIGKILL. Try less.",
+        profile="aws",
+        stages=(
+            StageResult(words=("a", "b c"), signal=9, stderr="oh\n", cut_short=True),
+            StageResult(words=("d",), exit_code=0),
+        ),
+        stdout="out",
+        truncated={"stdout": 7},
+        timeout_seconds=5,
+        isolation=Isolation(backend="bubblewrap", weaker=("no network: x",)),
+        usage=Usage(wall_ms=3),
+    )
+    text = compact_command(result)
+    assert text.splitlines() == [
+        "out",
+        "[stderr of stage 1]",
+        "oh",
+        "[truncated] 7 bytes of stdout were dropped. Filter or count in a later stage.",
+        "[isolation] weaker: no network: x",
+        "[error] stage 1 of 2 (`a`) was ended by SIGKILL. Try less.",
+    ]
+    fields = structured_command(result)
+    jsonschema.validate(json.loads(json.dumps(fields)), COMMAND_OUTPUT_SCHEMA)
+    assert fields["stages"] == [
+        {"command": "a 'b c'", "signal": "SIGKILL", "cutShort": True, "stderr": ["oh"]},
+        {"command": "d", "exitCode": 0},
+    ]
+    quiet = CommandResult(run_id="r", status="success", summary="s", stages=result.stages[1:])
+    assert compact_command(quiet) == "The command succeeded without output."
