@@ -152,6 +152,9 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "ulimits": (_ulimits,),
     "apparmor": (_confined,),
     "selinux": (_confined,),
+    # Of commands; what the stage was asked for besides.
+    "granted-paths-only": (_equals("strays", []),),
+    "named-executables-only": (_denied("named-executables-only", "EACCES"),),
     "memory-limit": (_limited("memory_limit_bytes"),),
     "pids-limit": (_limited("pids_limit"),),
     "cpu-limit": (_limited("cpu_limit"),),
@@ -214,6 +217,8 @@ MANDATORY = (
     "landlock",
     "seatbelt",
     "network-calls-refused",
+    "granted-paths-only",
+    "named-executables-only",
 )
 """Where one of these was asked for and is seen not to hold, whatever should have put it in force
 did not do its work, and nothing else that it claims can be believed."""

@@ -233,7 +233,7 @@ LEDGER = (
             f"{HOSTING}::test_nothing_of_a_run_is_there_in_the_next",
             f"{CONTAINERS}::test_a_program_writes_where_it_is_told_and_nothing_of_it_lasts",
             f"{HOSTING}::test_a_setting_that_does_not_parse_is_a_sentence_and_not_a_crash",
-            "tests/test_settings.py::test_a_value_that_does_not_parse_names_its_variable",
+            "tests/settings/test_load.py::test_a_value_that_does_not_parse_names_its_variable",
             # Whether an engine is rootless is found out and told.
             "tests/sandbox/container/test_facts.py::test_docker",
             "tests/sandbox/container/test_facts.py::test_docker_options_are_read",

@@ -52,6 +52,7 @@ LIMITS = Limits(timeout=5)
         (Ending(protocol_error="garbage", done=OK), "error", "crash", None),
         (Ending(exited=Exited(signal=9, timed_out=True)), "timeout", "timeout", None),
         (Ending(deadline_passed=True, done=OK), "timeout", "timeout", None),
+        (Ending(lost="The engine is gone."), "error", "engine", None),
     ],
 )
 def test_an_ending_has_one_verdict(
@@ -93,3 +94,13 @@ def test_a_hint_is_not_taken_for_what_was_raised() -> None:
         outcome="exception", exit_code=1, error="Traceback\nSyntaxError: bad\nHint: try harder."
     )
     assert classify(Ending(done=done), LIMITS).summary == "The program raised SyntaxError: bad"
+
+
+def test_what_was_done_to_a_sandbox_from_outside_is_told() -> None:
+    """Killed, lost or standing still: none of it is the program's doing, and each is said."""
+    killed = classify(Ending(report=ExitReport(signal=9)), LIMITS)
+    assert "from outside" in killed.summary
+    assert "The engine is gone." in classify(Ending(lost="The engine is gone."), LIMITS).summary
+    assert "paused" in classify(Ending(deadline_passed=True), LIMITS).error
+    stopped_itself = Ending(deadline_passed=True, exited=Exited(signal=9, timed_out=True))
+    assert "paused" not in classify(stopped_itself, LIMITS).error

@@ -31,6 +31,7 @@ from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.job import Job, JobSpec
 from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
 from bridge.sandbox.process.grouping import Grouping
 from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
@@ -96,6 +97,7 @@ class BubblewrapBackend:
         self._lock = anyio.Lock()
         self._found: Found | None = None
         self._groups = Grouping()
+        self._examination = ""
 
     def __repr__(self) -> str:
         return f"<BubblewrapBackend {self._bwrap} unremoved={len(self._groups)}>"
@@ -139,6 +141,8 @@ class BubblewrapBackend:
         """Start a command; see `JobBackend.launch_job`."""
         found = await self._look_around()
         uid, gid = await anyio.to_thread.run_sync(partial(ids, spec, stranger=self._uid))
+        code = await self._examining(found)
+        made = jobs.isolation(spec, found.around)
         filters = found.filters
         if spec.network:
             refusing = libseccomp.refusing(jobs.NETWORK_ARGUMENTS, self._seccomp)
@@ -147,14 +151,15 @@ class BubblewrapBackend:
             start = replace(
                 self._start(found, spec, group),
                 inside=lambda descriptors: jobs.inside(
-                    spec, found.interpreter, found.around, descriptors, filters
+                    spec, found.interpreter, found.around, descriptors, filters, code=code
                 ),
                 options=lambda descriptors: joined(
                     jobs.options(spec, found.interpreter, found.around, descriptors)
                 ),
                 texts={"passwd": jobs.PASSWD, "group": command.GROUP},
                 data=tuple(file.data for file in spec.files),
-                isolation=jobs.isolation(spec, found.around),
+                isolation=made,
+                judge=partial(judged, made, places=jobs.places(spec, found.interpreter)),
                 uid=uid,
                 gid=gid,
             )
@@ -183,6 +188,13 @@ class BubblewrapBackend:
         """
         found = await self._look_around()
         return await anyio.to_thread.run_sync(reap, found.shelf, found.owner)
+
+    async def _examining(self, found: Found) -> str:
+        async with self._lock:
+            if not self._examination:
+                executable = found.interpreter.executable
+                self._examination = await anyio.to_thread.run_sync(compiled, executable)
+            return self._examination
 
     async def _look_around(self) -> Found:
         async with self._lock:

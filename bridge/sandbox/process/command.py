@@ -86,6 +86,7 @@ class Descriptors:
         status: Where the stage writes why it could not go on; its silent end is success.
         passwd, group: Hold the texts of those files.
         data: Hold further files, in the order of `Start.data`.
+        leave: Where the stage reads that it may go on, when it was asked what it sees.
     """
 
     info: int
@@ -93,6 +94,7 @@ class Descriptors:
     passwd: int = -1
     group: int = -1
     data: tuple[int, ...] = ()
+    leave: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from bridge.model import Isolation, Json
 from bridge.sandbox.job import HOME, JobSpec
 from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.examination import examination
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.syscalls import ARGUMENTS, Refusal
 
@@ -96,9 +97,21 @@ def inside(
     around: Surroundings,
     descriptors: Descriptors,
     filters: Sequence[bytes],
+    *,
+    code: str,
 ) -> list[str]:
-    """Make the command that bubblewrap starts: the stage, and what it is to do."""
+    """Make the command that bubblewrap starts: the stage, and what it is to do.
+
+    Args:
+        code: What the stage looks around with; see `examination`.
+    """
     plan = stage_plan(spec, interpreter, around, filters)
+    plan["examine"] = examination(
+        code,
+        isolation(spec, around),
+        unnamed="" if interpreter.executable in _executes(spec) else interpreter.executable,
+        leave=descriptors.leave,
+    )
     document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
     return [interpreter.executable, *command.PYTHON[1:], command.stage_text(), document]
 
@@ -224,8 +237,9 @@ def _rules(spec: JobSpec, interpreter: Interpreter) -> list[landlock.Rule]:
         landlock.Rule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
         for source, place in _bound(spec, interpreter)
     ]
-    executes = dict.fromkeys(path for tool in spec.executables for path in tool.executes)
-    rules += [landlock.Rule(path=path, rights=landlock.RUN, is_file=True) for path in executes]
+    rules += [
+        landlock.Rule(path=path, rights=landlock.RUN, is_file=True) for path in _executes(spec)
+    ]
     rules += [
         landlock.Rule(
             path=mount.inside,
@@ -239,6 +253,19 @@ def _rules(spec: JobSpec, interpreter: Interpreter) -> list[landlock.Rule]:
     rules += command.device_rules()
     rules += [landlock.Rule(path=path, rights=landlock.READ) for path in ("/etc", HOME)]
     return rules
+
+
+def _executes(spec: JobSpec) -> dict[str, None]:
+    """Return all files that may be executed."""
+    return dict.fromkeys(path for tool in spec.executables for path in tool.executes)
+
+
+def places(spec: JobSpec, interpreter: Interpreter) -> dict[str, bool]:
+    """Return what is mounted inside, and whether it may be written to."""
+    made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
+    made |= dict.fromkeys(("/proc", command.TMP, command.SHM, *spec.writable), True)
+    made |= {rule.path: True for rule in command.device_rules()}
+    return made | {mount.inside: mount.writable for mount in spec.mounts}
 
 
 def isolation(spec: JobSpec, around: Surroundings) -> Isolation:

@@ -91,7 +91,7 @@ class LandlockBackend(PlainBackend[Found]):
         stranger = root and host.is_mapped(command.UID, host.text("/proc/self/uid_map"))
         filters = (
             *libseccomp.filters(self._seccomp),
-            libseccomp.refusing(landlock_tier.NO_SOCKETS, self._seccomp),
+            libseccomp.refusing(landlock_tier.refusals(abi), self._seccomp),
         )
         owner = current_owner()
         shelf = find_shelf(host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner)

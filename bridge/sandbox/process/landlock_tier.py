@@ -7,7 +7,9 @@ standard library, its other entries are named one by one.
 
 System calls do the rest. No socket can be made or connected, so nothing of the host answers,
 neither over the network nor at a socket in the file tree, which Landlock does not guard; a pair of
-connected sockets can be had, which event loops need.
+connected sockets can be had, which event loops need. They also refuse what Landlock does not guard
+though it changes things outside: what may be done to a file without opening it, and to a process of
+the same user without a signal.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ NAME = "landlock"
 
 TIER = (
     "weaker tier: Landlock and seccomp without namespaces; a program can see the names, sizes and "
-    "owners of the host's files, which process ids exist, the host's name and mounts, and the load "
-    "on it"
+    "owners of the host's files, which process ids exist, the host's name, mounts, network "
+    "addresses and connections, and the load on it"
 )
 
 _SOCK_DGRAM, _SOCK_RAW, _SOCKET_TYPES = 2, 3, 0xF
@@ -62,6 +64,74 @@ NO_SOCKETS: tuple[Refusal, ...] = (
     ),
 )
 """Refused beyond what every sandbox refuses: here the network is the host's."""
+
+_WITHOUT_OPENING = """
+chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
+inotify_add_watch lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
+"""
+"""Landlock guards none of them, and a program's user may own the files of whoever runs the bridge.
+By descriptor as well: what may be opened for reading, a library, may be that user's too."""
+
+_OF_ANOTHER_PROCESS = """
+prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority
+"""
+
+_NAMED_PROCESS = {"setpriority": 1}
+"""Which argument says whose, where it is not the first; 0 is the caller."""
+
+_SOCKET_REQUESTS = 0x8900
+
+UNGUARDED: tuple[Refusal, ...] = (
+    *(
+        Refusal(call=call, argument=0, comparison="masked_eq", value=0, mask=0)
+        for call in _WITHOUT_OPENING.split()
+    ),
+    *(
+        Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
+        for call in _OF_ANOTHER_PROCESS.split()
+    ),
+    # Of all processes of a user, or of a group.
+    Refusal(call="setpriority", argument=0, comparison="ne", value=0),
+    # Any socket tells the addresses of the host's interfaces, a local one as well.
+    Refusal(
+        call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
+    ),
+)
+"""What Landlock lets through in every version."""
+
+_TRUNCATE_SINCE = 3
+_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
+
+NO_TRUNCATION: tuple[Refusal, ...] = (
+    Refusal(call="truncate", argument=0, comparison="masked_eq", value=0, mask=0),
+    # Opened for reading, which is what Landlock then judges, and emptied.
+    *(
+        Refusal(
+            call=call,
+            argument=argument,
+            comparison="masked_eq",
+            value=_O_TRUNC,
+            mask=_O_TRUNC | _O_ACCMODE,
+        )
+        for call, argument in (("open", 1), ("openat", 2))
+    ),
+    # Its flags lie in memory; the C library goes without it.
+    Refusal(
+        call="openat2",
+        argument=0,
+        comparison="masked_eq",
+        value=0,
+        mask=0,
+        error=errno.ENOSYS,
+    ),
+)
+"""What it lets through before its third version."""
+
+
+def refusals(abi: int) -> tuple[Refusal, ...]:
+    """Return what the filters refuse here beyond what they refuse in every sandbox."""
+    return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < _TRUNCATE_SINCE else ()))
+
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 

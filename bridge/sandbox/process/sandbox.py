@@ -27,6 +27,7 @@ from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import Descriptors
+from bridge.sandbox.process.examination import Judge, hear
 from bridge.sandbox.process.group import Group
 from bridge.sandbox.process.groups import scope_group
 from bridge.sandbox.process.monitor import Monitor
@@ -71,6 +72,8 @@ class Start:
         keeps: Whether it is a keeper: it is told to end by the end of what it reads its options
             from.
         handles: Whether processes are known by descriptors; see `Monitor`.
+        judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
+            was seen, or raises a `SandboxError`, and then nothing is run.
     """
 
     command: Sequence[str]
@@ -89,16 +92,19 @@ class Start:
     data: tuple[bytes, ...] = field(default=(), repr=False)
     gid: int | None = None
     pipes: Callable[[int, int, int], Pipes] = Pipes
+    judge: Judge | None = None
 
 
 class ProcessSandbox:
     """A sandbox of this machine's kernel; see `bridge.sandbox.backend.Sandbox`."""
 
-    def __init__(self, monitor: Monitor, pipes: Pipes, start: Start) -> None:
+    def __init__(
+        self, monitor: Monitor, pipes: Pipes, group: Group | None, isolation: Isolation
+    ) -> None:
         self._monitor = monitor
         self._pipes = pipes
-        self._start = start
-        self._group = start.group
+        self._isolation = isolation
+        self._group = group
 
     @property
     def id(self) -> str:
@@ -107,8 +113,8 @@ class ProcessSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force."""
-        return self._start.isolation
+        """What the backend put in force; as it was seen from inside, where the stage looked."""
+        return self._isolation
 
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""
@@ -169,7 +175,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        ends = _Ends(opened, start.texts, start.data)
+        ends = _Ends(opened, start)
         options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends)
@@ -190,11 +196,15 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                 if not start.keeps:
                     ends.close_options()
                 await monitor.wait_child()
-                await _in_force(ends.status[0], monitor, pipes, start)
+                isolation, said = start.isolation, b""
+                if start.judge is not None:
+                    seen, said = await hear(ends.status[0], ends.leave[1], start.judge)
+                    isolation = seen or isolation
+                await _in_force(ends.status[0], said, monitor, pipes, start)
             if patience.cancelled_caught:
                 message = f"The sandbox did not start within {LAUNCH_SECONDS:g} s."
                 raise LaunchError(message)
-            yield ProcessSandbox(monitor, pipes, start)
+            yield ProcessSandbox(monitor, pipes, start.group, isolation)
         finally:
             # Before its options end: half of them would make another sandbox of bubblewrap's.
             await _end(monitor, told=told)
@@ -205,23 +215,30 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
 class _Ends:
     """The pipes of one start; whatever nobody took is closed in the end."""
 
-    def __init__(
-        self, opened: ExitStack, texts: Mapping[str, str], data: Sequence[bytes] = ()
-    ) -> None:
+    def __init__(self, opened: ExitStack, start: Start) -> None:
         self._open: set[int] = set()
         opened.callback(self._close_all)
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
-        self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
-        self._data = tuple(map(self._file, data))
+        self.leave = self._pipe() if start.judge is not None else (-1, -1)
+        self._files = {name: self._file(text.encode("ascii")) for name, text in start.texts.items()}
+        self._data = tuple(map(self._file, start.data))
 
     @property
     def descriptors(self) -> Descriptors:
-        return Descriptors(info=self.info[1], status=self.status[1], data=self._data, **self._files)
+        return Descriptors(
+            info=self.info[1],
+            status=self.status[1],
+            data=self._data,
+            leave=self.leave[0],
+            **self._files,
+        )
 
     @property
     def passed(self) -> tuple[int, ...]:
-        return (self.info[1], self.status[1], self.options[0], *self._files.values(), *self._data)
+        leave = (self.leave[0],) if self.leave[0] >= 0 else ()
+        own = (self.info[1], self.status[1], self.options[0], *leave)
+        return (*own, *self._files.values(), *self._data)
 
     def take(self, descriptor: int) -> int:
         self._open.discard(descriptor)
@@ -308,14 +325,16 @@ async def _write(descriptor: int, data: bytes) -> None:
             return  # it ended already, and has said why
 
 
-async def _in_force(status: int, monitor: Monitor, pipes: Pipes, start: Start) -> None:
+async def _in_force(status: int, said: bytes, monitor: Monitor, pipes: Pipes, start: Start) -> None:
     """Wait for the stage's word that the program is shut in.
+
+    Args:
+        said: What was read of it already.
 
     Raises:
         SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
-    said = b""
     while len(said) < MAX_STATUS_BYTES:
         data = read_now(status)
         if data is None:

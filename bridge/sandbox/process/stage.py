@@ -3,9 +3,10 @@
 Its text is given to `python3 -I -S -c` by bubblewrap or a keeper, so it imports only the standard
 library and keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say
 "noexec"), gives up the two capabilities that took, sets limits, Landlock and the system call
-filters, says so on the status pipe and becomes the program. Where there is no bubblewrap its plan
-has fewer steps. Any step that fails ends it: a program never runs half shut
-in. What is put in force was decided outside; see `command`.
+filters, says so on the status pipe and becomes the program. Asked to, it looks around before, says
+what it sees and waits for leave to go on. Where there is no bubblewrap its plan has fewer steps.
+Any step that fails ends it: a program never runs half shut in. What is put in force was decided
+outside; see `command`.
 
 A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import json
+import marshal
 import os
 import resource
 import signal
@@ -27,6 +29,9 @@ EXIT_FAILED = 71
 SHUT_IN = b"ok"
 """Written to the status pipe once everything is in force. The pipe's end after it means that the
 program runs; anything else on it is the reason why not."""
+
+LEAVE = b"go"
+"""What whoever wanted to know what is seen from inside answers, when it is as it should be."""
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 
@@ -158,15 +163,53 @@ def shut_in(plan: dict[str, Any]) -> None:
     filter_calls(plan["filters"])
 
 
-def close_others(status: int) -> None:
-    """Close all that was inherited but stdio and the status pipe."""
+def examine(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what this process sees of its own isolation, and what it is refused when it tries.
+
+    The code is the guest's, compiled before: that takes most of the time it would take here.
+    """
+    seen: dict[str, Any] = {"__name__": "facts"}
+    tried: dict[str, Any] = {"__name__": "denials"}
+    facts_code, denials_code = marshal.loads(base64.b64decode(wanted["code"]))
+    exec(facts_code, seen)
+    exec(denials_code, tried)
+    facts: dict[str, Any] = seen["isolation_facts"]()
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        words = [line.split() for line in file]
+    facts["mount_table"] = [[line[4], "ro" in line[5].split(",")] for line in words]
+    attempts = {key: call for key, call in tried["ATTEMPTS"].items() if key in wanted["attempts"]}
+    unnamed = wanted["unnamed"]
+    if unnamed:
+
+        def start() -> None:
+            os.waitpid(os.posix_spawn(unnamed, [unnamed, "--version"], {}), 0)
+
+        attempts["named-executables-only"] = start
+    facts["denials"] = tried["denials"](attempts)
+    return facts
+
+
+def ask_leave(wanted: dict[str, Any], status: int) -> None:
+    """Say what is seen from here, and go on only when told to."""
+    answer = memoryview(json.dumps(examine(wanted)).encode("ascii") + b"\n")
+    while answer:
+        answer = answer[os.write(status, answer) :]
+    leave = os.read(wanted["leave"], len(LEAVE))
+    os.close(wanted["leave"])
+    if leave != LEAVE:
+        message = "there was no leave to go on"
+        raise OSError(message)
+
+
+def close_others(*kept: int) -> None:
+    """Close all that was inherited but stdio and what is `kept`."""
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib would cost 5 ms
     except OSError:
         # No such listing on macOS; there is nothing above what was passed on.
         names = [str(number) for number in range(256)]
     for name in names:
-        if int(name) > 2 and int(name) != status:
+        if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:
@@ -179,9 +222,12 @@ def main() -> NoReturn:
     status = int(plan["status"])
     os.set_inheritable(status, False)
     argv = plan["argv"]
+    wanted = plan.get("examine")
     try:
-        close_others(status)
+        close_others(status, *([wanted["leave"]] if wanted else []))
         shut_in(plan)
+        if wanted:
+            ask_leave(wanted, status)
         os.write(status, SHUT_IN)
         if plan["text"] is None:
             # Python ignores these, and what it executes would inherit that.

@@ -10,6 +10,7 @@ from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import (
+    GVISOR_TASKS,
     Placement,
     container_config,
     container_name,
@@ -284,3 +285,10 @@ def test_an_engine_without_seccomp_is_called_weaker() -> None:
 def test_names_hold_only_what_engines_take(run_id: str, expected: str) -> None:
     """A run's id is not trusted to be a name."""
     assert container_name(run_id, "ab12") == expected
+
+
+def test_gvisors_own_threads_do_not_use_up_the_programs_processes() -> None:
+    """The host counts them all, and gVisor ends with all that is in it when it gets no more."""
+    placement = replace(PLACEMENT, tasks_per_process=GVISOR_TASKS)
+    host = container_config(SPEC, DOCKER, placement)["HostConfig"]
+    assert host["PidsLimit"] == SPEC.limits.pids * GVISOR_TASKS

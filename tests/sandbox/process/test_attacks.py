@@ -1,23 +1,18 @@
-"""What hostile code tries, really tried, inside and outside.
+"""What hostile code finds and tries in bubblewrap, beyond what `tests/security` tries everywhere.
 
-Each program prints ESCAPED when it got what it wanted. Outside it must: an attempt that fails
-everywhere proves nothing about the sandbox.
+Here is what only this backend promises: the very paths, limits and error numbers.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process.backend import BubblewrapBackend
-from tests.sandbox.process.rig import outside, run
+from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
@@ -30,109 +25,6 @@ def attempt(what, result):
     else:
         print('denied', what, os.strerror(ctypes.get_errno()))
 """
-
-SHADOW = "canary-in-a-file"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What is there to be reached outside."""
-
-    directory: Path
-    secret: Path
-    port: int
-    abstract: str
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[Target]:
-    """Plant a secret and two listeners."""
-    secret = tmp_path / "shadow"
-    secret.write_text(SHADOW)
-    with listening(socket.AF_INET, ("127.0.0.1", 0)) as tcp:
-        name = f"mcp-code-bridge-test-{id(tmp_path)}"
-        with listening(socket.AF_UNIX, f"\0{name}"):
-            yield Target(
-                directory=tmp_path, secret=secret, port=tcp.getsockname()[1], abstract=name
-            )
-
-
-@contextmanager
-def listening(family: int, address: object) -> Iterator[socket.socket]:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.bind(address)  # type: ignore[arg-type]  # of whichever family
-        listener.listen(8)
-        yield listener
-    finally:
-        listener.close()
-
-
-ATTACKS = {
-    # Outside it happens in a mount namespace of its own, so nothing is left of it.
-    "mount": CALLS + "attempt('mount', libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None))\n",
-    "unshare a user namespace": CALLS + "attempt('unshare', libc.unshare(0x10000000))\n",
-    "clone into a user namespace": CALLS
-    + "pid = libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)\n"
-    + "if pid == 0: os._exit(0)\n"
-    + "attempt('clone', pid)\n",
-    "ptrace": CALLS + "attempt('ptrace', libc.ptrace(0, 0, 0, 0))\n",
-    "read another process's memory": CALLS
-    + "buffer = ctypes.create_string_buffer(b'secret')\n"
-    + "class Vector(ctypes.Structure):\n"
-    + "    _fields_ = [('a', ctypes.c_void_p), ('n', ctypes.c_size_t)]\n"
-    + "into = ctypes.create_string_buffer(6)\n"
-    + "there, here = Vector(ctypes.addressof(buffer), 6), Vector(ctypes.addressof(into), 6)\n"
-    + "attempt('process_vm_readv', libc.process_vm_readv(\n"
-    + "    os.getpid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0))\n",
-    "join another namespace": CALLS
-    + "fd = os.open('/proc/self/ns/uts', os.O_RDONLY)\nattempt('setns', libc.setns(fd, 0))\n",
-    "open a mount tree": CALLS + "attempt('open_tree', libc.syscall(428, -100, b'/', 0x8001))\n",
-    "make an anonymous executable file": CALLS + "attempt('memfd', libc.memfd_create(b'x', 0))\n",
-    "change the personality": CALLS + "attempt('personality', libc.personality(0x0040000))\n",
-    "read a file of the host": "print('ESCAPED' if open({secret!r}).read() else '')",
-    "find the host's files": "import os\nprint('ESCAPED' if os.listdir({directory!r}) else '')",
-    "write a file of the host": "open({directory!r} + '/new', 'w').write('x')\nprint('ESCAPED')",
-    "reach a port of the host": "import socket\n"
-    "socket.create_connection(('127.0.0.1', {port}), 5)\nprint('ESCAPED')",
-    "reach an abstract socket": "import socket\n"
-    "s = socket.socket(socket.AF_UNIX)\ns.connect(chr(0) + {abstract!r})\nprint('ESCAPED')",
-    "talk to the kernel's network": "import socket\n"
-    "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\nprint('ESCAPED')",
-    "execute what was written": "import os, shutil, subprocess, sys\n"
-    "os.makedirs('/tmp/x-{port}', exist_ok=True)\n"
-    "shutil.copy(sys.executable, '/tmp/x-{port}/python')\n"
-    "try:\n"
-    "    said = subprocess.run(['/tmp/x-{port}/python', '-c', 'print(7)'], check=True)\n"
-    "    print('ESCAPED')\n"
-    "finally:\n"
-    "    shutil.rmtree('/tmp/x-{port}')\n",
-    "see other processes": "import os\n"
-    "pids = [int(n) for n in os.listdir('/proc') if n.isdigit()]\n"
-    "print('ESCAPED' if len(pids) > 1 else 'alone')",
-    "see the host's name": "import os\n"
-    "print('ESCAPED' if os.uname().nodename == {host!r} else 'another')",
-    "see the host's user": "import pwd\nprint('ESCAPED' if pwd.getpwnam('root') else '')",
-}
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-async def test_what_succeeds_outside_fails_inside(
-    name: str, backend: BubblewrapBackend, target: Target
-) -> None:
-    """Attacks 26 to 37 of the reference's suite, with their controls."""
-    program = ATTACKS[name].format(
-        port=target.port,
-        secret=str(target.secret),
-        directory=str(target.directory),
-        abstract=target.abstract,
-        host=socket.gethostname(),
-    )
-    control = outside(program)
-    assert "ESCAPED" in control.out, f"void: it fails outside as well: {control.err}"
-    ran = await run(backend, program)
-    assert "ESCAPED" not in ran.out
-    assert ran.out or ran.err, "it did not even run"
 
 
 @pytest.mark.parametrize(
@@ -207,40 +99,6 @@ async def test_only_three_descriptors_are_inherited(backend: BubblewrapBackend) 
     """Attack 35: no pipe of the bridge's, no directory of the host's."""
     ran = await run(backend, "import os\nprint(sorted(os.listdir('/proc/self/fd')))")
     assert ran.out == "['0', '1', '2', '3']\n"  # the last is the listing's own
-
-
-async def test_every_child_is_bounded_by_the_process_limit(backend: BubblewrapBackend) -> None:
-    """Attack 1: a fork bomb meets EAGAIN, and nobody else notices."""
-    program = (
-        "import os, time\n"
-        "count = 1\n"
-        "while True:\n"
-        "    try:\n"
-        "        if not os.fork(): time.sleep(3600)\n"
-        "    except BlockingIOError:\n"
-        "        break\n"
-        "    count += 1\n"
-        "print(count, flush=True)\n"
-    )
-    ran = await run(backend, program, limits=replace(Limits(), pids=20))
-    assert ran.out == "20\n", ran.err
-    assert (await run(backend, "print('fine')")).out == "fine\n"
-
-
-async def test_ten_thousand_children_are_no_problem(backend: BubblewrapBackend) -> None:
-    """Attack 11: ended children do not pile up."""
-    program = (
-        "import os\n"
-        "for _ in range(10_000):\n"
-        "    pid = os.fork()\n"
-        "    if not pid: os._exit(0)\n"
-        "    os.waitpid(pid, 0)\n"
-        "print('fine')\n"
-    )
-    # Each fork takes a millisecond or two, and the limit on CPU time follows the time limit.
-    limits = replace(Limits(), pids=8, timeout=240.0)
-    ran = await run(backend, program, limits=limits, patience=240.0)
-    assert ran.out == "fine\n", ran.err
 
 
 async def test_files_in_memory_are_bounded(backend: BubblewrapBackend) -> None:

@@ -147,8 +147,8 @@ def pair_to(address):
             raise
 def copied():
     path = MINE + '/python'
-    shutil.copy(os.path.realpath(sys.executable), path)
-    os.chmod(path, 0o755)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755))
+    shutil.copyfile(os.path.realpath(sys.executable), path)
     try:
         subprocess.run([path, '-I', '-S', '-c', '1'], check=True)
     finally:

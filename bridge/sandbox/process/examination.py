@@ -1,0 +1,174 @@
+"""What the stage is asked to look at before a command starts, and what is made of its answer.
+
+Programs have a guest that reports what it sees of its isolation; a command has none, so the stage
+looks in its place, by the guest's own code, after everything is in force and before it becomes the
+command. The command starts only when this side has judged the answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from bridge.errors import LaunchError
+from bridge.model import Isolation, Json
+from bridge.sandbox.bundle import guest_modules
+from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.process import stage
+from bridge.sandbox.process.command import PYTHON, TMP
+from bridge.sandbox.process.pipes import read_now, wait_ready
+
+Judge = Callable[[Mapping[str, Any]], Isolation]
+
+MAX_SEEN_BYTES = 512 * 1024
+"""Of what the stage sees: some kilobytes, and a hundred bytes for each mount."""
+
+COMPILE_SECONDS = 60.0
+"""For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
+
+_UNTRIED = ("sized-tmpfs-noexec",)
+"""It would write to the workspace, which is the user's; the mounts' options tell it too."""
+
+_COMPILE = """
+import json, marshal, sys
+texts = json.load(sys.stdin)
+codes = [compile(text, "<examination>", "exec", dont_inherit=True) for text in texts]
+sys.stdout.buffer.write(marshal.dumps(codes))
+"""
+
+
+def compiled(executable: str) -> str:
+    """Have an interpreter compile what the stage looks around with. Blocks.
+
+    Compiling it in each stage would cost 8 ms there; loading it costs a tenth.
+
+    Raises:
+        LaunchError: It cannot.
+    """
+    modules = guest_modules()
+    texts = [modules["bridge.guest.facts"], modules["bridge.guest.denials"]]
+    try:
+        done = subprocess.run(
+            [executable, *PYTHON[1:], _COMPILE],
+            input=json.dumps(texts).encode("ascii"),
+            capture_output=True,
+            env={},
+            cwd="/",
+            timeout=COMPILE_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        message = f"{executable} does not compile what sandboxes are examined with: {error}."
+        raise LaunchError(message) from error
+    return base64.b64encode(done.stdout).decode("ascii")
+
+
+def examination(code: str, isolation: Isolation, *, unnamed: str, leave: int) -> dict[str, Json]:
+    """Make the part of the stage's plan that says what to look at.
+
+    Args:
+        code: What `compiled` returned.
+        isolation: What is to hold.
+        unnamed: An executable that is there and may not be executed; empty for none.
+        leave: The descriptor that the stage reads its leave from.
+    """
+    attempts = [layer for layer in isolation.layers if layer not in _UNTRIED]
+    return {"code": code, "attempts": attempts, "unnamed": unnamed, "leave": leave}
+
+
+def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, bool]) -> Isolation:
+    """Return the isolation of a job as it was seen from inside.
+
+    Args:
+        places: What is mounted: the path inside, and whether it may be written to.
+
+    Raises:
+        BrokenIsolationError: What was seen may not be.
+    """
+    found = facts.get("mounts")
+    seen = {
+        **facts,
+        # The workspace is the user's directory; what else can be written to is in memory.
+        "mounts": {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {},
+        "strays": strays(facts.get("mount_table"), places),
+    }
+    insist(isolation, seen)
+    return verified(isolation, seen)
+
+
+def strays(table: object, places: Mapping[str, bool]) -> list[str] | None:
+    """Return what is mounted and should not be, or not so; None when that cannot be told.
+
+    What is mounted below a path of the host comes with it, and is no stray.
+    """
+    if not isinstance(table, list) or not table:
+        return None
+    found = []
+    for row in table:
+        path, read_only = _unescaped(str(row[0])), row[1] is True
+        place = _innermost(path, places)
+        if place is None or not (read_only or places[place]):
+            found.append(path)
+    return found
+
+
+def _innermost(path: str, places: Collection[str]) -> str | None:
+    covering = [
+        place
+        for place in places
+        if path == place or (place != "/" and path.startswith(place + "/"))
+    ]
+    return max(covering, key=len, default=None)
+
+
+def _unescaped(text: str) -> str:
+    """Undo how a mount table writes spaces and the like."""
+    for character in " \t\n":
+        text = text.replace(f"\\{ord(character):03o}", character)
+    return text.replace("\\134", "\\")
+
+
+async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None, bytes]:
+    """Hear what the stage sees, judge it and let the stage go on.
+
+    Args:
+        status: Where it says so.
+        leave: Where it waits for leave.
+
+    Returns:
+        The isolation as it was seen, None when the stage gave up before; and what else it said.
+
+    Raises:
+        SandboxError: What it sees may not be.
+    """
+    os.set_blocking(status, False)
+    said = b""
+    while b"\n" not in said and len(said) < MAX_SEEN_BYTES:
+        data = read_now(status)
+        if data is None:
+            await wait_ready(anyio.wait_readable, status)
+        elif data:
+            said += data
+        else:
+            return None, said
+    line, _, rest = said.partition(b"\n")
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        message = (
+            f"The sandbox's first process says something else than what it sees: {line[:200]!r}"
+        )
+        raise LaunchError(message)
+    isolation = judge(facts)
+    with suppress(BrokenPipeError):  # it ended, which its silence will tell
+        os.write(leave, stage.LEAVE)
+    return isolation, rest

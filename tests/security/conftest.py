@@ -1,0 +1,70 @@
+"""An engine on each real backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.contract.rig import EngineShelf, wanted_engines
+from tests.security.rig import BACKENDS, Arena
+from tests.security.rig import arena as opened
+from tests.security.targets import planted
+
+MARKS = {"podman": ["podman"], "docker": ["docker"], "gvisor": ["podman"], "bubblewrap": []}
+
+
+def _wanted() -> list[str]:
+    engines = wanted_engines()
+    return [name for name in BACKENDS if ("podman" if name == "gvisor" else name) in engines]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that wants an arena on every backend that is wanted."""
+    if "arena" in metafunc.fixturenames:
+        parameters = [
+            pytest.param(name, marks=[getattr(pytest.mark, mark) for mark in MARKS[name]])
+            for name in _wanted()
+        ]
+        metafunc.parametrize("arena", parameters, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop for a module, so that an engine can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def shelf() -> Iterator[EngineShelf]:
+    """Hold the engines that were brought up, until the end of the session."""
+    with ExitStack() as stack:
+        yield EngineShelf(stack)
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
+    """Plant what a sandbox may not reach."""
+    with planted(tmp_path_factory.mktemp("host")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def arena(
+    request: pytest.FixtureRequest,
+    shelf: EngineShelf,
+    host: Mapping[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Arena]:
+    """Give an engine on a backend, open for all of a module's tests.
+
+    What is planted is there before it, so that it is not counted as the engine's.
+    """
+    if sys.platform != "linux":
+        pytest.skip("these backends are for Linux")
+    home: Path = tmp_path_factory.mktemp(request.param)
+    async with opened(request.param, shelf, home) as made:
+        yield made

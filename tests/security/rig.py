@@ -1,0 +1,390 @@
+"""Whole engines on real backends, and what holds after every attack on them.
+
+Owns the one check that every attack ends with (`Arena.attack`): a typed result in time, nothing
+left of the sandbox, and a next run that sees nothing of this one.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+from bridge.engine import Engine, open_engine
+from bridge.engine.program import GRACE_SECONDS
+from bridge.errors import BridgeError
+from bridge.model import RunRequest, RunResult
+from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
+from bridge.sandbox.choose import choose
+from bridge.sandbox.container.api import THREADS
+from bridge.sandbox.reaper import OWNER_LABEL
+from bridge.settings import Settings, load
+from tests.contract.rig import Engine as Outside
+from tests.contract.rig import EngineShelf
+from tests.engine_rig import ListFinder, workshop
+from tests.sandbox.process.rig import exists, left_groups
+from tests.waiting import LOOK_SECONDS, until
+
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
+
+PATIENCE_SECONDS = 90.0
+"""For one attack with all that surrounds it, on a machine that does other things too."""
+
+LATE_SECONDS = 1.0
+"""How much later than its deadline and the bridge's documented grace a result may come."""
+
+MEMORY = 192
+"""MiB that a sandbox has here: little, so that filling it takes little time."""
+
+PIDS = 64
+
+SPARE_SOCKETS = THREADS
+"""Connections to its engine that a bridge keeps for later. They are made when they are needed, so
+their number varies; what is left of each sandbox would soon be more than that."""
+
+LASTING = ("oom",)
+"""What podman's monitor writes where its service was started, at most once; it goes with that."""
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+CANARY = "canary-in-the-hosts-environment"
+
+LOOK = """
+import os, sys
+def listed(path):
+    return sorted(os.listdir(path)) if os.path.isdir(path) else []
+found = {path: listed(path) for path in ("/tmp", "/workspace", "/dev/shm", "/var/tmp", "/run")}
+found["processes"] = sum(name.isdigit() for name in os.listdir("/proc"))
+found["environment"] = dict(os.environ)
+found["modules"] = sorted(sys.modules)
+found["path"] = sys.path
+found["globals"] = sorted(globals())
+found["loads"] = __import__("json").loads is __import__("json.decoder").loads
+found
+"""
+"""What a run sees of what others could have left. The same for every run on a backend."""
+
+
+class Watched:
+    """A backend that tells which sandboxes there are."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.live: dict[str, Sandbox] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a sandbox, which is live until nothing is left of it."""
+        name = ""
+        try:
+            async with self._backend.launch(spec) as sandbox:
+                name = sandbox.id
+                self.live[name] = sandbox
+                yield sandbox
+        finally:
+            self.live.pop(name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What became of one."""
+
+    outcome: RunResult | BridgeError
+    sandbox: str
+
+    @property
+    def result(self) -> RunResult:
+        """The result, where there has to be one."""
+        assert isinstance(self.outcome, RunResult), self.outcome
+        return self.outcome
+
+
+@dataclass(kw_only=True)
+class Arena:
+    """One backend with an engine on it."""
+
+    name: str
+    engine: Engine
+    backend: Watched
+    outside: Outside | None
+    home: Path
+    sockets: int
+    clean: dict[str, Any] = field(default_factory=dict)
+
+    async def attack(
+        self, code: str, *, timeout: float = 20.0, argv: tuple[str, ...] = ()
+    ) -> Attack:
+        """Run hostile code, and see that it changes nothing for anybody else."""
+        # Without servers unless it names some: none is to be started while things are counted.
+        request = RunRequest(code=code, timeout=timeout, argv=argv, servers=())
+        async with self.unharmed() as victims:
+            outcome: RunResult | BridgeError
+            try:
+                outcome = await self.engine.run(request)
+            except BridgeError as error:
+                outcome = error
+            else:
+                allowed = timeout + GRACE_SECONDS + LATE_SECONDS
+                assert outcome.usage.wall_ms <= allowed * 1000, outcome
+        return Attack(outcome=outcome, sandbox=victims[0])
+
+    @asynccontextmanager
+    async def unharmed(self, *, counted: bool = True) -> AsyncIterator[list[str]]:
+        """See that whatever happens to the one waiting sandbox leaves nothing.
+
+        Args:
+            counted: Whether all that this process holds must be as before; else only what is left
+                of the sandbox counts, and the rest when the bridge ends.
+
+        Yields:
+            The sandbox that the next run is going to have.
+        """
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await self.settle()
+            before = self.footprint()
+            victims = list(self.backend.live)
+            yield victims
+            await self.next_run_is_clean()
+            await self.settle()
+            assert not set(victims) & set(self.backend.live)
+            if counted:
+                await self.same(before)
+            for victim in victims:
+                await _wait_gone(victim)
+
+    async def same(self, before: Mapping[str, Any]) -> None:
+        """Wait until the footprint is what it was; some things take a moment to go."""
+        with anyio.move_on_after(10):
+            while self.footprint() != before:  # noqa: ASYNC110 - nothing announces it
+                await anyio.sleep(LOOK_SECONDS)
+        now = self.footprint()
+        changed = {key: (before[key], now[key]) for key in before if now[key] != before[key]}
+        assert not changed, changed
+
+    async def settle(self) -> None:
+        """Wait until one sandbox waits, and nothing else is there."""
+        await until(lambda: len(self.engine._warm._idle) == 1 and len(self.backend.live) == 1)
+        if self.outside is not None:
+            assert set(containers(self.outside)) == set(self.backend.live)
+
+    async def next_run_is_clean(self) -> None:
+        """Run a program that looks around; it sees what the first of all saw."""
+        found = await self.engine.run(RunRequest(code=LOOK, servers=()))
+        assert found.status == "success", found
+        if not self.clean:
+            self.clean = found.result
+            assert not any(found.result[path] for path in ("/tmp", "/workspace", "/dev/shm"))
+        assert found.result == self.clean, (found.result, self.clean)
+
+    async def with_server(self) -> None:
+        """Have the server running, so that it is there before anything is counted."""
+        found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
+        assert found.result == {"sum": 2}, found
+
+    def footprint(self) -> Mapping[str, Any]:
+        """Return what this process holds and has started, by number, and its files by name."""
+        held = descriptors()
+        return {
+            "descriptors": {kind: n for kind, n in held.items() if kind != "socket"},
+            "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
+            "children": len(children()),
+            "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
+            "files": sorted(
+                str(path.relative_to(self.home))
+                for path in self.home.rglob("*")
+                if not path.name.endswith(".log") and path.name not in LASTING
+            ),
+        }
+
+
+def descriptors() -> dict[str, int]:
+    """Count this process's descriptors by kind."""
+    found: dict[str, int] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            kind = str(entry.readlink()).partition(":")[0]
+        except OSError:
+            continue
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def children() -> list[int]:
+    """Return this process's children, those included that nobody has collected."""
+    tasks = Path("/proc/self/task")
+    return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+
+
+def remains(sandbox: str) -> list[str]:
+    """Return the processes and control groups that are left of a sandbox."""
+    if sandbox.isdecimal():
+        return [sandbox] if exists(int(sandbox)) else []
+    found = []
+    for place in Path("/proc").iterdir():
+        if not place.name.isdigit():
+            continue
+        try:
+            about = (place / "cmdline").read_bytes() + (place / "cgroup").read_bytes()
+        except OSError:
+            continue
+        if sandbox.encode() in about:
+            found.append(str(place))
+    return found + groups(sandbox)
+
+
+async def _wait_gone(sandbox: str) -> None:
+    with anyio.move_on_after(PATIENCE_SECONDS / 3):
+        while remains(sandbox):  # noqa: ASYNC110 - nothing announces it
+            await anyio.sleep(LOOK_SECONDS)
+    left = remains(sandbox)
+    assert not left, left
+
+
+def groups(part: str) -> list[str]:
+    """Return the control groups with `part` in their names."""
+    found = []
+    for root, directories, _ in os.walk(CGROUPS):
+        found += [f"{root}/{name}" for name in directories if part in name]
+    return found
+
+
+def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
+    """Return the ids of all containers that a process has on an engine, this one by default."""
+    with engine.outside() as client:
+        label = f"{OWNER_LABEL}={os.getpid() if owner is None else owner}"
+        found = client.containers(all=True, filters={"label": label})
+    return [str(container["Id"]) for container in found]
+
+
+def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Settings:
+    """Return the settings of a bridge on one backend, and nothing of this machine's user."""
+    environ = {**os.environ, "CANARY_TOKEN": CANARY}
+    flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
+    if name == "gvisor":
+        flags |= {"runtime": "podman", "oci_runtime": "runsc"}
+    if name == "docker":
+        environ |= shelf.get(name).environ
+    else:
+        # As where no service of podman's listens: the bridge runs one of its own.
+        environ.pop("CONTAINER_HOST", None)
+    if name != "bubblewrap":
+        flags["image"] = outside_of(name, shelf).image
+    run = home / "run"
+    run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
+    environ["MCP_BRIDGE_STATE_DIR"] = str(home / "state")
+    return load(flags, environ)
+
+
+def outside_of(name: str, shelf: EngineShelf) -> Outside:
+    """Return another way to the engine of a backend than the bridge's."""
+    return shelf.get("podman" if name == "gvisor" else name)
+
+
+@asynccontextmanager
+async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
+    """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
+    settings = settings_for(name, shelf, home, **more)
+    held = descriptors()
+    watched: list[Watched] = []
+
+    async def choose_watched(wanted: Settings) -> Backend:
+        watched.append(Watched(await choose(wanted)))
+        return cast("Backend", watched[-1])
+
+    finder = ListFinder(workshop())
+    outside = None if name == "bubblewrap" else outside_of(name, shelf)
+    async with open_engine(settings, finder=finder, choose_backend=choose_watched) as engine:
+        await engine.backend()
+        opened = Arena(
+            name=name,
+            engine=engine,
+            backend=watched[0],
+            outside=outside,
+            home=home,
+            sockets=descriptors().get("socket", 0),
+        )
+        await opened.next_run_is_clean()
+        yield opened
+    assert not watched[0].live
+    with warnings.catch_warnings():
+        # The SDK forgets sockets that could not connect, until they are collected.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    now = descriptors()
+    assert now == held, (held, now)
+    if outside is not None:
+        assert containers(outside) == []
+    assert left_groups() == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """What a program did outside of any sandbox."""
+
+    out: str
+    err: str
+
+
+NAMESPACES = (
+    *("--user", "--map-root-user", "--mount", "--uts", "--ipc", "--net"),
+    *("--pid", "--fork", "--mount-proc"),
+)
+"""What `unshare` is told so that a control has all capabilities, and harms nothing with them."""
+
+
+@cache
+def control(program: str, *, namespaces: tuple[str, ...] = ()) -> Control:
+    """Run the same program outside, in namespaces of its own where it would do harm."""
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    if namespaces:
+        argv = ["unshare", *namespaces, *argv]
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Control(out=done.stdout, err=done.stderr)
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Measure by how many KiB this process grows at most; the list's one number, afterwards."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    grown = [0]
+    yield grown
+    grown[0] = _status("VmHWM") - before
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def with_argument(mark: str) -> list[int]:
+    """Return the processes of this machine that have `mark` on their command line."""
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and mark.encode() in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
