@@ -11,22 +11,31 @@ BUBBLEWRAP_TESTS = (
     "tests/server/test_command_tool.py",
 )
 ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
-ENGINE_MARKS = ("podman", "docker", "rootless", "node")
+ENGINE_MARKS = ("docker", "rootless", "podman", "node")
+"""In order of strength: what uses rootless podman beside another engine goes with rootless."""
 
 
+# First, since pytest-xdist reads the groups in the same hook, and would find none.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests that use an engine in one worker, and likewise those of bubblewrap.
+    """Keep all tests that use one engine in one worker, and likewise those of bubblewrap.
 
     They look at what an engine or the control groups hold, and would see each other's sandboxes.
     """
     for item in items:
-        place = item.nodeid.partition("::")[0]
-        if "[bubblewrap" in item.nodeid or place.startswith(BUBBLEWRAP_TESTS):
-            item.add_marker(pytest.mark.xdist_group("bubblewrap"))
-        elif place.startswith(ENGINE_TESTS) or any(
-            item.get_closest_marker(name) is not None for name in ENGINE_MARKS
-        ):
-            item.add_marker(pytest.mark.xdist_group("engines"))
+        group = _group(item)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str:
+    place = item.nodeid.partition("::")[0]
+    if "[bubblewrap" in item.nodeid or place.startswith(BUBBLEWRAP_TESTS):
+        return "bubblewrap"
+    marks = [name for name in ENGINE_MARKS if item.get_closest_marker(name) is not None]
+    if marks:
+        return "podman" if marks[0] == "node" else marks[0]
+    return "podman" if place.startswith(ENGINE_TESTS) else ""
 
 
 @pytest.fixture

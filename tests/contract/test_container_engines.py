@@ -208,7 +208,8 @@ async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
                     on(engine, tmp_path / "run") as backend,
                     backend.launch(spec(ECHO)) as mine,
                 ):
-                    assert await backend.reap() >= 1
+                    # It may be done already, by another bridge on the same engine.
+                    await backend.reap()
                     assert not exists(engine, left)
                     assert exists(engine, stranger)
                     await mine.send(b"alive")

@@ -67,7 +67,7 @@ found = {
     "uid": os.getuid(),
     "home": os.path.exists("/root/.bashrc") and os.access("/root", os.R_OK),
     "secrets": sorted(name for name in os.environ if "MCP" in name or "TOKEN" in name),
-    "interfaces": [name for _, name in socket.if_nameindex() if name != "lo"],
+    "interfaces": [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line],
     "hostname": socket.gethostname(),
 }
 try:
@@ -88,10 +88,12 @@ found
     assert found["uid"] == 65534
     assert found["home"] is False
     assert found["secrets"] == []
-    assert found["interfaces"] == []
+    assert "lo" in found["interfaces"]
+    assert not {"eth0", "tap0"} & set(found["interfaces"])
     assert found["hostname"] == "sandbox"
     assert found["root"] == "Read-only file system"
-    assert found["network"] in ("OSError", "TimeoutError", "ConnectionRefusedError")
+    # No such family of addresses: the system call list knows only local sockets.
+    assert found["network"] == "OSError"
     layers = result["isolation"]["layers"]
     assert {"no-network", "read-only-root", "no-capabilities", "memory-limit"} <= set(layers)
 

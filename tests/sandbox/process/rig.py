@@ -149,5 +149,9 @@ def with_argument(mark: str) -> list[int]:
 
 def processes_below() -> list[int]:
     """Return this process's children, those included that nobody has collected."""
-    found = Path("/proc/self/task")
-    return [int(pid) for task in found.iterdir() for pid in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end while its entry is looked at.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, (task / "children").read_text().split())
+    return found
