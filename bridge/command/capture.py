@@ -21,38 +21,57 @@ MAX_SECRET_BYTES = 16 * 1024
 
 
 class Redactor:
-    """Replaces secrets in a stream."""
+    """Replaces secrets in a stream. Where some overlap, one replacement stands for all of them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        spellings = {form for secret in secrets for form in _spellings(secret)}
-        # Longest first: one may be a part of another.
-        self._secrets = sorted(spellings, key=len, reverse=True)
-        self._longest = max(map(len, self._secrets), default=0)
+        self._secrets = {form for secret in secrets for form in _spellings(secret)}
         self._held = b""
+        # So much at the beginning of what is held belongs to a secret already replaced.
+        self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
         """Return what is certain of the stream so far."""
         if not self._secrets:
             return data
-        text = self._replaced(self._held + data)
+        text = self._held + data
         # What could be the beginning of a secret waits for more.
-        keep = self._possible_start(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        return self._advance(text, len(text) - self._possible_start(text))
 
     def finish(self) -> bytes:
         """Return what was held back, at the stream's end."""
-        held, self._held = self._held, b""
-        return held
+        return self._advance(self._held, len(self._held))
 
     def text(self, text: str) -> str:
         """Return a whole text without secrets."""
-        return self._replaced(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+        whole = Redactor(())
+        whole._secrets = self._secrets
+        data = text.encode("utf-8", "surrogatepass")
+        return whole._advance(data, len(data)).decode("utf-8", "replace")
 
-    def _replaced(self, data: bytes) -> bytes:
+    def _advance(self, text: bytes, certain: int) -> bytes:
+        """Return `text` up to `certain`, or to the end of a secret that begins before; hold on."""
+        made: list[bytes] = []
+        done = self._covered
+        for start, end in self._spans(text):
+            if start >= certain:
+                break
+            if start >= done:
+                made += (text[done:start], REDACTED)
+            done = max(done, end)
+        made.append(text[done:certain])
+        self._held = text[certain:]
+        self._covered = max(0, done - certain)
+        return b"".join(made)
+
+    def _spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Return where secrets stand, in the order of their beginnings."""
+        found: list[tuple[int, int]] = []
         for secret in self._secrets:
-            data = data.replace(secret, REDACTED)
-        return data
+            position = data.find(secret)
+            while position >= 0:
+                found.append((position, position + len(secret)))
+                position = data.find(secret, position + 1)
+        return sorted(found)
 
     def _possible_start(self, data: bytes) -> int:
         """Return the length of the longest end of `data` that begins a secret."""
@@ -74,7 +93,8 @@ def _spellings(secret: str) -> Iterable[bytes]:
     whole = secret.strip("\n")
     lines = [line for line in whole.splitlines() if len(line) >= 2 * SHORTEST_SECRET]
     for text in (whole, *lines):
-        for spelling in (text, json.dumps(text)[1:-1], quote(text, safe="")):
+        data = text.encode("utf-8", "surrogateescape")
+        for spelling in (text, json.dumps(text)[1:-1], quote(data, safe="")):
             yield spelling.encode("utf-8", "surrogateescape")
 
 

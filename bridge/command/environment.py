@@ -34,7 +34,8 @@ AWS_PLAIN = (
 )
 
 _SECRET_LINE = re.compile(
-    r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*=[ \t]*(\S+)[ \t]*$", re.I | re.M
+    r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*[=:][ \t]*(?:\n[ \t]+)?(\S.*?)[ \t]*$",
+    re.I | re.M,
 )
 _SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
 

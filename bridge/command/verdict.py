@@ -32,18 +32,9 @@ class Verdict:
 
 
 def judge(
-    stages: Sequence[StageResult],
-    profile: CommandProfile,
-    *,
-    timed_out: bool,
-    timeout: float,
-    lost_by: str = "",
+    stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
 ) -> Verdict:
-    """Return the verdict on all stages.
-
-    Args:
-        lost_by: The engine that may have lost output, because a stage ended with input unread.
-    """
+    """Return the verdict on all stages."""
     if timed_out:
         running = [n for n, stage in enumerate(stages, 1) if not _ended(stage)]
         which = f"; still running: {', '.join(_named(stages, n) for n in running)}"
@@ -59,16 +50,6 @@ def judge(
     for number, stage in enumerate(stages, 1):
         if not _succeeded(stage, last=number == len(stages)):
             return _failed(stages, number, profile)
-    if lost_by:
-        return Verdict(
-            status="error",
-            reason="engine",
-            summary=(
-                f"A stage ended before it had read its input; {lost_by} may then lose what it "
-                "printed, so the output is not to be relied on."
-            ),
-            remedy="Let every stage read all of its input (`sed -n 1,10p` instead of `head`).",
-        )
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
     return Verdict(status="success", summary=f"{many} succeeded.", exit_code=0)
 

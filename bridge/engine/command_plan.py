@@ -7,7 +7,8 @@ What follows from them is decided in `bridge.command`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +19,7 @@ from bridge.command.environment import (
     credential_files,
     environment,
 )
-from bridge.command.grants import Grant, View, grants
+from bridge.command.grants import MAX_LINKS, Grant, View, grants
 from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import CommandRequest, Limits
 from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
@@ -52,11 +53,15 @@ class Planner:
     Args:
         environ: The bridge's environment.
         home: The user's home directory.
+        profiles: All that there are: what one of them may write, no other may execute.
     """
 
-    def __init__(self, environ: Mapping[str, str], home: str) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], home: str, profiles: Iterable[CommandProfile] = ()
+    ) -> None:
         self._environ = environ
         self._home = home
+        self._profiles = tuple(profiles)
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
@@ -70,7 +75,8 @@ class Planner:
         if not 1 <= timeout <= profile.max_timeout:
             message = f"timeout must be from 1 to {profile.max_timeout:g} seconds."
             raise InvalidRequestError(message)
-        granted = grants(profile, home=own_home, realpath=os.path.realpath)
+        granted = grants(profile, home=own_home, realpath=_real)
+        self._insist_fixed(profile, granted, own_home)
         _insist_present(granted, profile)
         executables = self._find(profile, granted, own_home)
         view = View(granted, _readlink)
@@ -106,13 +112,45 @@ class Planner:
             path = self._environ.get("PATH") or os.defpath
             found = find_executables(profile.executables, path, home=own_home, place=profile.place)
             self._executables[profile.name] = found
-        # What runs inside could put something else into their place, for the next call to run.
-        changeable = [grant.source for grant in granted if grant.writable]
+        # What runs inside could put something else into their place, for the next bridge to run.
         for tool in self._executables[profile.name]:
-            if any(is_within(path, changeable) for path in tool.executes):
-                message = f"{profile.place}: {tool.name} lies where the profile may write."
-                raise SettingsError(message, remedy="Move one of the two.")
+            ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
+            for name, changeable in self._changeable(profile, granted, own_home):
+                if any(is_within(way, changeable) for way in ways):
+                    message = f"{profile.place}: {tool.name} lies where {name} may write."
+                    raise SettingsError(message, remedy="Move one of the two.")
         return self._executables[profile.name]
+
+    def _insist_fixed(
+        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+    ) -> None:
+        """See that no command can turn what is granted into a link to something else."""
+        for grant in granted:
+            path = grant.source
+            if grant.inside == WORKSPACE:
+                path = str(profile.workspace)
+            elif not is_within(grant.inside, (WORKSPACE,)):
+                path = grant.inside
+            way = _way(path)
+            for name, changeable in self._changeable(profile, granted, own_home):
+                above = [top for top in changeable if any(_is_below(place, top) for place in way)]
+                if above:
+                    message = f"{profile.place}: {path} lies below {above[0]}, where {name} may"
+                    message += " write, and could be turned into a link to anything."
+                    remedy = "Keep the two apart, or grant the same directory in both."
+                    raise SettingsError(message, remedy=remedy)
+
+    def _changeable(
+        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+    ) -> list[tuple[str, list[str]]]:
+        """Return what commands of each profile may write to."""
+        found = [("the profile", granted)]
+        for other in self._profiles:
+            if other.name != profile.name:
+                # One that grants what it may not runs nothing.
+                with suppress(SettingsError):
+                    found.append((other.place, grants(other, home=own_home, realpath=_real)))
+        return [(name, [grant.source for grant in all_ if grant.writable]) for name, all_ in found]
 
 
 def _spec(
@@ -177,6 +215,40 @@ def _insist_present(granted: tuple[Grant, ...], profile: CommandProfile) -> None
             raise SettingsError(message, remedy="Create it, or change the profile.")
 
 
+def _is_below(place: str, top: str) -> bool:
+    return place != top and is_within(place, (top,))
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError as error:
+        # It changes while it is looked at.
+        message = f"{path} cannot be looked up: {error.strerror}."
+        raise SettingsError(message) from error
+
+
+def _way(path: str) -> list[str]:
+    """Return every place on the way of an absolute path, links and what they lead to included."""
+    found: list[str] = []
+    done, rest, links = PurePosixPath("/"), list(reversed(PurePosixPath(path).parts[1:])), 0
+    while rest and links <= MAX_LINKS:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        found.append(str(done / part))
+        target = _readlink(found[-1])
+        if target is None:
+            done /= part
+            continue
+        links += 1
+        to = PurePosixPath(target)
+        done = PurePosixPath("/") if to.is_absolute() else done
+        rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)
+    return found
+
+
 def _readlink(path: str) -> str | None:
     try:
         return os.readlink(path)  # noqa: PTH115
@@ -207,5 +279,3 @@ def _credentials(
             raise SettingsError(message, host_detail=file.path)
         found[file] = data
     return found
-
-

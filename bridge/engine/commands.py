@@ -35,10 +35,6 @@ MAX_STDIN_BYTES = 1024 * 1024
 PROGRESS_SECONDS = 2.0
 """Between progress reports; clients give up on a call that is silent for a minute."""
 
-LOSES_OUTPUT = "podman"
-"""Its service ends an attached stream by a reset when a container ends with input unread, and what
-the container had printed can be gone with it (seen with 4.3)."""
-
 Progress = Callable[[float, str], Awaitable[None]]
 OpenRunner = Callable[[Settings, CommandProfile], Awaitable[Runner]]
 
@@ -59,7 +55,9 @@ class Commands:
             "container": open_container,
         }
         self._runners: dict[Runtime, Runner] = {}
-        self._planner = Planner(settings.environ, str(home(settings.environ)))
+        self._planner = Planner(
+            settings.environ, str(home(settings.environ)), settings.commands.values()
+        )
         self._lock = anyio.Lock()
 
     @property
@@ -185,15 +183,7 @@ def _result(
         )
         for number, (words, end) in enumerate(zip(request.stages, outcome.ends, strict=True))
     )
-    isolation = outcome.isolation
-    lossy = outcome.unread and isolation is not None and isolation.backend == LOSES_OUTPUT
-    verdict = judge(
-        stages,
-        plan.profile,
-        timed_out=outcome.timed_out,
-        timeout=plan.timeout,
-        lost_by=LOSES_OUTPUT if lossy else "",
-    )
+    verdict = judge(stages, plan.profile, timed_out=outcome.timed_out, timeout=plan.timeout)
     truncated = {"stdout": output.dropped}
     for number, capture in enumerate(errors, 1):
         truncated["stderr" if len(errors) == 1 else f"stderr of stage {number}"] = capture.dropped

@@ -17,6 +17,7 @@ from bridge.errors import BridgeError, ChannelClosedError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.job import Job, JobBackend, JobSpec
+from bridge.sandbox.layers import common
 
 
 @dataclass(kw_only=True)
@@ -26,14 +27,12 @@ class Pipeline:
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
         refused: Whether what a stage wrote could not be given to the next.
-        unread: Whether a stage ended before it had read all that it was given.
         timed_out: Whether the deadline passed.
     """
 
     ends: list[ExitReport | None]
     refused: list[bool]
     timed_out: bool = False
-    unread: bool = False
     isolation: Isolation | None = field(default=None)
 
 
@@ -62,10 +61,10 @@ async def run_pipeline(
                 await stack.enter_async_context(backend.launch_job(spec, capture.feed))
                 for spec, capture in zip(specs, errors, strict=True)
             ]
-            pipeline.isolation = jobs[0].isolation
+            pipeline.isolation = common([job.isolation for job in jobs])
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_feed, jobs[0], stdin, pipeline)
+                    tasks.start_soon(_feed, jobs[0], stdin)
                     for number in range(len(jobs)):
                         tasks.start_soon(_stage, number, jobs, pipeline, output)
             except ExceptionGroup as group:
@@ -76,12 +75,11 @@ async def run_pipeline(
     return pipeline
 
 
-async def _feed(job: Job, data: bytes, pipeline: Pipeline) -> None:
+async def _feed(job: Job, data: bytes) -> None:
     try:
         await job.send(data)
     except ChannelClosedError:
-        pipeline.unread = True  # it did not want to read all of it
-        return
+        return  # it did not want to read all of it
     job.end_input()
 
 
@@ -95,7 +93,7 @@ async def _stage(number: int, jobs: Sequence[Job], pipeline: Pipeline, output: C
         try:
             await following.send(data)
         except ChannelClosedError:
-            pipeline.refused[number] = pipeline.unread = True
+            pipeline.refused[number] = True
             await job.stop_output()
             break
     if following is not None:

@@ -7,6 +7,7 @@ wanted, its input ends, and whoever reads its output may stop reading.
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from bridge.sandbox.backend import ExitReport, LaunchSpec
 
 HOME = "/home/sandbox"
 """Of a job. Read-only and empty, but for what `JobSpec.files` puts there."""
+
+STRANGER = 65534
+"""A user and a group that own nothing anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +159,15 @@ class JobBackend(Protocol):
             SandboxError: On entering, when it cannot be started.
         """
         ...
+
+
+def group_of(uid: int) -> int:
+    """Return the group a job of that user runs as: the user's own, never root's. Blocks.
+
+    A directory's group is no answer: it may be one that opens more than the directory.
+    """
+    try:
+        found = pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return STRANGER
+    return found or STRANGER

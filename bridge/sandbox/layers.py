@@ -9,7 +9,7 @@ inside before any user code runs, so user code cannot shape it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -183,6 +183,17 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
         weaker=tuple(missing),
         verified=tuple(seen),
         host_kernel=None,
+    )
+
+
+def common(isolations: Sequence[Isolation]) -> Isolation:
+    """Return what can be said of several sandboxes of one kind together."""
+    first = isolations[0]
+    return replace(
+        first,
+        layers=tuple(x for x in first.layers if all(x in i.layers for i in isolations)),
+        weaker=tuple(dict.fromkeys(text for i in isolations for text in i.weaker)),
+        verified=tuple(x for x in first.verified if all(x in i.verified for i in isolations)),
     )
 
 

@@ -7,6 +7,8 @@ put in force is not contradicted from inside.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from bridge.errors import BridgeError
 from bridge.model import Isolation, Limits
@@ -19,13 +21,15 @@ _SENT = "probe"
 _ANSWER = """
 import json, sys
 
-def look(text, function):
+def load(text):
     names = {"__name__": "probe"}
     exec(compile(text, "<probe>", "exec", dont_inherit=True), names)
-    return names[function]()
+    return names
 
 heard = sys.stdin.readline().strip()
-facts = {**look(FACTS, "isolation_facts"), "denials": look(DENIALS, "denials")}
+tried = load(DENIALS)
+attempts = {layer: call for layer, call in tried["ATTEMPTS"].items() if layer not in UNTRIED}
+facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempts)}
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
@@ -35,10 +39,19 @@ MAX_ANSWER_BYTES = 1024 * 1024
 
 def probe_spec(limits: Limits) -> LaunchSpec:
     """Return what to start: a program that says back what it is told, and where it finds itself."""
+    return LaunchSpec(run_id="probe", argv=probe_argv(), env={}, limits=limits)
+
+
+def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the command of that program.
+
+    Args:
+        untried: Layers for which it makes no attempt.
+    """
     modules = guest_modules()
     facts, denials = modules["bridge.guest.facts"], modules["bridge.guest.denials"]
-    program = f"FACTS = {facts!r}\nDENIALS = {denials!r}\n{_ANSWER}"
-    return LaunchSpec(run_id="probe", argv=(*INTERPRETER, program), env={}, limits=limits)
+    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nUNTRIED = {untried!r}\n"
+    return (*INTERPRETER, given + _ANSWER)
 
 
 async def complaint(sandbox: Sandbox) -> str:
@@ -55,6 +68,18 @@ async def examined(sandbox: Sandbox) -> tuple[str, Isolation]:
     Raises:
         SandboxError: It answers, and sees that a layer which must hold does not.
     """
+    facts = await answered(sandbox)
+    if facts is not None:
+        insist(sandbox.isolation, facts)
+        return "", verified(sandbox.isolation, facts)
+    await sandbox.kill()
+    report = await sandbox.wait()
+    said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
+    return said, sandbox.isolation
+
+
+async def answered(sandbox: Sandbox) -> Mapping[str, Any] | None:
+    """Return what the probe's program sees; None when it does not say."""
     await sandbox.send(_SENT.encode() + b"\n")
     heard = b""
     while b"\n" not in heard and len(heard) < MAX_ANSWER_BYTES:
@@ -67,13 +92,7 @@ async def examined(sandbox: Sandbox) -> tuple[str, Isolation]:
         facts = answer["facts"] if answer["heard"] == _SENT else None
     except (ValueError, KeyError, TypeError):
         facts = None
-    if isinstance(facts, dict):
-        insist(sandbox.isolation, facts)
-        return "", verified(sandbox.isolation, facts)
-    await sandbox.kill()
-    report = await sandbox.wait()
-    said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
-    return said, sandbox.isolation
+    return facts if isinstance(facts, dict) else None
 
 
 def failed_probe(backend: str, error: BridgeError) -> Probe:

@@ -26,7 +26,7 @@ lsetxattr lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pread
 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat
 renameat2 rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range
 syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
-inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
+ioctl
 """
 
 _MEMORY = """
@@ -71,8 +71,9 @@ ALLOWED: tuple[str, ...] = tuple(
 """May be made, some only with harmless arguments: see `ARGUMENTS`.
 
 Left out though programs might ask for them: System V and POSIX message queues and shared memory
-(Python's own goes through files), and `memfd_create`, whose files can be executed whatever the
-mounts say."""
+(Python's own goes through files); `memfd_create`, whose files can be executed whatever the mounts
+say; and `inotify`, whose few instances the kernel counts per user of the whole host, so that one
+sandbox could take all of them."""
 
 _NAMESPACES_AND_MOUNTS = """
 chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr
@@ -176,11 +177,40 @@ ARGUMENTS: tuple[Refusal, ...] = (
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
 )
 
+INTERNET = (2, 10)
+"""AF_INET and AF_INET6."""
+
+_HIGH_BITS = range(4, 32)
+
+
+def _refuse_family(value: int, mask: int) -> Refusal:
+    return Refusal(
+        call="socket",
+        argument=0,
+        comparison="masked_eq",
+        value=value,
+        mask=mask,
+        error=errno.EAFNOSUPPORT,
+    )
+
+
+NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
+    *(rule for rule in ARGUMENTS if rule.call != "socket"),
+    # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
+    # abstract sockets. The C library does without netlink.
+    *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in INTERNET),
+    *(_refuse_family(1 << bit, 1 << bit) for bit in _HIGH_BITS),
+)
+"""Instead of `ARGUMENTS`, where a network is granted."""
+
 _CONDITIONAL_IN_OCI = ("clone", "mknod", "mknodat", "personality", "socket", "socketpair")
 
 
-def oci_profile() -> dict[str, Json]:
+def oci_profile(*, network: bool = False) -> dict[str, Json]:
     """Return the list as an OCI seccomp profile, for podman and docker.
+
+    Args:
+        network: Whether it is for a container that is granted one.
 
     One filter must say everything there, so what depends on arguments is told in complements. The
     terminal `ioctl`s have no complement that libseccomp could express; a container without a
@@ -195,10 +225,14 @@ def oci_profile() -> dict[str, Json]:
         _when("mknod", 1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
         _when("mknodat", 2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
         _when("personality", 0, "SCMP_CMP_EQ", ASK_PERSONALITY),
-        _when("socket", 0, "SCMP_CMP_EQ", AF_UNIX),
+        *(
+            _when("socket", 0, "SCMP_CMP_EQ", family)
+            for family in (INTERNET if network else (AF_UNIX,))
+        ),
         _when("socketpair", 0, "SCMP_CMP_EQ", AF_UNIX),
     ]
-    rules += [_refusal(rule) for rule in ARGUMENTS if rule.call in _CONDITIONAL_IN_OCI]
+    refusals = NETWORK_ARGUMENTS if network else ARGUMENTS
+    rules += [_refusal(rule) for rule in refusals if rule.call in _CONDITIONAL_IN_OCI]
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": UNKNOWN_ERRNO,

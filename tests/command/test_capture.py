@@ -69,3 +69,27 @@ def test_a_secret_is_found_in_the_spellings_it_takes_in_json_and_urls() -> None:
     redactor = Redactor([odd, SECRET, "first line of a key\nsecond line of a key"])
     text = f"{json.dumps(odd)} {quote(SECRET, safe='')} second line of a key"
     assert redactor.text(text) == '"[redacted]" [redacted] [redacted]'
+
+
+@given(st.lists(st.integers(0, 9), max_size=60))
+def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(sizes: list[int]) -> None:
+    """Whichever is seen first, wherever the stream is cut."""
+    redactor = Redactor(["hunter2", "hunter2-production", "duction-and-more"])
+    text = "a hunter2 b hunter2-production c hunter2-production-and-more hunter"
+    out = b"".join(map(redactor.feed, _cut(text.encode(), sizes))) + redactor.finish()
+    assert out.decode() == "a [redacted] b [redacted] c [redacted] hunter"
+    assert redactor.text(text) == "a [redacted] b [redacted] c [redacted] hunter"
+
+
+def test_what_repeats_itself_is_replaced_and_not_gathered() -> None:
+    """However long it goes on."""
+    redactor = Redactor(["aaaa"])
+    out = [redactor.feed(b"aa") for _ in range(1000)]
+    assert b"".join(out) + redactor.finish() == b"[redacted]"
+    assert sum(map(len, out)) == len(b"[redacted]")
+
+
+def test_a_secret_that_is_no_text_is_kept_out_as_well() -> None:
+    """A variable can hold any bytes."""
+    redactor = Redactor([b"\xffnot-utf-8".decode("utf-8", "surrogateescape")])
+    assert redactor.feed(b"<\xffnot-utf-8>") + redactor.finish() == b"<[redacted]>"

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from bridge.command.environment import credential_files, environment, secrets_in
+from bridge.command.environment import (
+    CredentialFile,
+    credential_files,
+    environment,
+    secrets_in,
+)
 from bridge.command.grants import grants
 from bridge.errors import SettingsError
 from bridge.settings.commands import CommandProfile, parse_commands
@@ -178,3 +183,11 @@ def test_aws_credentials_come_from_where_the_profile_says(source: str) -> None:
     assert "some-long-token" in made.secrets
     text = b'[a]\naws_secret_access_key=S3cret\nregion = x\n{"accessToken": "T0ken"}'
     assert secrets_in(files[0], text) == {"S3cret", "T0ken"}
+
+
+def test_a_secret_is_found_however_the_file_writes_it() -> None:
+    """Readers of such files take a colon, a value on the next line and one with blanks as well."""
+    file = CredentialFile(path="/home/someone/.aws/credentials", below=".aws/credentials")
+    text = b"aws_secret_access_key: S3cret\naws_session_token =\n  T0ken\na_token =\nb = c\n"
+    assert secrets_in(file, text) == {"S3cret", "T0ken"}
+    assert secrets_in(file, b"aws_session_token = two words \n") == {"two words"}

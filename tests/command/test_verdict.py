@@ -59,12 +59,3 @@ def test_a_deadline_names_what_still_ran() -> None:
     assert "stage 2 of 2" in verdict.summary
     assert "stage 1" not in verdict.summary
     assert "at most 300" in verdict.remedy
-
-
-def test_output_that_an_engine_may_have_lost_is_no_success() -> None:
-    """A failure of a stage is told first."""
-    stages = [_stage(1, cut=True), _stage()]
-    lost = judge(stages, PROFILE, timed_out=False, timeout=1, lost_by="podman")
-    assert (lost.status, lost.reason) == ("error", "engine")
-    failed = judge([_stage(2)], PROFILE, timed_out=False, timeout=1, lost_by="podman")
-    assert failed.reason == "exit"

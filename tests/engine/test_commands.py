@@ -14,8 +14,18 @@ from typing import Any
 import anyio
 import pytest
 
+from bridge.engine.command_backends import Runner
 from bridge.engine.commands import Commands
-from bridge.errors import EngineNotFoundError, InvalidRequestError, LaunchError, SettingsError
+from bridge.errors import (
+    BrokenIsolationError,
+    EngineNotFoundError,
+    InvalidRequestError,
+    LaunchError,
+    SettingsError,
+)
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.settings import Settings
+from bridge.settings.commands import CommandProfile
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine.command_rig import (
     CANARY,
@@ -186,6 +196,33 @@ async def test_stages_stream_into_each_other_and_an_early_end_is_no_failure(ther
     assert (result.status, result.stdout) == ("success", "y\n" * 5)
     assert [stage.signal for stage in result.stages] == [signal.SIGPIPE, signal.SIGPIPE, None]
     assert [stage.cut_short for stage in result.stages] == [True, True, False]
+    assert result.isolation is not None
+    # Control groups cannot be seen from inside, and a kernel may have no Landlock.
+    unseen = set(result.isolation.layers) - set(result.isolation.verified)
+    assert unseen <= {"memory-limit", "pids-limit", "cpu-limit"}
+    assert {"no-network", "own-seccomp", "granted-paths-only"} <= set(result.isolation.verified)
+
+
+async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(there: Place) -> None:
+    """A bubblewrap that shows one directory too many, read-only as it may be."""
+    stray = there.root / "tools" / "bwrap"
+    real = shutil.which("bwrap")
+    stray.write_text(f'#!/bin/sh\nexec {real} --ro-bind {there.home} /stray "$@"\n')
+    stray.chmod(0o755)
+
+    async def open_runner(settings: Settings, profile: CommandProfile) -> Runner:
+        return BubblewrapBackend(environ=settings.environ, bwrap=str(stray))
+
+    settings = there.settings(write=["out"])
+    asked = json.dumps({"write": ["out/made"]})
+    made = there.workspace / "out" / "made"
+    async with Commands(settings, {"process": open_runner}) as commands:
+        with pytest.raises(BrokenIsolationError, match="granted-paths-only"):
+            await run(commands, ["peek"], stdin=asked)
+    assert not made.exists()
+    async with Commands(settings) as commands:
+        await run(commands, ["peek"], stdin=asked)
+    assert made.exists()
 
 
 async def test_output_without_end_is_bounded_and_counted(there: Place) -> None:

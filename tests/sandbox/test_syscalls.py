@@ -69,6 +69,27 @@ def test_an_engine_is_told_the_same() -> None:
     assert conditional == {"clone", "mknod", "mknodat", "personality", "socket", "socketpair"}
 
 
+def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> None:
+    """Of `socket` alone; everything else is as without a network."""
+    plain, networked = oci_profile()["syscalls"], oci_profile(network=True)["syscalls"]
+    assert [rule for rule in plain if rule["names"] != ["socket"]] == [
+        rule for rule in networked if rule["names"] != ["socket"]
+    ]
+    rules = [(rule["action"], rule["args"][0]) for rule in networked if rule["names"] == ["socket"]]
+    assert [
+        (argument["op"], argument["value"])
+        for action, argument in rules
+        if action == "SCMP_ACT_ALLOW"
+    ] == [("SCMP_CMP_EQ", 2), ("SCMP_CMP_EQ", 10)]
+    refusals = [argument for action, argument in rules if action == "SCMP_ACT_ERRNO"]
+    assert {argument["op"] for argument in refusals} == {"SCMP_CMP_MASKED_EQ"}
+    assert [
+        family
+        for family in range(1024)
+        if not any(family & argument["value"] == argument["valueTwo"] for argument in refusals)
+    ] == [2, 10]
+
+
 def test_an_engine_allows_no_other_architecture() -> None:
     """i386 and x32 calls have other numbers."""
     assert all(not entry["subArchitectures"] for entry in oci_profile()["archMap"])

@@ -101,6 +101,30 @@ class EngineApi:
 
         return await self._change(attach, doing="attach to a container")
 
+    async def attach_apart(self, container: str) -> AttachedStream:
+        """Connect to a created container twice: what it prints comes by another way than its stdin.
+
+        podman's monitor ends a connection by a reset when the container ends with input unread, and
+        what was printed and not yet read of that connection is lost. One that carries no input is
+        read to its end.
+        """
+
+        def attach() -> AttachedStream:
+            outputs = {"stdout": 1, "stderr": 1, "stream": 1}
+            # With the outputs: podman does not read what the monitor writes when nobody wants it,
+            # and then the monitor waits.
+            feeding = take_over(
+                self._client.attach_socket(container, params={"stdin": 1, **outputs})
+            )
+            try:
+                attached = self._client.attach_socket(container, params=outputs)
+                return take_over(attached, feeding)
+            except BaseException:
+                feeding.close()
+                raise
+
+        return await self._change(attach, doing="attach to a container")
+
     async def start(self, container: str) -> None:
         """Start a created container.
 

@@ -39,6 +39,7 @@ from bridge.sandbox.container.connection import (
     EnsureMachine,
 )
 from bridge.sandbox.container.engines import Surroundings
+from bridge.sandbox.container.examining import seen_from_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
@@ -265,7 +266,7 @@ class ContainerBackend:
                 max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
             )
             if job is not None:
-                placement = jobs.placed(placement, job, facts)
+                placement = jobs.placed(placement, job, facts, asked.network_seccomp)
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
                 spec,
@@ -277,7 +278,13 @@ class ContainerBackend:
             )
             if job is not None:
                 config = jobs.job_config(config, job)
-                isolation = jobs.job_isolation(isolation, job)
+                isolation = await seen_from_inside(
+                    connection.api,
+                    config,
+                    jobs.job_isolation(isolation, job),
+                    connection.looked,
+                    self._keep_unremoved,
+                )
             sandbox = await stack.enter_async_context(
                 run_container(
                     connection.api,
@@ -287,6 +294,8 @@ class ContainerBackend:
                     # podman's monitor misses the event when the first process itself is killed.
                     knows_oom=facts.limits_memory and facts.kind == "docker",
                     not_removed=self._keep_unremoved,
+                    # Commands may end without having read their input; programs read all of it.
+                    apart=job is not None and facts.kind == "podman",
                 )
             )
             await self._verify_runtime(connection, sandbox)

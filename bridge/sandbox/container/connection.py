@@ -20,6 +20,7 @@ from bridge.model import HostKernel
 from bridge.sandbox.container import engines, faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.engines import Endpoint, Surroundings
+from bridge.sandbox.container.examining import Looked
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import MachineLease
 from bridge.sandbox.container.machine_command import CommandRunner
@@ -48,6 +49,7 @@ class Connection:
         local: Whether it sees this machine's files and is under its limits.
         host_kernel: What is under it.
         reinforcement: What is asked of it beyond its defaults.
+        looked: What was seen from inside of commands' containers on it.
     """
 
     api: EngineApi
@@ -59,6 +61,7 @@ class Connection:
     local: bool = False
     host_kernel: HostKernel = HostKernel()
     reinforcement: Reinforcement = field(default_factory=Reinforcement)
+    looked: Looked = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:

@@ -17,9 +17,7 @@ from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import WORKSPACE, Placement
 from bridge.sandbox.container.sandbox import ContainerSandbox
-from bridge.sandbox.job import JobSpec
-
-STRANGER = 65534
+from bridge.sandbox.job import STRANGER, JobSpec, group_of
 
 
 def job_user(spec: JobSpec) -> str:
@@ -33,12 +31,18 @@ def job_user(spec: JobSpec) -> str:
         if mount.inside == WORKSPACE:
             found = Path(mount.source).stat()
             if found.st_uid != 0:
-                return f"{found.st_uid}:{found.st_gid or STRANGER}"
+                return f"{found.st_uid}:{group_of(found.st_uid)}"
     return f"{STRANGER}:{STRANGER}"
 
 
-def placed(placement: Placement, spec: JobSpec, facts: EngineFacts) -> Placement:
-    """Return where and as whom a job runs."""
+def placed(
+    placement: Placement, spec: JobSpec, facts: EngineFacts, network_seccomp: str
+) -> Placement:
+    """Return where and as whom a job runs.
+
+    Args:
+        network_seccomp: Our filter for jobs with a network.
+    """
     keeps_ids = facts.kind == "podman" and facts.rootless
     return replace(
         placement,
@@ -46,8 +50,7 @@ def placed(placement: Placement, spec: JobSpec, facts: EngineFacts) -> Placement
         user=spec.user,
         # Files of the workspace shall belong to whom they belong outside.
         user_namespace="keep-id" if keeps_ids else "",
-        # Our own profile knows no network.
-        seccomp="" if spec.network else placement.seccomp,
+        seccomp=network_seccomp if spec.network else placement.seccomp,
     )
 
 
@@ -88,11 +91,7 @@ def job_isolation(made: Isolation, spec: JobSpec) -> Isolation:
     return replace(
         made,
         layers=layers,
-        weaker=(
-            *made.weaker,
-            "no network: the profile grants the engine's default network",
-            "own seccomp: the engine's own filter stands in, since ours knows no network",
-        ),
+        weaker=(*made.weaker, "no network: the profile grants the engine's default network"),
     )
 
 

@@ -63,9 +63,9 @@ _DECLINED = (
 
 
 @cache
-def profile_text() -> str:
-    """Return our seccomp profile, as engines take it."""
-    return json.dumps(oci_profile(), separators=(",", ":"))
+def profile_text(*, network: bool = False) -> str:
+    """Return our seccomp profile, as engines take it; see `oci_profile`."""
+    return json.dumps(oci_profile(network=network), separators=(",", ":"))
 
 
 @dataclass(kw_only=True)
@@ -74,11 +74,13 @@ class Reinforcement:
 
     Attributes:
         seccomp: What its option "seccomp=" is given: the profile, or a path; empty for nothing.
+        network_seccomp: The same for containers that are granted a network.
         user_namespace: podman's mode; empty for the engine's default.
         lacking: What was wanted and is not asked for, each with its cause.
     """
 
     seccomp: str = ""
+    network_seccomp: str = ""
     user_namespace: str = ""
     lacking: list[str] = field(default_factory=list)
 
@@ -94,7 +96,7 @@ class Reinforcement:
                 continue
             cause = f"the engine declined ({faults.shorten(error.message)})"
             if layer == OWN_SECCOMP and self.seccomp and not proven:
-                self.seccomp = ""
+                self.seccomp = self.network_seccomp = ""
                 self.lacking.append(f"{layer}: {cause}")
                 return True
             if layer == USER_NAMESPACE and self.user_namespace:
@@ -128,6 +130,7 @@ def reinforce(
         return made
     if facts.kind == "docker":
         made.seccomp = profile_text()
+        made.network_seccomp = profile_text(network=True)
     elif not facts.seccomp:
         # podman would take the profile and go on without.
         made.lacking.append(f"{OWN_SECCOMP}: podman finds no seccomp here")
@@ -135,7 +138,8 @@ def reinforce(
         made.lacking.append(f"{OWN_SECCOMP}: podman is another user's, who cannot read our file")
     elif local:
         try:
-            made.seccomp = str(write_profile(runtime_dir))
+            plain, networked = (write_profile(runtime_dir, network=on) for on in (False, True))
+            made.seccomp, made.network_seccomp = str(plain), str(networked)
         except OSError as error:
             made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
     else:
@@ -185,13 +189,13 @@ def has_range(text: str, user: str) -> bool:
     return False
 
 
-def write_profile(directory: Path) -> Path:
+def write_profile(directory: Path, *, network: bool = False) -> Path:
     """Have our profile in a file that podman can read by its path; return it.
 
     Raises:
         OSError: It cannot be written, or others could replace it.
     """
-    text = profile_text().encode()
+    text = profile_text(network=network).encode()
     path = directory / f"seccomp-{hashlib.sha256(text).hexdigest()[:16]}.json"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(directory)

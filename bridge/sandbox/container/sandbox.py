@@ -39,6 +39,7 @@ class ContainerCalls(Protocol):
 
     async def create(self, config: Mapping[str, Json], name: str) -> str: ...
     async def attach(self, container: str) -> AttachedStream: ...
+    async def attach_apart(self, container: str) -> AttachedStream: ...
     async def start(self, container: str) -> None: ...
     async def inspect(self, container: str) -> Mapping[str, Json] | None: ...
     async def kill(self, container: str) -> None: ...
@@ -161,11 +162,13 @@ async def run_container(
     isolation: Isolation,
     knows_oom: bool,
     not_removed: Callable[[str], None],
+    apart: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
     """Start a container under a name nobody else has; on leaving it is gone.
 
     Args:
         not_removed: Told the name, should the engine not remove it now.
+        apart: Whether stdin and the outputs get a connection each; see `EngineApi.attach_apart`.
 
     Raises:
         SandboxError: On entering, when it cannot be started.
@@ -174,7 +177,7 @@ async def run_container(
     try:
         container = await api.create(config, name)
         # Before the start, so that no byte is missed: nothing is logged to read it from later.
-        stream = await api.attach(container)
+        stream = await (api.attach_apart if apart else api.attach)(container)
         await api.start(container)
         yield ContainerSandbox(api, container, stream, isolation=isolation, knows_oom=knows_oom)
     finally:

@@ -53,9 +53,19 @@ class AttachedStream:
         connection: The socket.
         leftover: What was read from it already, behind the engine's HTTP header.
         response: Kept, since closing it is what lets go of the connection.
+        feeding: Another connection to the same container, which stdin goes by instead. What it
+            brings of the output is thrown away.
     """
 
-    def __init__(self, connection: socket, leftover: bytes, response: Response) -> None:
+    def __init__(
+        self,
+        connection: socket,
+        leftover: bytes,
+        response: Response,
+        *,
+        feeding: AttachedStream | None = None,
+    ) -> None:
+        self._feeding = feeding
         self._socket = connection
         self._leftover = leftover
         self._response = response
@@ -80,6 +90,28 @@ class AttachedStream:
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
         """
+        if self._feeding is None or self._ended:
+            return await self._receive()
+        received: bytes | ChannelClosedError = b""
+        async with anyio.create_task_group() as tasks:
+            # The engine's monitor writes to all connections in turn and waits for the slowest.
+            tasks.start_soon(self._feeding.discard)
+            try:
+                received = await self._receive()
+            except ChannelClosedError as error:  # kept out of the group, which would wrap it
+                received = error
+            tasks.cancel_scope.cancel()
+        if isinstance(received, ChannelClosedError):
+            raise received
+        return received
+
+    async def discard(self) -> None:
+        """Throw away what comes, until it ends in whatever way."""
+        with suppress(ChannelClosedError):
+            while await self.receive():
+                pass
+
+    async def _receive(self) -> bytes:
         while not self._ended:
             data, self._leftover = self._leftover, b""
             if not data:
@@ -104,6 +136,9 @@ class AttachedStream:
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
         """
+        if self._feeding is not None:
+            await self._feeding.send(data)
+            return
         await anyio.lowlevel.checkpoint()
         view = memoryview(data)
         while view:
@@ -124,12 +159,16 @@ class AttachedStream:
 
     def end_input(self) -> None:
         """Let the process's stdin end; its output is still read. Idempotent."""
-        if not self._closed:
+        if self._feeding is not None:
+            self._feeding.end_input()
+        elif not self._closed:
             with suppress(OSError, ValueError):
                 self._socket.shutdown(SHUT_WR)
 
     def close(self) -> None:
         """Let go of the connection; whoever waits on it is told that it is closed. Idempotent."""
+        if self._feeding is not None:
+            self._feeding.close()
         if self._closed:
             return
         self._closed = True
@@ -176,8 +215,11 @@ class AttachedStream:
         return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
 
-def take_over(attached: object) -> AttachedStream:
+def take_over(attached: object, feeding: AttachedStream | None = None) -> AttachedStream:
     """Make a stream of what the SDK's `attach_socket` returned.
+
+    Args:
+        feeding: See `AttachedStream`.
 
     The SDK offers no public way to the bytes it read beyond the HTTP header, nor to the response
     that owns the connection, so both are taken from where requests and http.client keep them.
@@ -189,5 +231,5 @@ def take_over(attached: object) -> AttachedStream:
     # Without blocking, this returns what is buffered, else at most what one read finds.
     with suppress(ssl.SSLWantReadError):
         leftover = body.peek()
-        return AttachedStream(connection, leftover, response)
-    return AttachedStream(connection, b"", response)
+        return AttachedStream(connection, leftover, response, feeding=feeding)
+    return AttachedStream(connection, b"", response, feeding=feeding)

@@ -143,10 +143,8 @@ class BubblewrapBackend:
         uid, gid = await anyio.to_thread.run_sync(partial(ids, spec, stranger=self._uid))
         code = await self._examining(found)
         made = jobs.isolation(spec, found.around)
-        filters = found.filters
-        if spec.network:
-            refusing = libseccomp.refusing(jobs.NETWORK_ARGUMENTS, self._seccomp)
-            filters = (refusing, *found.filters[1:])
+        refusals = jobs.NETWORK_ARGUMENTS if spec.network else jobs.LOCAL_ARGUMENTS
+        filters = (libseccomp.refusing(refusals, self._seccomp), *found.filters[1:])
         async with self._groups.group(found.shelf, found.owner, spec.limits) as group:
             start = replace(
                 self._start(found, spec, group),

@@ -80,6 +80,7 @@ def examination(code: str, isolation: Isolation, *, unnamed: str, leave: int) ->
         leave: The descriptor that the stage reads its leave from.
     """
     attempts = [layer for layer in isolation.layers if layer not in _UNTRIED]
+    unnamed = unnamed if "named-executables-only" in attempts else ""
     return {"code": code, "attempts": attempts, "unnamed": unnamed, "leave": leave}
 
 
@@ -164,9 +165,7 @@ async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None,
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        message = (
-            f"The sandbox's first process says something else than what it sees: {line[:200]!r}"
-        )
+        message = f"The sandbox's first process did not say what it sees but {line[:200]!r}."
         raise LaunchError(message)
     isolation = judge(facts)
     with suppress(BrokenPipeError):  # it ended, which its silence will tell

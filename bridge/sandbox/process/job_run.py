@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pwd
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +19,7 @@ import anyio.lowlevel
 from bridge.errors import ChannelClosedError, LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
-from bridge.sandbox.job import JobSpec
+from bridge.sandbox.job import JobSpec, group_of
 from bridge.sandbox.process import command, host
 from bridge.sandbox.process.pipes import READ_BYTES, Pipes, read_now, wait_ready
 from bridge.sandbox.process.sandbox import ProcessSandbox, Start, run_sandbox
@@ -178,21 +177,13 @@ def ids(spec: JobSpec, *, stranger: int | None) -> tuple[int | None, int | None]
         if mount.inside == command.WORKSPACE:
             owner = Path(mount.source).stat().st_uid
             if owner != 0 and host.is_mapped(owner, host.text("/proc/self/uid_map")):
-                uid, gid = owner, _group(owner)
+                uid, gid = owner, group_of(owner)
     for mount in spec.mounts:
         _insist(mount.source, uid, gid, writable=mount.writable)
     for tool in spec.executables:
         for path in tool.executes:
             _insist(path, uid, gid, writable=False)
     return uid, gid
-
-
-def _group(uid: int) -> int:
-    try:
-        found = pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return command.UID
-    return found or command.UID
 
 
 def _insist(path: str, uid: int, gid: int, *, writable: bool) -> None:

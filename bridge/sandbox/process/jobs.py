@@ -19,12 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from bridge.model import Isolation, Json
+from bridge.sandbox import syscalls
 from bridge.sandbox.job import HOME, JobSpec
 from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
 from bridge.sandbox.process.examination import examination
 from bridge.sandbox.process.interpreter import Interpreter
-from bridge.sandbox.syscalls import ARGUMENTS, Refusal
+from bridge.sandbox.syscalls import Refusal
 
 SYSTEM = (
     "/usr/lib",
@@ -62,33 +63,47 @@ PASSWD = f"sandbox:x:{command.UID}:{command.UID}::{HOME}:/nonexistent\n"
 _BIND_TCP = 0b01
 """Of Landlock's network rights the one that stays refused with a network."""
 
-_LOWER_HALF = 0xFFFFFFFF
-"""Of a register: all that the kernel reads of a socket's family."""
 
-_INTERNET = (2, 10)
-"""AF_INET and AF_INET6."""
-
-_HIGH_BITS = range(4, 32)
-
-
-def _refuse_family(value: int, mask: int) -> Refusal:
+def _refuse(call: str) -> Refusal:
+    """Refuse a call whatever its arguments."""
     return Refusal(
-        call="socket",
-        argument=0,
-        comparison="masked_eq",
-        value=value,
-        mask=mask,
-        error=errno.EAFNOSUPPORT,
+        call=call, argument=0, comparison="masked_eq", value=0, mask=0, error=errno.EACCES
     )
 
 
+def _no_datagrams(call: str) -> tuple[Refusal, ...]:
+    """Refuse sockets that need no connection to send something (SOCK_DGRAM, SOCK_RAW)."""
+    return tuple(
+        Refusal(
+            call=call,
+            argument=1,
+            comparison="masked_eq",
+            value=kind,
+            mask=_KIND,
+            error=errno.EAFNOSUPPORT,
+        )
+        for kind in (2, 3)
+    )
+
+
+_KIND = 0xF
+"""Of a socket's type: the bits that are no flags."""
+
 NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
-    *(rule for rule in ARGUMENTS if rule.call != "socket"),
-    # All but the internet's. Not even AF_UNIX: with the host's network come the names of its
-    # abstract sockets.
-    *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in _INTERNET),
-    *(_refuse_family(1 << bit, 1 << bit) for bit in _HIGH_BITS),
+    *syscalls.NETWORK_ARGUMENTS,
+    _refuse("listen"),
+    *_no_datagrams("socketpair"),
 )
+"""What is refused with a network."""
+
+LOCAL_ARGUMENTS: tuple[Refusal, ...] = (
+    *syscalls.ARGUMENTS,
+    # A granted directory may hold sockets of the host; the mount being read-only does not matter.
+    _refuse("connect"),
+    *_no_datagrams("socket"),
+    *_no_datagrams("socketpair"),
+)
+"""What is refused without one."""
 
 
 def inside(

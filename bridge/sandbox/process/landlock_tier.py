@@ -67,7 +67,7 @@ NO_SOCKETS: tuple[Refusal, ...] = (
 
 _WITHOUT_OPENING = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
-inotify_add_watch lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
+lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """
 """Landlock guards none of them, and a program's user may own the files of whoever runs the bridge.
 By descriptor as well: what may be opened for reading, a library, may be that user's too."""

@@ -66,6 +66,7 @@ def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> Non
     for local in (True, False):
         found = asked(DOCKER, tmp_path / "run", local=local)
         assert json.loads(found.seccomp) == oci_profile()
+        assert json.loads(found.network_seccomp) == oci_profile(network=True)
         assert found.lacking == []
     assert not (tmp_path / "run").exists()
 
@@ -81,7 +82,9 @@ def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None
     assert path.stat().st_ino == before
     path.write_text("{}")
     assert write_profile(directory).read_text() == profile_text()
-    assert [found.name for found in directory.iterdir()] == [path.name]
+    networked = Path(asked(PODMAN, directory).network_seccomp)
+    assert json.loads(networked.read_text()) == oci_profile(network=True)
+    assert {found.name for found in directory.iterdir()} == {path.name, networked.name}
 
 
 def test_a_podman_of_another_machine_keeps_its_own_filter_and_says_so(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ class StillEngine:
         self.sockets += [near, far]
         return AttachedStream(near, b"", Response())
 
+    async def attach_apart(self, container: str) -> AttachedStream:
+        return await self.attach(container)
+
     async def start(self, container: str) -> None:
         await self._enter("start")
         await self._leave("start")

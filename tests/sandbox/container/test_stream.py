@@ -50,6 +50,41 @@ def stream_to(far: socket.socket, leftover: bytes = b"") -> AttachedStream:
     return AttachedStream(NEAR[far], leftover, Closable())
 
 
+async def test_what_is_printed_comes_whole_though_the_input_is_reset(far: socket.socket) -> None:
+    """With a connection for each, of which the one for the input brings the output as well."""
+    near, feeder = socket.socketpair()
+    near.setblocking(False)
+    feeding = AttachedStream(near, b"", Closable())
+    stream = AttachedStream(NEAR[far], b"", Closable(), feeding=feeding)
+    printed = b"x" * 1_000_000
+
+    def engine() -> bytes:
+        with feeder:
+            feeder.settimeout(PATIENCE)
+            heard = feeder.recv(100)
+            # In turn, and waiting for the slower: so both are read.
+            feeder.sendall(frame(1, printed))
+            far.sendall(frame(1, printed))
+        far.shutdown(socket.SHUT_WR)
+        return heard
+
+    received, heard = b"", []
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                heard.append(await anyio.to_thread.run_sync(engine))
+
+            tasks.start_soon(run)
+            await stream.send(b"asked")
+            while data := await stream.receive():
+                received += data
+        with pytest.raises(ChannelClosedError):
+            await stream.send(b"more")
+    assert (heard, received) == ([b"asked"], printed)
+    stream.close()
+
+
 async def test_what_came_with_the_header_comes_first(far: socket.socket) -> None:
     """Bytes read along with the HTTP answer are part of the stream."""
     stream = stream_to(far, frame(1, b"early")[:10])

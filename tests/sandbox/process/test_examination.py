@@ -1,0 +1,152 @@
+"""What is made of what the stage sees before a command starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.errors import BrokenIsolationError, LaunchError
+from bridge.model import Isolation
+from bridge.sandbox.process import stage
+from bridge.sandbox.process.examination import compiled, examination, hear, judged, strays
+
+PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
+ISOLATION = Isolation(
+    backend="bubblewrap",
+    layers=("granted-paths-only", "named-executables-only", "sized-tmpfs-noexec", "memory-limit"),
+)
+FACTS: dict[str, Any] = {
+    "mounts": {"/tmp": {"noexec": True}, "/workspace": {"noexec": False}},
+    "mount_table": [["/", True], ["/workspace", True]],
+    "denials": {"named-executables-only": "EACCES", "sized-tmpfs-noexec": "allowed"},
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "stray"),
+    [
+        (["/", True], False),
+        (["/", False], True),
+        (["/workspace", True], False),
+        (["/workspace", False], True),
+        (["/workspace/out", False], False),
+        (["/workspace/out/below", False], False),
+        (["/workspace/outer", False], True),
+        (["/usr/lib/mounted\\040here", True], False),
+        (["/usr/lib/mounted\\040here", False], True),
+        (["/srv", True], True),
+        (["/proc/acpi", False], False),
+    ],
+)
+def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray(
+    row: list[Any], stray: bool
+) -> None:
+    """The innermost place that was asked for decides."""
+    assert bool(strays([row], PLACES)) is stray
+    assert strays([], PLACES) is None
+
+
+def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
+    """The workspace is not in memory, and what is said of it does not count."""
+    made = judged(ISOLATION, {**FACTS, "denials": {"named-executables-only": "EACCES"}}, PLACES)
+    assert made.layers == ISOLATION.layers
+    assert made.verified == ISOLATION.layers[:3]
+
+
+@pytest.mark.parametrize(
+    ("seen", "layer"),
+    [
+        ({"mount_table": [["/", True], ["/srv", True]]}, "granted-paths-only"),
+        ({"mount_table": [["/workspace", False]]}, "granted-paths-only"),
+        ({"denials": {"named-executables-only": "allowed"}}, "named-executables-only"),
+    ],
+)
+def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
+    """A path too many, or an executable."""
+    with pytest.raises(BrokenIsolationError, match=layer):
+        judged(ISOLATION, {**FACTS, **seen}, PLACES)
+
+
+def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed() -> None:
+    """Executing what is not named would start it, where nothing forbids that."""
+    wanted = examination("code", ISOLATION, unnamed="/usr/bin/python3", leave=9)
+    assert "sized-tmpfs-noexec" not in wanted["attempts"]
+    assert wanted["unnamed"] == "/usr/bin/python3"
+    bare = Isolation(backend="bubblewrap", layers=("no-network",))
+    assert examination("code", bare, unnamed="/usr/bin/python3", leave=9)["unnamed"] == ""
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[int, int, int, int]]:
+    """Status and leave: a reading and a writing end of each."""
+    ends = (*os.pipe(), *os.pipe())
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, int, int]) -> None:
+    """What the stage says later is kept."""
+    status, told, waits, leave = pipes
+    os.set_blocking(waits, False)
+    os.write(told, json.dumps({"pid": 2}).encode() + b"\nok")
+
+    def judge(facts: Mapping[str, Any]) -> Isolation:
+        assert facts == {"pid": 2}
+        with pytest.raises(BlockingIOError):
+            os.read(waits, 2)
+        return ISOLATION
+
+    with anyio.fail_after(10):
+        assert await hear(status, leave, judge) == (ISOLATION, b"ok")
+    assert os.read(waits, 10) == b"go"
+
+
+@pytest.mark.parametrize("said", [b"no object\n", b"[1]\n", b"x" * 60_000 + b"\n"])
+async def test_an_answer_that_is_none_gets_no_leave(
+    pipes: tuple[int, int, int, int], said: bytes
+) -> None:
+    """Nor one that is refused."""
+    status, told, waits, leave = pipes
+    os.set_blocking(waits, False)
+    os.write(told, said)
+
+    def refuse(facts: Mapping[str, Any]) -> Isolation:
+        message = "no"
+        raise BrokenIsolationError(message)
+
+    with anyio.fail_after(10):
+        with pytest.raises(LaunchError):
+            await hear(status, leave, refuse)
+        os.write(told, b"{}\n")
+        with pytest.raises(BrokenIsolationError):
+            await hear(status, leave, refuse)
+    with pytest.raises(BlockingIOError):
+        os.read(waits, 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a mount table")
+@pytest.mark.parametrize("answer", [b"go", b"g", b""])
+def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], answer: bytes) -> None:
+    """Whoever should give it may be gone."""
+    status, told, waits, leave = pipes
+    wanted = {"code": compiled(sys.executable), "attempts": [], "unnamed": ""}
+    os.write(leave, answer)
+    os.close(leave)
+    os.dup2(status, leave)  # for the fixture to close
+    ours = {**wanted, "leave": os.dup(waits)}
+    if answer == stage.LEAVE:
+        stage.ask_leave(ours, told)
+    else:
+        with pytest.raises(OSError, match="no leave"):
+            stage.ask_leave(ours, told)
+    facts = json.loads(os.read(status, 1 << 20))
+    assert facts["pid"] == os.getpid()
+    assert "/" in [place for place, _ in facts["mount_table"]]
+    assert facts["denials"] == {}
