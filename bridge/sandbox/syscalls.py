@@ -203,35 +203,45 @@ NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
+Purpose = Literal["program", "command", "networked"]
+"""What a container is for: a program; a command, which may be granted directories of the host; a
+command that is granted a network besides."""
+
 _CONDITIONAL_IN_OCI = ("clone", "mknod", "mknodat", "personality", "socket", "socketpair")
 
+_SOCKET_TYPES = 0xF
+_CONNECTED_TYPES = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: such a pair speaks with nobody else."""
 
-def oci_profile(*, network: bool = False) -> dict[str, Json]:
+_UNCONNECTED_TYPES = (2, 3)
+"""SOCK_DGRAM and SOCK_RAW, which AF_UNIX takes for it: can be sent to whatever has a name."""
+
+
+def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     """Return the list as an OCI seccomp profile, for podman and docker.
-
-    Args:
-        network: Whether it is for a container that is granted one.
 
     One filter must say everything there, so what depends on arguments is told in complements. The
     terminal `ioctl`s have no complement that libseccomp could express; a container without a
     terminal has nothing to use them on.
     """
-    unconditional = [name for name in ALLOWED if name not in _CONDITIONAL_IN_OCI]
+    # A directory of the host may hold sockets, to which a read-only mount makes no difference.
+    refused = (*REFUSED, "connect") if purpose == "command" else REFUSED
+    unconditional = [n for n in ALLOWED if n not in _CONDITIONAL_IN_OCI and n not in refused]
     rules: list[dict[str, Json]] = [
         {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
-        {"names": list(REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
+        {"names": list(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         {"names": list(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": UNKNOWN_ERRNO},
-        _when("clone", 0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0),
-        _when("mknod", 1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
-        _when("mknodat", 2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0),
-        _when("personality", 0, "SCMP_CMP_EQ", ASK_PERSONALITY),
-        *(
-            _when("socket", 0, "SCMP_CMP_EQ", family)
-            for family in (INTERNET if network else (AF_UNIX,))
-        ),
-        _when("socketpair", 0, "SCMP_CMP_EQ", AF_UNIX),
+        _when("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
+        _when("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _when("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _when("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
+        *_local_sockets("socketpair", purpose),
     ]
-    refusals = NETWORK_ARGUMENTS if network else ARGUMENTS
+    if purpose == "networked":
+        rules += [_when("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
+    else:
+        rules += _local_sockets("socket", purpose)
+    refusals = NETWORK_ARGUMENTS if purpose == "networked" else ARGUMENTS
     rules += [_refusal(rule) for rule in refusals if rule.call in _CONDITIONAL_IN_OCI]
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -245,13 +255,38 @@ def oci_profile(*, network: bool = False) -> dict[str, Json]:
     }
 
 
-def _when(
-    name: str, index: int, comparison: str, value: int, value_two: int = 0
-) -> dict[str, Json]:
+def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
+    """Allow a call to make local sockets, of whichever types the purpose has."""
+    family = (0, "SCMP_CMP_EQ", AF_UNIX, 0)
+    if purpose == "program":
+        return [_when(call, family)]
+    kinds = [
+        _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
+        for kind in _CONNECTED_TYPES
+    ]
+    refusals = [
+        Refusal(
+            call=call,
+            argument=1,
+            comparison="masked_eq",
+            value=kind,
+            mask=_SOCKET_TYPES,
+            error=errno.EAFNOSUPPORT,
+        )
+        for kind in _UNCONNECTED_TYPES
+    ]
+    return kinds + [_refusal(rule) for rule in refusals]
+
+
+def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
+    """Allow a call if all these hold of its arguments: index, comparison, value, second value."""
     return {
         "names": [name],
         "action": "SCMP_ACT_ALLOW",
-        "args": [{"index": index, "value": value, "valueTwo": value_two, "op": comparison}],
+        "args": [
+            {"index": index, "value": value, "valueTwo": second, "op": comparison}
+            for index, comparison, value, second in arguments
+        ],
     }
 
 

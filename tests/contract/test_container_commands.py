@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -14,7 +17,7 @@ from bridge.engine.commands import Commands
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import Engine, EngineShelf
 from tests.engine.command_rig import CANARY, ORDINARY_ID, SECRET, place, run
 
 PATIENCE = 120
@@ -35,25 +38,53 @@ for family in (1, 2, 10, 16, 17, 38):
 print(found, bool(socket.getaddrinfo("localhost", 80)))
 """
 
+REACH = """
+import socket, sys
+for way in ("connect", "datagram"):
+    try:
+        if way == "connect":
+            socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+        else:
+            socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        print("ESCAPED", way)
+    except OSError as error:
+        print("denied", way)
+pair = socket.socketpair()
+pair[0].send(b"x")
+print(pair[1].recv(1))
+"""
 
-@pytest.mark.parametrize(
+
+ENGINES = pytest.mark.parametrize(
     "name",
     [
         pytest.param("podman", marks=pytest.mark.podman),
         pytest.param("docker", marks=pytest.mark.docker),
     ],
 )
+
+
+Open = Callable[[Settings, CommandProfile], Awaitable[Runner]]
+
+
+def opener(engine: Engine, runtime_dir: Path) -> Open:
+    """Open the engine for commands, whatever the settings say."""
+
+    async def open_runner(settings: Settings, profile: CommandProfile) -> Runner:
+        return ContainerBackend(
+            engine.command, image="", runtime_dir=runtime_dir, environ=engine.environ
+        )
+
+    return open_runner
+
+
+@ENGINES
 async def test_commands_run_in_the_profiles_image(
     name: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
     """With the same mounts, redaction, streaming and deadline as without an engine."""
     engine = engines.get(name)
-
-    async def open_runner(settings: Settings, profile: CommandProfile) -> Runner:
-        return ContainerBackend(
-            engine.command, image="", runtime_dir=tmp_path / "run", environ=engine.environ
-        )
-
+    open_runner = opener(engine, tmp_path / "run")
     with place() as there, anyio.fail_after(PATIENCE):
         settings = there.settings(
             {"TOKEN": SECRET},
@@ -71,15 +102,6 @@ async def test_commands_run_in_the_profiles_image(
             ends = [await run(commands, ["yes"], ["head", "-c", "4"]) for _ in range(4)]
             fed = await run(commands, ["cat"], ["cat"], stdin="fed")
             late = await run(commands, ["sleep", "60"], ["cat"], timeout=2.0)
-        networked = there.settings(
-            runtime="container",
-            image=engine.image,
-            executables=["python3"],
-            network=True,
-            check_arguments=False,
-        )
-        async with Commands(networked, {"container": open_runner}) as commands:
-            sockets = await run(commands, ["python3", "-c", SOCKETS])
         made = (there.workspace / "out" / "made").stat().st_uid
     assert (seen.reason, seen.exit_code) == ("exit", 7)
     uid = ORDINARY_ID if os.getuid() == 0 else os.getuid()
@@ -94,10 +116,47 @@ async def test_commands_run_in_the_profiles_image(
     assert all(end.stages[0].cut_short for end in ends)
     assert {(end.status, end.stdout) for end in ends} == {("success", "y\ny\n")}
     assert (fed.status, fed.stdout) == ("success", "fed")
+    assert late.status == "timeout"
+    assert engine.ours() == []
+
+
+@ENGINES
+async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
+    name: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    """With a network the internet's families; without one, pairs that speak with nobody else."""
+    engine = engines.get(name)
+    open_runner = opener(engine, tmp_path / "run")
+    with place() as there, anyio.fail_after(PATIENCE):
+        networked = there.settings(
+            runtime="container",
+            image=engine.image,
+            executables=["python3"],
+            network=True,
+            check_arguments=False,
+        )
+        async with Commands(networked, {"container": open_runner}) as commands:
+            sockets = await run(commands, ["python3", "-c", SOCKETS])
+        local = there.settings(
+            runtime="container",
+            image=engine.image,
+            executables=["python3"],
+            check_arguments=False,
+        )
+        listening = there.workspace / "host.sock"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(listening))
+            listener.listen(8)
+            listening.chmod(0o777)
+            async with Commands(local, {"container": open_runner}) as commands:
+                inside = ["python3", "-c", REACH, "/workspace/host.sock"]
+                reached = await run(commands, inside)
+            control = await anyio.run_process([sys.executable, "-c", REACH, str(listening)])
     refused = ["Address family not supported by protocol"]
     assert sockets.stdout == f"{refused + [2, 10] + refused * 3} True\n", sockets.error
     assert sockets.isolation is not None
     assert "own-seccomp" in sockets.isolation.verified
     assert "no-network" not in sockets.isolation.layers
-    assert late.status == "timeout"
+    assert control.stdout == b"ESCAPED connect\nESCAPED datagram\nb'x'\n"
+    assert reached.stdout == "denied connect\ndenied datagram\nb'x'\n", reached.error
     assert engine.ours() == []

@@ -15,6 +15,7 @@ from bridge.sandbox.syscalls import (
     NAMESPACE_MASK,
     REFUSED,
     UNKNOWN,
+    Purpose,
     oci_profile,
 )
 
@@ -70,10 +71,11 @@ def test_an_engine_is_told_the_same() -> None:
 
 
 def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> None:
-    """Of `socket` alone; everything else is as without a network."""
-    plain, networked = oci_profile()["syscalls"], oci_profile(network=True)["syscalls"]
-    assert [rule for rule in plain if rule["names"] != ["socket"]] == [
-        rule for rule in networked if rule["names"] != ["socket"]
+    """Of `socket` and its pairs alone; everything else is as without a network."""
+    plain, networked = oci_profile()["syscalls"], oci_profile("networked")["syscalls"]
+    sockets = (["socket"], ["socketpair"])
+    assert [rule for rule in plain if rule["names"] not in sockets] == [
+        rule for rule in networked if rule["names"] not in sockets
     ]
     rules = [(rule["action"], rule["args"][0]) for rule in networked if rule["names"] == ["socket"]]
     assert [
@@ -88,6 +90,24 @@ def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> 
         for family in range(1024)
         if not any(family & argument["value"] == argument["valueTwo"] for argument in refusals)
     ] == [2, 10]
+
+
+def test_an_engine_lets_commands_have_no_socket_that_reaches_the_hosts() -> None:
+    """Neither connecting to one by its name nor sending to it; pairs of streams are harmless."""
+    purposes: tuple[Purpose, ...] = ("command", "networked")
+    for purpose in purposes:
+        rules = oci_profile(purpose)["syscalls"]
+        allowed = [
+            rule["args"]
+            for rule in rules
+            if rule["names"] == ["socketpair"] and rule["action"] == "SCMP_ACT_ALLOW"
+        ]
+        assert [(family["value"], kind["valueTwo"]) for family, kind in allowed] == [(1, 1), (1, 5)]
+    command = oci_profile("command")["syscalls"]
+    refused = [rule["names"] for rule in command if rule["action"] == "SCMP_ACT_ERRNO"]
+    assert any("connect" in names for names in refused)
+    assert not any("connect" in r["names"] for r in command if r["action"] == "SCMP_ACT_ALLOW")
+    assert len([r for r in command if r["names"] == ["socket"] and len(r["args"]) == 2]) == 2
 
 
 def test_an_engine_allows_no_other_architecture() -> None:

@@ -257,7 +257,7 @@ class ContainerBackend:
                 user=self._user,
                 oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
                 labels=(await self._ownership()).labels(),
-                seccomp=asked.seccomp,
+                seccomp=asked.seccomp.get("program", ""),
                 user_namespace=asked.user_namespace,
                 tasks_per_process=(
                     hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
@@ -266,7 +266,7 @@ class ContainerBackend:
                 max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
             )
             if job is not None:
-                placement = jobs.placed(placement, job, facts, asked.network_seccomp)
+                placement = jobs.placed(placement, job, facts, asked.seccomp)
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
                 spec,

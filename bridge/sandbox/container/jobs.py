@@ -8,7 +8,7 @@ looked up there, and only their names are checked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import WORKSPACE, Placement
 from bridge.sandbox.container.sandbox import ContainerSandbox
 from bridge.sandbox.job import STRANGER, JobSpec, group_of
+from bridge.sandbox.syscalls import Purpose
 
 
 def job_user(spec: JobSpec) -> str:
@@ -36,12 +37,12 @@ def job_user(spec: JobSpec) -> str:
 
 
 def placed(
-    placement: Placement, spec: JobSpec, facts: EngineFacts, network_seccomp: str
+    placement: Placement, spec: JobSpec, facts: EngineFacts, seccomp: Mapping[Purpose, str]
 ) -> Placement:
     """Return where and as whom a job runs.
 
     Args:
-        network_seccomp: Our filter for jobs with a network.
+        seccomp: Our filters, as far as the engine takes them.
     """
     keeps_ids = facts.kind == "podman" and facts.rootless
     return replace(
@@ -50,7 +51,7 @@ def placed(
         user=spec.user,
         # Files of the workspace shall belong to whom they belong outside.
         user_namespace="keep-id" if keeps_ids else "",
-        seccomp=network_seccomp if spec.network else placement.seccomp,
+        seccomp=seccomp.get("networked" if spec.network else "command", ""),
     )
 
 

@@ -25,16 +25,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.service import check_private
 from bridge.sandbox.kernel import brings_own_kernel
-from bridge.sandbox.syscalls import oci_profile
+from bridge.sandbox.syscalls import Purpose, oci_profile
 
 OWN_SECCOMP = "own-seccomp"
 USER_NAMESPACE = "user-namespace"
+
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 NAMESPACE_IDS = 65_536
 """Ids in a sandbox's user namespace: all that an image's files and users may have."""
@@ -63,9 +66,9 @@ _DECLINED = (
 
 
 @cache
-def profile_text(*, network: bool = False) -> str:
+def profile_text(purpose: Purpose) -> str:
     """Return our seccomp profile, as engines take it; see `oci_profile`."""
-    return json.dumps(oci_profile(network=network), separators=(",", ":"))
+    return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 
 @dataclass(kw_only=True)
@@ -73,14 +76,12 @@ class Reinforcement:
     """What is asked of one engine beyond its defaults. It changes only towards less.
 
     Attributes:
-        seccomp: What its option "seccomp=" is given: the profile, or a path; empty for nothing.
-        network_seccomp: The same for containers that are granted a network.
+        seccomp: What its option "seccomp=" is given for each purpose: the profile, or a path.
         user_namespace: podman's mode; empty for the engine's default.
         lacking: What was wanted and is not asked for, each with its cause.
     """
 
-    seccomp: str = ""
-    network_seccomp: str = ""
+    seccomp: dict[Purpose, str] = field(default_factory=dict)
     user_namespace: str = ""
     lacking: list[str] = field(default_factory=list)
 
@@ -96,7 +97,7 @@ class Reinforcement:
                 continue
             cause = f"the engine declined ({faults.shorten(error.message)})"
             if layer == OWN_SECCOMP and self.seccomp and not proven:
-                self.seccomp = self.network_seccomp = ""
+                self.seccomp = {}
                 self.lacking.append(f"{layer}: {cause}")
                 return True
             if layer == USER_NAMESPACE and self.user_namespace:
@@ -129,8 +130,7 @@ def reinforce(
         # gVisor loads no profile; inside a virtual machine it would guard the machine's kernel.
         return made
     if facts.kind == "docker":
-        made.seccomp = profile_text()
-        made.network_seccomp = profile_text(network=True)
+        made.seccomp = {purpose: profile_text(purpose) for purpose in PURPOSES}
     elif not facts.seccomp:
         # podman would take the profile and go on without.
         made.lacking.append(f"{OWN_SECCOMP}: podman finds no seccomp here")
@@ -138,8 +138,7 @@ def reinforce(
         made.lacking.append(f"{OWN_SECCOMP}: podman is another user's, who cannot read our file")
     elif local:
         try:
-            plain, networked = (write_profile(runtime_dir, network=on) for on in (False, True))
-            made.seccomp, made.network_seccomp = str(plain), str(networked)
+            made.seccomp = {on: str(write_profile(runtime_dir, on)) for on in PURPOSES}
         except OSError as error:
             made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
     else:
@@ -189,13 +188,13 @@ def has_range(text: str, user: str) -> bool:
     return False
 
 
-def write_profile(directory: Path, *, network: bool = False) -> Path:
+def write_profile(directory: Path, purpose: Purpose) -> Path:
     """Have our profile in a file that podman can read by its path; return it.
 
     Raises:
         OSError: It cannot be written, or others could replace it.
     """
-    text = profile_text(network=network).encode()
+    text = profile_text(purpose).encode()
     path = directory / f"seccomp-{hashlib.sha256(text).hexdigest()[:16]}.json"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(directory)

@@ -13,6 +13,7 @@ from bridge.errors import LaunchError
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.reinforcement import (
     AUTO_NAMESPACE,
+    PURPOSES,
     Reinforcement,
     has_range,
     id_owner,
@@ -65,8 +66,9 @@ def asked(
 def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> None:
     for local in (True, False):
         found = asked(DOCKER, tmp_path / "run", local=local)
-        assert json.loads(found.seccomp) == oci_profile()
-        assert json.loads(found.network_seccomp) == oci_profile(network=True)
+        assert {on: json.loads(text) for on, text in found.seccomp.items()} == {
+            on: oci_profile(on) for on in PURPOSES
+        }
         assert found.lacking == []
     assert not (tmp_path / "run").exists()
 
@@ -74,35 +76,35 @@ def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> Non
 def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None:
     """Named after what is in it, so that bridges of two versions do not write over each other."""
     directory = tmp_path / "run"
-    path = Path(asked(PODMAN, directory).seccomp)
+    path = Path(asked(PODMAN, directory).seccomp["program"])
     assert json.loads(path.read_text()) == oci_profile()
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.stat().st_ino
-    assert write_profile(directory) == path
+    assert write_profile(directory, "program") == path
     assert path.stat().st_ino == before
     path.write_text("{}")
-    assert write_profile(directory).read_text() == profile_text()
-    networked = Path(asked(PODMAN, directory).network_seccomp)
-    assert json.loads(networked.read_text()) == oci_profile(network=True)
-    assert {found.name for found in directory.iterdir()} == {path.name, networked.name}
+    assert write_profile(directory, "program").read_text() == profile_text("program")
+    files = {on: Path(name) for on, name in asked(PODMAN, directory).seccomp.items()}
+    assert json.loads(files["networked"].read_text()) == oci_profile("networked")
+    assert set(directory.iterdir()) == set(files.values())
 
 
 def test_a_podman_of_another_machine_keeps_its_own_filter_and_says_so(tmp_path: Path) -> None:
     found = asked(PODMAN, tmp_path, local=False)
-    assert found.seccomp == ""
+    assert not found.seccomp
     assert found.lacking == ["own-seccomp: podman wants a file of its own machine, not of this"]
 
 
 def test_a_podman_without_filters_is_not_asked_for_one(tmp_path: Path) -> None:
     found = asked(replace(PODMAN, seccomp=False), tmp_path)
-    assert (found.seccomp, len(found.lacking)) == ("", 1)
+    assert (found.seccomp, len(found.lacking)) == ({}, 1)
 
 
 def test_another_users_podman_is_not_given_what_it_cannot_read(tmp_path: Path) -> None:
     """Root's can read anything, and our own our own."""
     assert asked(PODMAN, tmp_path, owner=os.getuid()).seccomp
     found = asked(PODMAN, tmp_path, owner=os.getuid() + 12345)
-    assert found.seccomp == ""
+    assert not found.seccomp
     assert found.lacking[0].startswith("own-seccomp: podman is another user's")
 
 
@@ -110,7 +112,7 @@ def test_a_directory_that_others_may_write_to_holds_no_filter(tmp_path: Path) ->
     """They could put another one in its place."""
     tmp_path.chmod(0o777)
     found = asked(PODMAN, tmp_path)
-    assert found.seccomp == ""
+    assert not found.seccomp
     assert "others may write there" in found.lacking[0]
 
 
@@ -175,13 +177,13 @@ OTHER = "podman could not create a container: no space left on device"
 
 def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
     """Each layer by itself; the others stay asked for."""
-    made = Reinforcement(seccomp="/run/x", user_namespace=AUTO_NAMESPACE)
+    made = Reinforcement(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(OTHER), proven=False)
     assert made.declined(LaunchError(NO_IDS), proven=False)
-    assert (made.seccomp, made.user_namespace) == ("/run/x", "")
+    assert (made.seccomp, made.user_namespace) == ({"program": "/run/x"}, "")
     assert not made.declined(LaunchError(NO_IDS), proven=False)
     assert made.declined(LaunchError(SECCOMP), proven=False)
-    assert made.seccomp == ""
+    assert not made.seccomp
     assert made.lacking == [
         f"user-namespace: the engine declined ({NO_IDS})",
         f"own-seccomp: the engine declined ({SECCOMP})",
@@ -190,7 +192,7 @@ def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
 
 def test_a_filter_that_worked_is_never_given_up() -> None:
     """Ids may run out while others use them; a filter does not wear off."""
-    made = Reinforcement(seccomp="/run/x", user_namespace=AUTO_NAMESPACE)
+    made = Reinforcement(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(SECCOMP), proven=True)
-    assert made.seccomp == "/run/x"
+    assert made.seccomp == {"program": "/run/x"}
     assert made.declined(LaunchError(NO_IDS), proven=True)
