@@ -97,6 +97,7 @@ class Limits:
 
     Attributes:
         timeout: Seconds of wall time for the program.
+        longest_timeout: What may be asked for instead.
         memory_bytes: RAM and swap together; tmpfs contents count towards it.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
@@ -110,6 +111,7 @@ class Limits:
     """
 
     timeout: float = 30.0
+    longest_timeout: float = 120.0
     memory_bytes: int = 512 * MEBIBYTE
     pids: int = 128
     cpus: float | None = None

@@ -219,8 +219,9 @@ class Engine:
         if self._settings.listed_servers_only:
             missing = [name for name in references.servers if name not in named]
             if missing:
-                message = f"This bridge loads only the servers listed: {', '.join(missing)}."
-                raise InvalidRequestError(message, remedy="Name them in `servers`.")
+                message = f"The program uses servers that are not listed: {', '.join(missing)}."
+                remedy = "Only those named in `servers` (--servers) are loaded here."
+                raise InvalidRequestError(message, remedy=remedy)
             return tuple(named), False
         if request.servers is not None:
             # What the code names beside the list would otherwise be a NameError half-way through.

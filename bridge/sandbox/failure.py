@@ -69,7 +69,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
             status="timeout",
             reason="timeout",
             summary=message,
-            error=f"{message} {_after_a_timeout(ending)}",
+            error=f"{message} {_after_a_timeout(ending, limits)}",
         )
     if ending.lost:
         message = f"The sandbox was lost while the program ran. {ending.lost}"
@@ -108,8 +108,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     return _crash(message, ending)
 
 
-def _after_a_timeout(ending: Ending) -> str:
-    kept = "Output up to then is kept. Raise `timeout` or do less per run."
+def _after_a_timeout(ending: Ending, limits: Limits) -> str:
+    kept = "Output up to then is kept. Do less per run"
+    if limits.timeout < limits.longest_timeout:
+        kept += f", or raise `timeout`, up to {limits.longest_timeout:g} s."
+    else:
+        kept += "; there is no longer time limit to ask for."
     if ending.exited is not None:
         return kept
     # The guest stops itself a little earlier, and says so.

@@ -20,6 +20,7 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
         memory = min(settings.memory, STRICT_MEMORY_BYTES)
         return Limits(
             timeout=min(wanted, STRICT_TIMEOUT),
+            longest_timeout=min(settings.max_timeout, STRICT_TIMEOUT),
             memory_bytes=memory,
             pids=settings.pids,
             cpus=min(settings.cpus or STRICT_CPUS, STRICT_CPUS),
@@ -28,6 +29,7 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
         )
     return Limits(
         timeout=wanted,
+        longest_timeout=settings.max_timeout,
         memory_bytes=settings.memory,
         pids=settings.pids,
         cpus=settings.cpus,

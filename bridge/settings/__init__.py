@@ -154,10 +154,13 @@ def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
     for key, value in values.items():
         where = f"{place}: {key}"
         if key not in _SETTINGS:
-            known = ", ".join(sorted([*_SETTINGS, "profiles", "commands"]))
-            message = f"{where} is not a setting. Known: {known}."
+            known = parsers.suggestion(key, [*_SETTINGS, "profiles", "commands"])
+            message = f"{where} is not a setting. {known}"
             raise SettingsError(message)
-        found[key] = _parse(key, as_text(value, where, many=_SETTINGS[key].many), where)
+        setting = _SETTINGS[key]
+        boolean = setting.parse is parsers.boolean
+        text = as_text(value, where, many=setting.many, boolean=boolean)
+        found[key] = _parse(key, text, where)
     return found
 
 

@@ -75,22 +75,26 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
         raise SettingsError(message) from None
 
 
-def as_text(value: Json, place: str, *, many: bool = False) -> str:
+def as_text(value: Json, place: str, *, many: bool = False, boolean: bool = False) -> str:
     """Return a value of the file as the text that a flag or variable would have.
 
     Args:
         value: What stands in the file.
         place: Where, for errors.
         many: Whether a list will do too.
+        boolean: Whether `true` and `false` will.
 
     Raises:
         SettingsError: It is of a kind that no setting has.
     """
-    if isinstance(value, bool):
+    if boolean and isinstance(value, bool):
         return "1" if value else "0"
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     if many and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
-    message = f"{place} must be a text, a number or a boolean{', or a list of texts' * many}."
+    kinds = "a text, a number or a boolean" if boolean else "a text or a number"
+    message = f"{place} must be {kinds}{', or a list of texts' * many}."
+    if isinstance(value, Mapping):
+        message += " Profiles are tables of [profiles], commands of [commands]."
     raise SettingsError(message)

@@ -6,9 +6,10 @@ a sentence that starts with the setting's name and text.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
@@ -178,3 +179,10 @@ def names(text: str) -> tuple[str, ...]:
         message = "names something twice"
         raise ValueError(message)
     return found
+
+
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """Return what to say of a key that is none: the nearest one, and all there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1)
+    return f"{f'Did you mean {near[0]}? ' if near else ''}Known: {', '.join(names)}."

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from bridge.errors import SettingsError
 from bridge.model import Json
+from bridge.settings import parsers
 
 BUILT_IN = ("standard", "strict")
 
@@ -99,7 +100,7 @@ def _profile(name: str, table: Json, place: str) -> ProfileSpec:
         raise SettingsError(message)
     unknown = sorted(set(values) - KEYS)
     if unknown:
-        known = ", ".join(sorted(KEYS))
-        message = f"{place}.{unknown[0]} is not a setting of a profile. Known: extends, {known}."
+        known = parsers.suggestion(unknown[0], ["extends", *KEYS])
+        message = f"{place}.{unknown[0]} is not a setting of a profile. {known}"
         raise SettingsError(message)
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)

@@ -165,8 +165,6 @@ async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
     engines: EngineShelf, settings: Settings, tmp_path: Path
 ) -> None:
     """A whole program on it, tools and all; and the probe says the same."""
-    if shutil.which("runsc") is None:
-        pytest.skip("runsc is not installed")
     found = own_service(engines.get("podman"))
     async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
         with anyio.fail_after(PATIENCE):

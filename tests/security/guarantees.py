@@ -19,6 +19,14 @@ RESOURCES = f"{HERE}/test_resources.py"
 SURFACE = f"{HERE}/test_surface.py"
 BROKEN = f"{HERE}/test_broken_layers.py"
 
+COMMANDS = "tests/engine/test_commands.py"
+CONTAINERS = "tests/contract/test_container_commands.py"
+EXECUTABLES = "tests/engine/test_attack_executables.py"
+GUARD = "tests/engine/test_guarding.py"
+LAYERS = "tests/contract/test_container_layers.py"
+SOCKETS = "tests/engine/test_attack_sockets.py"
+UNGUARDED = "tests/sandbox/process/test_attack_unguarded.py"
+WEAKER = "tests/sandbox/process/test_landlock_tier.py"
 SESSIONS = "tests/e2e/test_sessions.py"
 CANCELLATION = "tests/contract/test_backend_cancellation.py"
 
@@ -30,7 +38,7 @@ class Guarantee:
     Attributes:
         id: A short name, for tests and for those who write about them.
         promise: What holds, in one sentence.
-        attacks: The attacks it answers.
+        attacks: The attacks it answers; none where it is about what the list does not know.
         not_applicable: Why the attack cannot be made in this version; its tests then prove that
             there is nothing to attack.
         tests: Each "file::function"; together they fail when any part of the promise is broken.
@@ -280,5 +288,91 @@ GUARANTEES = (
         promise="No two runs draw the same random numbers.",
         attacks=(42,),
         tests=(f"{SURFACE}::test_two_runs_draw_different_numbers",),
+    ),
+    Guarantee(
+        id="own-kernel",
+        promise="A runtime asked for because it brings its own kernel is seen to do so before a "
+        "program runs.",
+        attacks=(),
+        tests=(
+            f"{LAYERS}::test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own",
+            f"{LAYERS}::test_a_runc_that_goes_by_gvisors_name_runs_nothing",
+        ),
+    ),
+    Guarantee(
+        id="layers-seen",
+        promise="The layers that a result calls verified were seen from inside its sandbox.",
+        attacks=(),
+        tests=(f"{LAYERS}::test_with_our_filter_programs_work_and_every_layer_is_seen",),
+    ),
+    Guarantee(
+        id="weaker-tier",
+        promise="Without namespaces a program still opens, changes and reaches nothing of the "
+        "host, and each result calls the tier weaker.",
+        attacks=(),
+        tests=(
+            f"{WEAKER}::test_what_any_user_may_do_outside_is_refused_inside",
+            f"{WEAKER}::test_each_result_calls_it_weaker",
+            f"{WEAKER}::test_a_daemon_ends_with_the_program",
+            f"{WEAKER}::test_a_kernel_without_landlock_runs_nothing",
+            f"{UNGUARDED}::test_what_landlock_does_not_guard_is_refused_all_the_same",
+        ),
+    ),
+    Guarantee(
+        id="enforced-guard",
+        promise="Where the static guard is enforced, a program it denies starts nothing.",
+        attacks=(),
+        tests=(f"{GUARD}::test_enforcing_refuses_before_anything_is_started",),
+    ),
+    Guarantee(
+        id="command-grants",
+        promise="A command sees what its profile grants and nothing else, or is never started.",
+        attacks=(),
+        tests=(
+            f"{COMMANDS}::test_a_command_sees_what_its_profile_grants_and_nothing_else",
+            f"{COMMANDS}::test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started",
+            f"{COMMANDS}::test_a_profile_that_grants_too_much_is_refused",
+            f"{COMMANDS}::test_without_bubblewrap_nothing_runs",
+            f"{CONTAINERS}::test_commands_run_in_the_profiles_image",
+            f"{EXECUTABLES}::test_what_a_command_could_turn_into_a_link_is_not_granted",
+        ),
+    ),
+    Guarantee(
+        id="command-executables",
+        promise="Only the executables that a profile names are executed, and no command can "
+        "replace them.",
+        attacks=(),
+        tests=(
+            f"{COMMANDS}::test_only_the_executables_named_can_be_executed",
+            f"{EXECUTABLES}::test_a_link_that_a_command_could_turn_elsewhere_names_no_executable",
+            f"{EXECUTABLES}::test_what_one_profile_may_write_no_other_executes",
+        ),
+    ),
+    Guarantee(
+        id="command-sockets",
+        promise="A command reaches no socket of the host's, and the internet only if granted.",
+        attacks=(),
+        tests=(
+            f"{COMMANDS}::test_a_network_is_the_internet_s_families_only_and_is_told",
+            f"{SOCKETS}::test_no_socket_of_the_host_is_reached_and_no_port_opened",
+            f"{CONTAINERS}::test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts",
+        ),
+    ),
+    Guarantee(
+        id="command-secrets",
+        promise="The secrets a command is given do not come back as they are.",
+        attacks=(),
+        tests=(f"{COMMANDS}::test_secrets_do_not_show_wherever_a_command_puts_them",),
+    ),
+    Guarantee(
+        id="command-ends",
+        promise="A pipeline ends at one deadline, within its limits, and leaves nothing.",
+        attacks=(),
+        tests=(
+            f"{COMMANDS}::test_one_deadline_ends_all_stages_and_leaves_nothing",
+            f"{COMMANDS}::test_a_cancelled_command_leaves_nothing",
+            f"{COMMANDS}::test_output_without_end_is_bounded_and_counted",
+            f"{COMMANDS}::test_a_stage_that_passes_a_limit_fails_by_it",
+        ),
     ),
 )

@@ -104,8 +104,13 @@ def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("timeout = [1]", "must be a text, a number or a boolean"),
-        ("tiemout = 1", "tiemout is not a setting. Known: allow_self_server"),
+        ("memory = true", "memory must be a text or a number"),
+        ("[profile.mine]\nmemory = '1g'", "Profiles are tables of .profiles."),
+        ("timeout = [1]", "must be a text or a number"),
+        (
+            "tiemout = 1",
+            "not a setting. Did you mean timeout[?] Known: allow_self_",
+        ),
         ("timeout =", "could not be read"),
         ('timeout = "soon"', "is not a number of seconds"),
     ],

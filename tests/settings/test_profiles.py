@@ -98,7 +98,7 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
         ("profiles = 1", "must hold tables"),
         ("commands = 1", "commands must hold tables"),
         ("profile = 'other'\n[profiles.mine]\npids = 9", "no profile 'other'; there are mine,"),
-        ("image = ['a', 'b']", "must be a text, a number or a boolean."),
+        ("image = ['a', 'b']", "must be a text or a number."),
         ("runtime_order = 'podman,podman'", "names something twice"),
     ],
 )
