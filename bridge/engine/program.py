@@ -55,6 +55,7 @@ class Program:
         self._exited: Exited | None = None
         self._protocol_error = ""
         self._lost = ""
+        self._started = 0.0
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
@@ -62,6 +63,7 @@ class Program:
         Raises:
             ChannelClosedError: The sandbox is gone; the program has not run.
         """
+        self._started = anyio.current_time()
         with anyio.fail_after(self._limits.timeout + GRACE_SECONDS):
             await self._session.channel.send(frame)
 
@@ -82,8 +84,17 @@ class Program:
                 await self._serve(dispatcher)
                 # Whatever the program left under way has nobody to answer to.
                 tasks.cancel_scope.cancel()
-            deadline_passed = False
+            deadline_passed = self._ended_late()
         return await self._facts(deadline_passed=deadline_passed)
+
+    def _ended_late(self) -> bool:
+        """Tell whether the sandbox ended at the deadline without a last word.
+
+        A guest stops its program then, and says so; but engines can lose what is said at an end
+        while there is input that nobody reads.
+        """
+        silent = self._exited is None and not self._protocol_error and not self._lost
+        return silent and anyio.current_time() - self._started >= self._limits.timeout
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
         while self._exited is None:
