@@ -10,22 +10,31 @@ from pathlib import Path
 
 from bridge.cli.output import visible, write_out
 from bridge.discovery.find import discover
+from bridge.engine.command_check import CommandCheck, check_commands
 from bridge.engine.servers import context_for
 from bridge.errors import WrongSystemError
+from bridge.model import MEBIBYTE
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
+from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 
 
 async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Try each backend and read the configuration; exit 1 if nothing can run code."""
+    """Try each backend and read the configuration; exit 1 if nothing can run code.
+
+    A command profile that cannot be used is told, and changes nothing of the exit status.
+    """
     probes = await survey(settings)
     found = discover(context_for(settings, str(Path.cwd()), sys.platform))
+    commands = check_commands(settings, probes)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if arguments.json:
         document = {
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
+            "profile": _profile(settings),
+            "commands": [asdict(check) for check in commands],
             "servers": [spec.name for spec in found.servers],
             "warnings": [str(warning) for warning in found.warnings],
         }
@@ -33,6 +42,9 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         for probe in probes:
             write_out(visible(_describe(probe)))
+        write_out(visible(_describe_profile(settings)))
+        for check in commands:
+            write_out(visible(_describe_command(check)))
         names = ", ".join(spec.name for spec in found.servers) or "none"
         write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:
@@ -42,6 +54,41 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         else:
             write_out("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     return 0 if chosen else 1
+
+
+def _profile(settings: Settings) -> dict[str, object]:
+    """Return what the profile in force allows a run."""
+    limits = limits_for(settings)
+    return {
+        "name": settings.profile,
+        "timeout": limits.timeout,
+        "longest_timeout": limits.longest_timeout,
+        "memory_bytes": limits.memory_bytes,
+        "cpus": limits.cpus,
+        "guard": settings.guard,
+        "listed_servers_only": settings.listed_servers_only,
+    }
+
+
+def _describe_profile(settings: Settings) -> str:
+    limits = limits_for(settings)
+    longer = limits.longest_timeout > limits.timeout
+    terms = (
+        f"{limits.timeout:g} s" + (f" (at most {limits.longest_timeout:g} s)" if longer else ""),
+        f"{limits.memory_bytes / MEBIBYTE:g} MiB",
+        f"{limits.cpus:g} CPUs" if limits.cpus is not None else "no limit of CPUs",
+        f"guard {settings.guard}",
+        "listed servers only" if settings.listed_servers_only else "all servers",
+    )
+    return f"profile: {settings.profile}: {', '.join(terms)}\n"
+
+
+def _describe_command(check: CommandCheck) -> str:
+    lines = [f"commands: {check.name}: {'ok' if check.ok else 'FAIL'}: {check.summary}"]
+    lines.extend(f"      note: {note}" for note in check.notes)
+    if check.remedy:
+        lines.append(f"      remedy: {check.remedy}")
+    return "\n".join(lines) + "\n"
 
 
 def _describe(probe: Probe) -> str:

@@ -9,9 +9,10 @@ into the sandbox is not there, whatever a word says.
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from bridge.errors import InvalidRequestError
@@ -30,6 +31,7 @@ the kernel takes 128 KiB, and there every byte may take six."""
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?!file)[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
 _FILE_URL = re.compile(r"file[a-z]?://(?:localhost(?=/))?")
 _GLUED_OPTION = re.compile(r"^-[A-Za-z0-9](?=/|~|\.\./|\.\.$|@)")
+_HOME = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/")
 _PARTS = re.compile(r"[=,:;\s\"']+")
 
 Resolve = Callable[[str], str]
@@ -44,11 +46,14 @@ class Bounds:
         names: The executables, as they are to be typed.
         roots: The paths inside the sandbox that arguments may lead to.
         check_arguments: Whether they are looked at.
+        hosts: Directories of the host that are granted, each with its path inside; for answers to
+            those who give the host's paths.
     """
 
     names: Collection[str]
     roots: Sequence[str]
     check_arguments: bool = True
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_stages(
@@ -73,7 +78,7 @@ def check_stages(
         _check_name(words[0], bounds.names)
         if bounds.check_arguments:
             for word in words[1:]:
-                check_argument(word, bounds.roots, workdir, resolve)
+                check_argument(word, bounds, workdir, resolve)
 
 
 def check_workdir(workdir: str, resolve: Resolve) -> str:
@@ -93,23 +98,38 @@ def check_workdir(workdir: str, resolve: Resolve) -> str:
     return real
 
 
-def check_argument(word: str, roots: Sequence[str], workdir: str, resolve: Resolve) -> None:
+def check_argument(word: str, bounds: Bounds, workdir: str, resolve: Resolve) -> None:
     """See that whatever in a word looks like a path stays inside.
 
     Raises:
         InvalidRequestError: Something does not.
     """
     for piece in candidates(word):
-        if piece.startswith("~"):
-            message = f"{word!r:.200}: nothing here expands ~, and there is no home directory."
-            raise InvalidRequestError(message, remedy="Use paths relative to the workspace.")
-        if not is_within(resolve(str(PurePosixPath(workdir) / piece)), roots):
-            message = (
-                f"{word!r:.200} leads to {piece!r:.200}, which is outside of what this profile "
-                f"grants ({', '.join(roots)})."
-            )
+        if _HOME.match(piece):
+            message = f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
+            raise InvalidRequestError(message)
+        path = PurePosixPath(workdir) / piece
+        real = resolve(str(path))
+        if not is_within(real, bounds.roots):
+            shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
+            message = f"{shown} {_outside(path, real, bounds, resolve)}"
             remedy = "Use paths relative to the workspace."
             raise InvalidRequestError(message, remedy=remedy)
+
+
+def _outside(path: PurePosixPath, real: str, bounds: Bounds, resolve: Resolve) -> str:
+    """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
+    plain = posixpath.normpath(path)
+    for host, inside in bounds.hosts.items():
+        here = inside + plain[len(host) :]
+        if is_within(plain, (host,)) and here != plain:
+            return f"is a path of the host; that is {here} here."
+    grants = f"outside of what this profile grants ({', '.join(bounds.roots)})."
+    if real == plain:
+        return f"is {grants}"
+    itself = path.name != ".." and str(PurePosixPath(resolve(str(path.parent))) / path.name) != real
+    how = "is a link" if itself else "leads by a link"
+    return f"{how} to {real}, which is {grants}"
 
 
 def candidates(word: str) -> list[str]:

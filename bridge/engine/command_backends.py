@@ -10,7 +10,14 @@ import logging
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol
 
-from bridge.errors import BridgeError, NoSandboxError
+from bridge.errors import (
+    BridgeError,
+    ImageMissingError,
+    ImagePullError,
+    LaunchError,
+    NoSandboxError,
+    SettingsError,
+)
 from bridge.sandbox.choose import ENGINES, candidates, container_backend
 from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.job import JobBackend
@@ -34,12 +41,29 @@ class Runner(JobBackend, Protocol):
         ...
 
 
-async def open_process(settings: Settings, _profile: CommandProfile) -> Runner:
+def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
+    """See that a kernel boundary that was asked for is not traded for namespaces.
+
+    Raises:
+        SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
+    """
+    if settings.oci_runtime and profile.runtime == "process":
+        message = (
+            f"{profile.place}: MCP_BRIDGE_OCI_RUNTIME: bubblewrap cannot use "
+            f"{settings.oci_runtime}."
+        )
+        remedy = 'Set `runtime = "container"` and `image` in the profile.'
+        raise SettingsError(message, remedy=remedy)
+
+
+async def open_process(settings: Settings, profile: CommandProfile) -> Runner:
     """Return bubblewrap.
 
     Raises:
+        SettingsError: A runtime was asked for that it cannot use.
         SandboxError: It is not usable here; the remedy says what to do.
     """
+    insist_on_kernel(settings, profile)
     backend = BubblewrapBackend(environ=settings.environ)
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
@@ -55,6 +79,7 @@ async def open_container(settings: Settings, profile: CommandProfile) -> Runner:
         SandboxError: None can.
     """
     problems: list[str] = []
+    remedy = "`mcp-code-bridge doctor` tries them again."
     names = [n for n in candidates(settings.runtime, settings.runtime_order) if _is_engine(n)]
     for name in names or ENGINES:
         async with AsyncExitStack() as stack:
@@ -64,13 +89,34 @@ async def open_container(settings: Settings, profile: CommandProfile) -> Runner:
                 images = await backend.images()
                 await ensure_present(profile.image, images, progress=logger.info)
                 await tidy_up(backend)
+            except (ImageMissingError, ImagePullError) as error:
+                problems.append(f"{name}: {error.message}")
+                remedy = for_profile(error, profile).remedy
+                continue
             except BridgeError as error:
                 problems.append(f"{name}: {error}")
                 continue
             stack.pop_all()
             return backend
     message = f"No container engine can run {profile.image}. {' '.join(problems)}"
-    raise NoSandboxError(message, remedy="`mcp-code-bridge doctor` tries them again.")
+    raise NoSandboxError(message, remedy=remedy)
+
+
+def for_profile(error: BridgeError, profile: CommandProfile) -> BridgeError:
+    """Return an error about an image with the remedy for a profile's; others as they are.
+
+    What is said elsewhere is about the image of programs, which the bridge itself can build.
+    """
+    if profile.runtime != "container":
+        return error
+    remedy = f"correct {profile.place}.image."
+    if isinstance(error, ImageMissingError | ImagePullError):
+        remedy = f"Pull or build {profile.image} with the engine, or {remedy}"
+    elif isinstance(error, LaunchError) and "image build" in error.remedy:
+        remedy = f"Name executables that {profile.image} has, or {remedy}"
+    else:
+        return error
+    return type(error)(error.message, remedy=remedy, host_detail=error.host_detail)
 
 
 def _is_engine(name: str) -> bool:

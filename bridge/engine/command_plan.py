@@ -75,10 +75,7 @@ class Planner:
         if not 1 <= timeout <= profile.max_timeout:
             message = f"timeout must be from 1 to {profile.max_timeout:g} seconds."
             raise InvalidRequestError(message)
-        granted = grants(profile, home=own_home, realpath=_real)
-        self._insist_fixed(profile, granted, own_home)
-        _insist_present(granted, profile)
-        executables = self._find(profile, granted, own_home)
+        granted, executables = self._settle(profile)
         view = View(granted, _readlink)
         workdir = check_workdir(request.workdir, view.resolve)
         host = view.host_path(workdir)
@@ -90,6 +87,10 @@ class Planner:
             names=tuple(entries),
             roots=tuple(grant.inside for grant in granted) + ("/tmp", "/dev/null"),
             check_arguments=profile.check_arguments,
+            hosts={
+                **{grant.source: grant.inside for grant in granted},
+                str(profile.workspace): WORKSPACE,
+            },
         )
         check_stages(request.stages, bounds, workdir, view.resolve)
         files = _credentials(profile, environ, own_home)
@@ -102,6 +103,26 @@ class Planner:
             for number, words in enumerate(request.stages)
         )
         return Plan(profile=profile, specs=specs, timeout=timeout, secrets=made.secrets)
+
+    def check(self, profile: CommandProfile) -> tuple[str, ...]:
+        """See that commands of a profile could be planned; return the variables that are not set.
+
+        Raises:
+            UsageError: They could not.
+        """
+        self._settle(profile)
+        files = _credentials(profile, self._environ, self._home)
+        environment(profile, self._environ, home=HOME, files=files)
+        return tuple(
+            name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
+        )
+
+    def _settle(self, profile: CommandProfile) -> tuple[tuple[Grant, ...], tuple[Executable, ...]]:
+        """Return what a profile grants and its executables, all of them there."""
+        granted = grants(profile, home=self._home, realpath=_real)
+        self._insist_fixed(profile, granted, self._home)
+        _insist_present(granted, profile)
+        return granted, self._find(profile, granted, self._home)
 
     def _find(
         self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str

@@ -18,7 +18,12 @@ import anyio.to_thread
 
 from bridge.command.capture import Capture, Redactor
 from bridge.command.verdict import judge
-from bridge.engine.command_backends import Runner, open_container, open_process
+from bridge.engine.command_backends import (
+    Runner,
+    for_profile,
+    open_container,
+    open_process,
+)
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.pipeline import Pipeline, run_pipeline
 from bridge.errors import BridgeError, InvalidRequestError, UsageError
@@ -54,7 +59,8 @@ class Commands:
             "process": open_process,
             "container": open_container,
         }
-        self._runners: dict[Runtime, Runner] = {}
+        # By image as well: one is settled when its runner is opened.
+        self._runners: dict[tuple[Runtime, str], Runner] = {}
         self._planner = Planner(
             settings.environ, str(home(settings.environ)), settings.commands.values()
         )
@@ -130,7 +136,7 @@ class Commands:
                     errors=errors,
                 )
             except BridgeError as error:
-                found = error
+                found = for_profile(error, plan.profile)
             tasks.cancel_scope.cancel()
         if isinstance(found, Pipeline):
             return found
@@ -144,10 +150,10 @@ class Commands:
 
     async def _runner(self, profile: CommandProfile) -> Runner:
         async with self._lock:
-            if profile.runtime not in self._runners:
-                opened = await self._open[profile.runtime](self._settings, profile)
-                self._runners[profile.runtime] = opened
-            return self._runners[profile.runtime]
+            key = (profile.runtime, profile.image)
+            if key not in self._runners:
+                self._runners[key] = await self._open[profile.runtime](self._settings, profile)
+            return self._runners[key]
 
 
 def _stdin(text: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import mcp_types as types
@@ -85,16 +86,35 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
         (
             "Runs a command, or a pipeline of commands, in a sandbox. There is no shell: quotes "
             "and | work, but nothing is expanded, redirected or chained. Paths are relative to "
-            "the workspace."
+            "the workspace. /tmp can be written to, and is gone after each command."
         ),
     ]
     for profile in profiles.values():
         names = [entry.rpartition("/")[2] for entry in profile.executables]
         shown = ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "")
-        network = "network" if profile.network else "no network"
+        terms = (
+            "network" if profile.network else "no network",
+            f"writes: {_writable(profile)}",
+            f"timeout: {profile.timeout:g} s, at most {profile.max_timeout:g} s",
+        )
         about = f" {profile.description}" if profile.description else ""
-        lines.append(f"Profile {profile.name}: {shown} ({network}).{about}")
+        lines.append(f"Profile {profile.name}: {shown} ({'; '.join(terms)}).{about}")
     return "\n".join(lines)
+
+
+def _writable(profile: CommandProfile) -> str:
+    """Return where commands may write, by the paths that they would use."""
+    found = []
+    for entry in profile.write:
+        path = PurePosixPath(entry)
+        if path.is_relative_to(profile.workspace):
+            path = path.relative_to(profile.workspace)
+        if path == PurePosixPath():
+            return "the whole workspace"
+        # Nothing is looked up here; what has a suffix is most likely a file.
+        found.append(str(path) if path.suffix else f"{path}/")
+    shown = ", ".join(found[:MAX_LISTED]) + (", ..." if len(found) > MAX_LISTED else "")
+    return shown or "nothing"
 
 
 def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
@@ -124,7 +144,7 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
                 "type": "number",
                 "minimum": 1,
                 "maximum": max(profile.max_timeout for profile in profiles.values()),
-                "description": "Seconds that all of it may take.",
+                "description": "Seconds that all of it may take; each profile has its own maximum.",
             },
         },
         "required": ["profile"] if len(profiles) > 1 else [],
@@ -187,7 +207,10 @@ def _stages(given: Mapping[str, Json]) -> tuple[tuple[str, ...], ...]:
         return tuple(map(tuple, value))
     what = "a list of words" if name == "command" else "a list of lists of words"
     message = f"`{name}` must be a string, or {what}, none of them empty."
-    raise InvalidRequestError(message)
+    example = '"ls -l" or ["ls", "-l"]'
+    if name == "pipeline":
+        example = '[["ls"], ["head", "-1"]] or "ls | head -1"'
+    raise InvalidRequestError(message, remedy=f"Write it like {example}.")
 
 
 def _is_words(value: Json) -> bool:

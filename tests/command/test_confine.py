@@ -32,11 +32,11 @@ GRANTED = (
 )
 VIEW = View(GRANTED, LINKS.get)
 ROOTS = ("/workspace", "/srv/data")
-BOUNDS = Bounds(names=("aws", "jq"), roots=ROOTS)
+BOUNDS = Bounds(names=("aws", "jq"), roots=ROOTS, hosts={"/host/ws": "/workspace"})
 
 
 def _check(word: str, workdir: str = "/workspace") -> None:
-    check_argument(word, ROOTS, workdir, VIEW.resolve)
+    check_argument(word, BOUNDS, workdir, VIEW.resolve)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def _check(word: str, workdir: str = "/workspace") -> None:
         "../x",
         "sub/../../x",
         "..",
-        "~",
+        "~/x",
         "~root/.ssh",
         "file:///etc/passwd",
         "fileb://../x",
@@ -99,6 +99,8 @@ def test_an_argument_that_leads_out_is_refused(word: str) -> None:
         "https://example.com/../etc/passwd?x=/y",
         "s3://bucket/../key",
         "HEAD~1..HEAD",
+        "~",
+        "~5",
         "my-c/dir",
         "...",
         "-",
@@ -111,6 +113,28 @@ def test_an_argument_that_leads_out_is_refused(word: str) -> None:
 def test_an_argument_that_stays_inside_is_taken(word: str) -> None:
     """The control of the test above: most words are no paths, and most paths stay."""
     _check(word)
+
+
+GRANTS = "outside of what this profile grants (/workspace, /srv/data)."
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("/etc/passwd", f"'/etc/passwd' is {GRANTS}"),
+        ("../x", f"'../x' is {GRANTS}"),
+        ("--opt=/etc/x", f"'--opt=/etc/x': '/etc/x' is {GRANTS}"),
+        ("out", f"'out' is a link to /etc, which is {GRANTS}"),
+        ("out/passwd", f"'out/passwd' leads by a link to /etc/passwd, which is {GRANTS}"),
+        ("/host/ws/d.json", "that is /workspace/d.json here."),
+        ("~/x", "nothing here expands ~; give a path below the workspace."),
+    ],
+)
+def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None:
+    """By itself, or by a link, and to where; a path of the host is told in the sandbox's words."""
+    with pytest.raises(InvalidRequestError) as refused:
+        _check(word)
+    assert told in str(refused.value)
 
 
 def test_relative_paths_start_from_the_working_directory() -> None:

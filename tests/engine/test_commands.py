@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -188,6 +189,13 @@ async def test_an_argument_that_leads_out_is_refused_before_anything_runs(
             await run(commands, ["peek", argument])
 
 
+async def test_a_path_of_the_host_is_answered_with_what_it_is_inside(there: Place) -> None:
+    """Whoever knows the workspace by its name outside learns the other."""
+    async with Commands(there.settings()) as commands:
+        with pytest.raises(InvalidRequestError, match=r"that is /workspace/a\.txt here"):
+            await run(commands, ["peek", str(there.workspace / "a.txt")])
+
+
 async def test_stages_stream_into_each_other_and_an_early_end_is_no_failure(there: Place) -> None:
     """An endless stage ends when the one after it has what it wants."""
     async with Commands(there.settings(executables=TOOLS)) as commands:
@@ -312,6 +320,15 @@ async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
         with pytest.raises(EngineNotFoundError) as refused:
             await run(commands, ["peek"])
     assert "bubblewrap" in refused.value.remedy
+
+
+async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Place) -> None:
+    """Whoever asks for gVisor does not get namespaces without a word."""
+    settings = replace(there.settings(), oci_runtime="runsc")
+    async with Commands(settings) as commands:
+        with pytest.raises(SettingsError, match="bubblewrap cannot use runsc") as refused:
+            await run(commands, ["peek"])
+    assert 'runtime = "container"' in refused.value.remedy
 
 
 async def test_a_profile_that_grants_too_much_is_refused(there: Place) -> None:

@@ -64,7 +64,9 @@ async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client)
     """Success, failure and a refusal are results that fit the announced schema."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"run_python", "run_command"}
-    assert "Profile tool: cat, sort (no network). Text." in (tools["run_command"].description or "")
+    assert "Profile tool: cat, sort (no network; writes: nothing; " in (
+        tools["run_command"].description or ""
+    )
     came = [
         await client.call_tool("run_command", arguments)
         for arguments in (
@@ -101,6 +103,21 @@ def test_the_schema_takes_what_the_parser_takes() -> None:
         assert schema["properties"]["profile"]["enum"] == list(profiles)
 
 
+def test_the_description_says_what_each_profile_allows() -> None:
+    """The schema has room for one maximum only: the largest."""
+    base = {"executables": ["jq"], "workspace": "/w"}
+    tables = {
+        "one": {**base, "write": ["out", "/w/log.txt", "/srv/d"], "max_timeout": 60, "timeout": 5},
+        "two": {**base, "write": ["."], "network": True, "description": "T."},
+    }
+    tool = command_tool(parse_commands(tables, "c"))
+    assert (tool.description or "").splitlines()[1:] == [
+        "Profile one: jq (no network; writes: out/, log.txt, /srv/d/; timeout: 5 s, at most 60 s).",
+        "Profile two: jq (network; writes: the whole workspace; timeout: 120 s, at most 300 s). T.",
+    ]
+    assert tool.input_schema["properties"]["timeout"]["maximum"] == 300
+
+
 @pytest.mark.parametrize(
     ("arguments", "stages"),
     [
@@ -124,7 +141,7 @@ def test_commands_come_as_text_or_as_words(arguments: dict[str, Any], stages: ob
         ({"command": []}, "none of them empty"),
         ({"command": ["aws", 1]}, "a list of words"),
         ({"pipeline": [["aws"], []]}, "a list of lists"),
-        ({"pipeline": ["aws", "jq"]}, "a list of lists"),
+        ({"pipeline": ["ls", "head -1"]}, 'like [["ls"], ["head", "-1"]] or "ls | head -1".'),
         ({"command": "aws", "profile": "x"}, "Pass one of: aws"),
         ({"command": "aws", "shell": True}, "no argument 'shell'"),
         ({"command": "aws", "stdin": 1}, "`stdin`"),
