@@ -376,15 +376,3 @@ def peak_memory() -> Iterator[list[int]]:
 def _status(name: str) -> int:
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
-
-def with_argument(mark: str) -> list[int]:
-    """Return the processes of this machine that have `mark` on their command line."""
-    found = []
-    for place in Path("/proc").iterdir():
-        try:
-            if place.name.isdigit() and mark.encode() in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]

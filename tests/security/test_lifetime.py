@@ -15,6 +15,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from tests.contract.rig import EngineShelf
+from tests.sandbox.process.rig import with_argument
 from tests.security.rig import (
     PIDS,
     Arena,
@@ -23,7 +24,6 @@ from tests.security.rig import (
     groups,
     remains,
     settings_for,
-    with_argument,
 )
 from tests.waiting import until, until_exists
 

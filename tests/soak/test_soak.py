@@ -53,6 +53,12 @@ def test_memory_that_grows_run_by_run_is_a_finding() -> None:
     assert "memory grew" in trends(grown)[0]
 
 
+def test_memory_that_comes_back_is_no_leak() -> None:
+    """Allocators keep what one run needed for a while, over several samples."""
+    held = [*[90.0] * 12, *[104.0] * 6, 91.0, 91.0]
+    assert trends([replace(FLAT, runs=10 * n, rss_mib=rss) for n, rss in enumerate(held)]) == []
+
+
 def test_every_program_has_its_turn_and_every_third_is_honest() -> None:
     """Both rows are gone through from end to end."""
     turns = [case(number) for number in range(3 * len(ATTACKS) * len(HONEST))]
