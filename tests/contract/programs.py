@@ -78,3 +78,39 @@ async def on(
         oci_runtime=oci_runtime,
     ) as backend:
         yield backend
+
+
+STANDARD_LIBRARY = """
+import asyncio, bz2, concurrent.futures, ctypes, decimal, lzma, mmap, multiprocessing, os, pathlib
+import shutil, socket, sqlite3, ssl, subprocess, sys, tempfile, threading, uuid
+from multiprocessing import shared_memory
+
+said = subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True, text=True)
+assert said.stdout == "7\\n", said
+fork = multiprocessing.get_context("fork")
+assert fork.Pool(2).map(abs, [-1, 2]) == [1, 2]
+with concurrent.futures.ProcessPoolExecutor(2, mp_context=fork) as pool:
+    assert list(pool.map(abs, [-3])) == [3]
+threads = [threading.Thread(target=uuid.uuid4) for _ in range(20)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+memory = shared_memory.SharedMemory(create=True, size=1000)
+memory.close()
+memory.unlink()
+mmap.mmap(-1, 4096).close()
+async def child():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(8)", stdout=-1)
+    return (await process.communicate())[0]
+assert await child() == b"8\\n"
+with tempfile.TemporaryFile() as file:
+    file.write(b"x")
+assert sqlite3.connect("/workspace/x.db").execute("select 1").fetchall() == [(1,)]
+pathlib.Path("/workspace/a").write_text("x")
+shutil.move(shutil.copy("/workspace/a", "/tmp/b"), "/workspace/c")
+callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
+assert callback(1) == 2
+socket.socketpair()
+sorted(os.listdir("/workspace"))
+"""
+"""What ordinary programs need of a system, for a whole run of `run_python`: it must work under
+every filter."""
