@@ -122,7 +122,7 @@ class Limits:
     result_bytes: int = 1 * MEBIBYTE
     frame_bytes: int = 64 * MEBIBYTE
     tool_calls: int = 10_000
-    concurrent_calls: int = 32
+    concurrent_calls: int = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +133,15 @@ class RunRequest:
         servers: Names to load; None means those that the code refers to.
         timeout: Seconds; None means the default.
         argv: What the program finds in `sys.argv[1:]`.
+        principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
+            with those of the same. Empty when several callers cannot be told apart.
     """
 
     code: str
     servers: tuple[str, ...] | None = None
     timeout: float | None = None
     argv: tuple[str, ...] = ()
+    principal: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,14 +193,14 @@ def _listing(servers: Sequence[ServerEntry], budget: int) -> str:
     """Return the servers with as much on their tools as the budget holds."""
     if not servers:
         return "No MCP servers are configured; programs can still compute."
-    levels: tuple[tuple[str, Callable[[ServerEntry], str]], ...] = (
+    levels: tuple[tuple[str, Callable[[ServerEntry], Iterable[str]]], ...] = (
         ("Servers and their tools (optional arguments after `*`):", _with_summaries),
         ("Servers and their tools (optional arguments after `*`):", _with_signatures),
         ("Servers and their tools (search for how to call them):", _with_names),
-        ("Servers (search for their tools):", _line),
+        ("Servers (search for their tools):", _alone),
     )
     for heading, write in levels:
-        text = _within(budget, chain([heading], map(write, servers)))
+        text = _within(budget, chain([heading], chain.from_iterable(map(write, servers))))
         if text is not None:
             return text
     heading = f"{len(servers)} servers (search for their tools): "
@@ -208,16 +208,16 @@ def _listing(servers: Sequence[ServerEntry], budget: int) -> str:
     return f"{heading}{_joined(aliases, budget - len(heading))}."
 
 
-def _within(budget: int, blocks: Iterable[str]) -> str | None:
-    """Return the blocks joined by newlines; None as soon as they pass the budget."""
+def _within(budget: int, lines: Iterable[str]) -> str | None:
+    """Return the lines joined by newlines; None as soon as they pass the budget."""
     kept: list[str] = []
     size = -1
-    for block in blocks:
-        size += len(block.encode()) + 1
+    for line in lines:
+        size += len(line.encode()) + 1
         if size > budget:
-            # With thousands of tools most of the work is in the blocks that are not made now.
+            # With thousands of tools most of the work is in the lines that are not made now.
             return None
-        kept.append(block)
+        kept.append(line)
     return "\n".join(kept)
 
 
@@ -229,26 +229,34 @@ def _line(server: ServerEntry) -> str:
     return f"{text}: {summary}" if summary else text
 
 
-def _with_names(server: ServerEntry) -> str:
+def _alone(server: ServerEntry) -> Iterable[str]:
+    yield _line(server)
+
+
+def _with_names(server: ServerEntry) -> Iterable[str]:
+    yield _line(server)
+    if server.known:
+        yield f"  tools: {', '.join(entry.alias for entry in server.tools)}"
+    else:
+        yield _UNLISTED
+
+
+def _with_signatures(server: ServerEntry) -> Iterable[str]:
+    yield _line(server)
+    for entry in server.tools:
+        yield f"  .{_short_signature(server, entry)}"
     if not server.known:
-        return f"{_line(server)}\n{_UNLISTED}"
-    return f"{_line(server)}\n  tools: {', '.join(entry.alias for entry in server.tools)}"
+        yield _UNLISTED
 
 
-def _with_signatures(server: ServerEntry) -> str:
-    lines = [f"  .{_short_signature(server, entry)}" for entry in server.tools]
-    return "\n".join([_line(server), *lines, *([] if server.known else [_UNLISTED])])
-
-
-def _with_summaries(server: ServerEntry) -> str:
-    lines = [_line(server)]
+def _with_summaries(server: ServerEntry) -> Iterable[str]:
+    yield _line(server)
     for entry in server.tools:
         summary = first_sentence(entry.tool.description, _LISTED_SUMMARY_CHARS)
         comment = f"  # {summary}" if summary else ""
-        lines.append(f"  .{_short_signature(server, entry)}{comment}")
+        yield f"  .{_short_signature(server, entry)}{comment}"
     if not server.known:
-        lines.append(_UNLISTED)
-    return "\n".join(lines)
+        yield _UNLISTED
 
 
 def _short_signature(server: ServerEntry, entry: ToolEntry) -> str:

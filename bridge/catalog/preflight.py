@@ -91,7 +91,11 @@ def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     Args:
         aliases: Every server's name and alias. A program may use either where it gives a name.
     """
-    tree = _parse(code)
+    return references(code, _parse(code), aliases)
+
+
+def references(code: str, tree: ast.Module | None, aliases: Mapping[str, str]) -> References:
+    """Return the servers that `code` names, whose tree there is already; None if it has none."""
     if tree is None:
         return _scan_text(code, aliases)
     reader = _Reader(aliases=aliases)

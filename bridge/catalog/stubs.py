@@ -61,16 +61,17 @@ def call_signature(server_alias: str, entry: ToolEntry) -> str:
 
 def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
     """Return `Run.servers`: what the guest needs of each loaded server."""
-    return [
-        {
-            "name": server.name,
-            "alias": server.alias,
-            "description": server.description,
-            "tools": [_run_tool(entry) for entry in server.tools],
-        }
-        for server in servers
-        if server.loaded
-    ]
+    return [run_server(server) for server in servers if server.loaded]
+
+
+def run_server(server: ServerEntry) -> dict[str, Any]:
+    """Return one server's part of `Run.servers`."""
+    return {
+        "name": server.name,
+        "alias": server.alias,
+        "description": server.description,
+        "tools": [_run_tool(entry) for entry in server.tools],
+    }
 
 
 def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:

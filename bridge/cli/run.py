@@ -18,6 +18,9 @@ from bridge.render.structured import structured
 from bridge.render.text import finding_lines
 from bridge.settings import Settings
 
+TERMINAL = "terminal"
+"""Whose runs these are; see `RunRequest.principal`."""
+
 TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
 
@@ -87,7 +90,11 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
     if arguments.servers is not None:
         servers = tuple(name.strip() for name in arguments.servers.split(",") if name.strip())
     return RunRequest(
-        code=code, servers=servers, timeout=_timeout(arguments.timeout), argv=tuple(argv)
+        code=code,
+        servers=servers,
+        timeout=_timeout(arguments.timeout),
+        argv=tuple(argv),
+        principal=TERMINAL,
     )
 
 

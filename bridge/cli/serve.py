@@ -19,7 +19,8 @@ ALONE = (
 async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(arguments.http) if arguments.http else None
-    async with open_engine(settings) as engine:
+    # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
+    async with open_engine(settings, eager=False) as engine:
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."

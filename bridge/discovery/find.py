@@ -127,6 +127,24 @@ def current_stamp(context: DiscoveryContext) -> Stamp:
     return (*project.keys, *(fingerprint(path) for path in dict.fromkeys(paths)))
 
 
+def looked_at(context: DiscoveryContext) -> Iterator[Path]:
+    """Every path on which a stamp depends, whether or not it is there."""
+    cwd = context.cwd
+    yield cwd
+    project, places = _survey(context)
+    for place in (cwd, *cwd.parents):
+        yield place / ".git"
+        if place == project.root:
+            break
+    for location in LOCATIONS:
+        if context.platform in location.platforms:
+            for path in fill(location.template, places):
+                yield path.parent if path.name == _GLOB else path
+    yield from (candidate.path for candidate in _candidates(context.platform, places, []))
+    for approval_file in APPROVAL_FILES:
+        yield from fill(approval_file.template, places)
+
+
 class _Reader:
     """Reads each file once, and gathers what is wrong with files as a whole."""
 

@@ -18,10 +18,8 @@ from bridge.errors import (
     NoSandboxError,
     SettingsError,
 )
-from bridge.sandbox.choose import ENGINES, candidates, container_backend
-from bridge.sandbox.container.image import ensure_present
+from bridge.sandbox.choose import ENGINES, candidates
 from bridge.sandbox.job import JobBackend
-from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.reaper import tidy_up
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
@@ -63,6 +61,9 @@ async def open_process(settings: Settings, profile: CommandProfile) -> Runner:
         SettingsError: A runtime was asked for that it cannot use.
         SandboxError: It is not usable here; the remedy says what to do.
     """
+    # Imported here for the reason that `bridge.sandbox.choose` gives.
+    from bridge.sandbox.process.backend import BubblewrapBackend
+
     insist_on_kernel(settings, profile)
     backend = BubblewrapBackend(environ=settings.environ)
     async with AsyncExitStack() as stack:
@@ -78,6 +79,10 @@ async def open_container(settings: Settings, profile: CommandProfile) -> Runner:
     Raises:
         SandboxError: None can.
     """
+    # As above.
+    from bridge.sandbox.container.image import ensure_present
+    from bridge.sandbox.container.opening import container_backend
+
     problems: list[str] = []
     remedy = "`mcp-code-bridge doctor` tries them again."
     names = [n for n in candidates(settings.runtime, settings.runtime_order) if _is_engine(n)]

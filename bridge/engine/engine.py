@@ -1,7 +1,7 @@
 """One run, composed: servers, sandbox, program, verdict.
 
-Owns nothing that lasts but the three things a bridge keeps open: the servers' sessions, the backend
-and the sandboxes waiting in it. Decisions are made by the parts; this module puts them in order.
+Owns nothing that lasts but the two things a bridge keeps open: the servers' sessions, and where its
+sandboxes come from. Decisions are made by the parts; this module puts them in order.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from types import TracebackType
 
 import anyio
 
-from bridge.catalog.preflight import References, referenced_servers
-from bridge.catalog.stubs import run_discovered, run_servers
+from bridge.catalog.preflight import References
+from bridge.catalog.reach import Reach
 from bridge.engine.commands import Commands
-from bridge.engine.guarding import advised, inspected, refused
-from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
+from bridge.engine.guarding import advised, read, refused
+from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
 from bridge.engine.outcome import caught
-from bridge.engine.program import Facts, Program
+from bridge.engine.program import Facts, NotStartedError, Program
 from bridge.engine.questions import Questions
+from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import (
-    ChannelClosedError,
     InvalidRequestError,
     UnknownServerError,
 )
@@ -44,14 +44,11 @@ from bridge.model import (
     Usage,
 )
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
-from bridge.sandbox.backend import Backend, LaunchSpec
-from bridge.sandbox.bundle import BOOTSTRAP_ARGV
+from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose
 from bridge.sandbox.failure import classify
 from bridge.sandbox.layers import guest_limits, verified
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.pool import WarmPool
-from bridge.sandbox.reaper import tidy_up
 from bridge.settings import Settings
 from bridge.upstream.pool import Pool
 
@@ -62,16 +59,6 @@ MAX_CODE_BYTES = 1024 * 1024
 
 PROGRESS_SECONDS = 2.0
 """Between progress reports: well inside the 60 s after which clients give up on a silent call."""
-
-GUEST_ENVIRONMENT = {
-    "HOME": "/workspace",
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "TMPDIR": "/tmp",
-    "TZ": "UTC",
-}
-"""Everything a program finds in its environment."""
 
 Progress = Callable[[float, str], Awaitable[None]]
 """Called with the seconds gone and a sentence."""
@@ -86,10 +73,7 @@ class _Plan:
     limits: Limits
     servers: tuple[str, ...]
     tolerant: bool
-
-
-class _NotStartedError(ChannelClosedError):
-    """A sandbox was gone before the program was in it."""
+    reach: Reach | None
 
 
 class Engine:
@@ -105,12 +89,8 @@ class Engine:
         self._servers = servers
         self.guide = Guide(servers, settings)
         self.commands = Commands(settings)
-        self._choose = choose_backend
-        self._choosing = anyio.Lock()
-        self._backend: Backend | None = None
-        self._warm = WarmPool(self._open_guest, size=settings.warm, wait_dead=wait_dead)
+        self.sandboxes = Sandboxes(settings, choose_backend)
         self._stack = AsyncExitStack()
-        self._tasks = anyio.create_task_group()
 
     @property
     def settings(self) -> Settings:
@@ -127,10 +107,7 @@ class Engine:
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
-        self._stack.push_async_callback(self._close_backend)
-        await self._tasks.__aenter__()
-        self._stack.push_async_callback(self._end_tasks)
-        await self._stack.enter_async_context(self._warm)
+        await self._stack.enter_async_context(self.sandboxes)
         return self
 
     async def __aexit__(
@@ -141,27 +118,9 @@ class Engine:
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
-    async def _end_tasks(self) -> None:
-        self._tasks.cancel_scope.cancel()
-        await self._tasks.__aexit__(None, None, None)
-
-    async def _close_backend(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            await backend.aclose()
-
     async def backend(self) -> Backend:
-        """Return the backend in use, choosing it at the first call.
-
-        Raises:
-            SandboxError: None works; the next call tries again.
-        """
-        async with self._choosing:
-            if self._backend is None:
-                self._backend = await self._choose(self._settings)
-                await tidy_up(self._backend)
-                self._tasks.start_soon(self._backend.tend, self._warm.drain)
-            return self._backend
+        """Return the backend in use; see `Sandboxes.backend`."""
+        return await self.sandboxes.backend()
 
     async def run(self, request: RunRequest, progress: Progress | None = None) -> RunResult:
         """Run a program and say how it went.
@@ -172,20 +131,24 @@ class Engine:
             UpstreamError: A server that the program needs cannot be reached.
         """
         await self._servers.refresh()
-        plan = self._plan(request)
-        scan = await inspected(request.code, self._settings.guard)
+        self._check(request)
+        reading = await read(request.code, self._servers.aliases, self._settings.guard)
+        plan, scan = self._plan(request, reading.references, reading.reach), reading.scan
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(plan.run_id, scan, plan.limits.timeout)
-        async with anyio.create_task_group() as tasks:
-            if progress is not None:
-                tasks.start_soon(_report_progress, progress)
+        if progress is None:
+            # Without a task to report, whose start and end take a tenth of a millisecond.
             outcome = await caught(self._carry_out(plan))
-            tasks.cancel_scope.cancel()
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_report_progress, progress)
+                outcome = await caught(self._carry_out(plan))
+                tasks.cancel_scope.cancel()
         if isinstance(outcome, RunResult):
             return advised(outcome, scan)
         raise outcome
 
-    def _plan(self, request: RunRequest) -> _Plan:
+    def _check(self, request: RunRequest) -> None:
         size = len(request.code.encode("utf-8", "replace"))
         if size > MAX_CODE_BYTES:
             message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
@@ -198,7 +161,8 @@ class Engine:
             )
             remedy = "MCP_BRIDGE_MAX_TIMEOUT sets the largest."
             raise InvalidRequestError(message, remedy=remedy)
-        references = referenced_servers(request.code, self._servers.aliases)
+
+    def _plan(self, request: RunRequest, references: References, reach: Reach | None) -> _Plan:
         if references.unknown:
             # Said before anything runs: a program must not stop half-way for a typing mistake.
             problems = "; ".join(str(reference) for reference in references.unknown)
@@ -208,9 +172,10 @@ class Engine:
         return _Plan(
             run_id=uuid.uuid4().hex,
             request=request,
-            limits=limits_for(self._settings, timeout),
+            limits=limits_for(self._settings, request.timeout),
             servers=servers,
             tolerant=tolerant,
+            reach=reach,
         )
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
@@ -233,17 +198,16 @@ class Engine:
 
     async def _carry_out(self, plan: _Plan) -> RunResult:
         # The sandbox gets ready while the servers do.
-        async with self._warm.reserve() as reservation:
+        who = plan.request.principal
+        async with self.sandboxes.reserve(plan.limits, principal=who) as reservation:
             tools, errors = await self._servers.load(plan.servers, tolerant=plan.tolerant)
             for name, error in errors.items():
                 logger.warning("server %s is left out of this run: %s", name, error)
-            session = await reservation.get()
-            self._warm.refill()
             try:
-                return await self._run_in(session, plan, tools)
-            except _NotStartedError as error:
-                logger.info("the sandbox had died while it waited: %s", error)
-        async with self._warm.reserve() as reservation:
+                return await self._run_in(await reservation.get(), plan, tools)
+            except NotStartedError as error:
+                logger.warning("the program is started again in a new sandbox: %s", error)
+        async with self.sandboxes.reserve(plan.limits, principal=who, fresh=True) as reservation:
             return await self._run_in(await reservation.get(), plan, tools)
 
     async def _run_in(
@@ -252,7 +216,7 @@ class Engine:
         """Run the program in a sandbox that waits.
 
         Raises:
-            _NotStartedError: The sandbox was dead, so nothing has been done.
+            NotStartedError: The sandbox was dead or paused; nothing was done outside of it.
         """
         backend = await self.backend()
         async with backend.in_use():
@@ -260,27 +224,10 @@ class Engine:
             gate = Gate(self._grant(plan), self._servers.pool.call_tool)
             questions = Questions(self._servers, self.guide, gate)
             program = Program(session, questions.handle, plan.limits)
-            try:
-                await program.start(self._frame(plan, tools, session))
-            except ChannelClosedError as error:
-                raise _NotStartedError(error.message, remedy=error.remedy) from error
+            await program.start(self._frame(plan, tools, session))
             facts = await program.finish()
             wall = time.monotonic() - started
         return self._result(plan, tuple(tools), session, facts, gate, wall)
-
-    @asynccontextmanager
-    async def _open_guest(self) -> AsyncIterator[GuestSession]:
-        spec = LaunchSpec(
-            run_id=uuid.uuid4().hex,
-            argv=BOOTSTRAP_ARGV,
-            env=GUEST_ENVIRONMENT,
-            limits=limits_for(self._settings),
-        )
-        backend = await self.backend()
-        async with AsyncExitStack() as stack:
-            async with backend.in_use():
-                session = await stack.enter_async_context(open_guest(backend, spec))
-            yield session
 
     def _grant(self, plan: _Plan) -> Grant:
         only_listed = self._settings.listed_servers_only
@@ -292,20 +239,26 @@ class Engine:
     def _frame(
         self, plan: _Plan, tools: Mapping[str, tuple[Tool, ...]], session: GuestSession
     ) -> Run:
-        loaded = tuple(tools)
-        entries = self._servers.entries(loaded=loaded)
+        loaded, known, reach = tuple(tools), self._servers.known, plan.reach
+        # In the configuration's order, whatever order the servers answered in. One may have been
+        # taken out of the configuration while it was asked.
+        stubs = [
+            known.stubs(name, None if reach is None else reach.get(name, frozenset()))
+            for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+        ]
+        # What only `runtime` knows is no use to a program that cannot ask it.
         return Run(
             code=plan.request.code,
             argv=list(plan.request.argv),
-            servers=run_servers(entries),
-            discovered=run_discovered(entries),
-            capabilities=self.guide.capabilities(loaded, plan.limits),
+            servers=stubs,
+            discovered=known.discovered(loaded) if reach is None else [],
+            capabilities=self.guide.capabilities(loaded, plan.limits) if reach is None else "",
             limits={
                 "timeout": plan.limits.timeout,
                 "output_bytes": plan.limits.output_bytes,
                 "result_bytes": plan.limits.result_bytes,
                 "frame_bytes": MAX_GUEST_FRAME_BYTES,
-                **guest_limits(session.sandbox.isolation, plan.limits),
+                **guest_limits(session.isolation, plan.limits),
             },
         )
 
@@ -338,7 +291,7 @@ class Engine:
             servers=loaded,
             timeout_seconds=plan.limits.timeout,
             truncated=truncated,
-            isolation=verified(session.sandbox.isolation, session.hello.facts),
+            isolation=verified(session.isolation, session.facts),
             usage=Usage(
                 wall_ms=round(wall * 1000),
                 cpu_ms=exited.cpu_ms if exited is not None else None,
@@ -364,6 +317,7 @@ async def open_engine(
     finder: Finder | None = None,
     choose_backend: Callable[[Settings], Awaitable[Backend]] = choose,
     cwd: str | None = None,
+    eager: bool = True,
 ) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers.
 
@@ -372,6 +326,7 @@ async def open_engine(
         finder: Finds servers; the clients' configuration files unless given.
         choose_backend: Finds a backend; the ladder of `bridge.sandbox.choose` unless given.
         cwd: Where project configurations are looked for; the current directory unless given.
+        eager: Whether to wait until the configuration is read; see `Servers`.
     """
 
     pool = Pool(
@@ -382,6 +337,6 @@ async def open_engine(
         start_timeout=settings.start_timeout,
     )
     where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
-    servers = Servers(where, pool, ToolCache(settings.state_dir / "tools"))
+    servers = Servers(where, pool, ToolCache(settings.state_dir / "tools"), eager=eager)
     async with Engine(settings, servers, choose_backend) as engine:
         yield engine

@@ -5,14 +5,16 @@ Owns the handshake: launch, send the guest package, check its `hello`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
 from bridge.errors import ChannelClosedError, LaunchError
 from bridge.guest.wire import PROTOCOL, Hello, WireError
+from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
@@ -25,11 +27,17 @@ gVisor has been seen to take ten."""
 
 @dataclass(frozen=True, kw_only=True)
 class GuestSession:
-    """One sandbox that waits for its `Run` frame."""
+    """One sandbox that waits for its `Run` frame.
+
+    Attributes:
+        facts: What the program's process sees of its isolation, or the one that will fork it.
+        isolation: What separates the program from the rest.
+    """
 
     sandbox: Sandbox
     channel: Channel
-    hello: Hello
+    facts: Mapping[str, Any]
+    isolation: Isolation
 
 
 @asynccontextmanager
@@ -44,7 +52,9 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
         insist(sandbox.isolation, hello.facts)
-        yield GuestSession(sandbox=sandbox, channel=channel, hello=hello)
+        yield GuestSession(
+            sandbox=sandbox, channel=channel, facts=hello.facts, isolation=sandbox.isolation
+        )
 
 
 async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:

@@ -10,16 +10,21 @@ import json
 from typing import Any
 
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
-from bridge.catalog.entries import ServerEntry
+from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.search import ToolIndex
 from bridge.engine.servers import Servers
 from bridge.errors import UsageError
-from bridge.model import Limits, Tool
+from bridge.model import Limits
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 
 MAX_LISTED = 50
 """Hits of a search at a terminal."""
+
+MAX_GUIDES = 32
+"""Guides kept, each of 2,500 characters: one for every set of servers that programs use."""
+
+_Places = dict[tuple[str, str], tuple[ServerEntry, ToolEntry]]
 
 
 class Guide:
@@ -28,22 +33,37 @@ class Guide:
     def __init__(self, servers: Servers, settings: Settings) -> None:
         self._servers = servers
         self._settings = settings
-        self._indexed: tuple[tuple[Tool, ...], ToolIndex] | None = None
+        self._described: tuple[int, str] | None = None
+        self._guides: dict[tuple[int, tuple[str, ...], Limits], str] = {}
+        self._indexed: tuple[tuple[int, str | None], _Places, ToolIndex] | None = None
 
     def tool_description(self) -> str:
         """Return the description of `run_python`."""
-        limits = limits_for(self._settings)
-        return tool_description(
-            self._servers.entries(), limits, max_timeout=self._settings.max_timeout
-        )
+        revision = self._servers.known.revision
+        if self._described is None or self._described[0] != revision:
+            text = tool_description(
+                self._servers.entries(),
+                limits_for(self._settings),
+                max_timeout=self._settings.max_timeout,
+            )
+            self._described = (revision, text)
+        return self._described[1]
 
     def capabilities(self, loaded: tuple[str, ...] = (), limits: Limits | None = None) -> str:
         """Return the guide to what a program can do."""
-        return capabilities(
-            self._servers.entries(loaded=loaded),
-            limits=limits or limits_for(self._settings),
-            max_timeout=self._settings.max_timeout,
-        )
+        limits = limits or limits_for(self._settings)
+        key = (self._servers.known.revision, loaded, limits)
+        text = self._guides.get(key)
+        if text is None:
+            text = capabilities(
+                self._servers.entries(loaded=loaded),
+                limits=limits,
+                max_timeout=self._settings.max_timeout,
+            )
+            if len(self._guides) >= MAX_GUIDES:
+                self._guides.clear()
+            self._guides[key] = text
+        return text
 
     def servers_json(self) -> str:
         """Return every server and its state, as JSON."""
@@ -106,23 +126,25 @@ class Guide:
         Raises:
             InvalidRequestError: There is no word in the query.
         """
-        places = {
-            (entry.name, tool.tool.name): (entry, tool)
-            for entry in self._servers.entries()
-            for tool in entry.tools
-            if server in (None, entry.name)
-        }
-        tools = tuple(tool.tool for _, tool in places.values())
+        places, index = self._index(server)
         return [
             tool_docs(*places[match.tool.server, match.tool.name], detail)
-            for match in self._index(tools).search(query, limit=limit)
+            for match in index.search(query, limit=limit)
         ]
 
-    def _index(self, tools: tuple[Tool, ...]) -> ToolIndex:
-        """Return the index over `tools`; counting words takes longer than searching."""
-        if self._indexed is None or self._indexed[0] != tools:
-            self._indexed = (tools, ToolIndex(tools))
-        return self._indexed[1]
+    def _index(self, server: str | None) -> tuple[_Places, ToolIndex]:
+        """Return the index over the tools; counting words takes longer than searching."""
+        key = (self._servers.known.revision, server)
+        if self._indexed is None or self._indexed[0] != key:
+            places = {
+                (entry.name, tool.tool.name): (entry, tool)
+                for entry in self._servers.entries()
+                for tool in entry.tools
+                if server in (None, entry.name)
+            }
+            index = ToolIndex([tool.tool for _, tool in places.values()])
+            self._indexed = (key, places, index)
+        return self._indexed[1:]
 
     def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         """Return the tools of `names`, all of them or those that fit a query."""
@@ -132,4 +154,4 @@ class Guide:
         return self.search(query, MAX_LISTED, "summary", server=only)
 
     def _entry(self, server: str) -> ServerEntry:
-        return next(entry for entry in self._servers.entries() if entry.name == server)
+        return self._servers.known.entry(server)

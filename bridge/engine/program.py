@@ -14,20 +14,49 @@ import anyio
 
 from bridge.engine.guest_session import GuestSession
 from bridge.errors import ChannelClosedError, SandboxError
-from bridge.guest.wire import Call, Cancel, Done, Exited, Hello, Output, Run, WireError
+from bridge.guest.wire import (
+    Call,
+    Cancel,
+    Done,
+    Exited,
+    GuestFrame,
+    Hello,
+    Output,
+    Ready,
+    Run,
+    WireError,
+)
 from bridge.model import Limits
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
 from bridge.rpc.output import OutputBuffer
+from bridge.sandbox.backend import Suspendable
 from bridge.sandbox.failure import Ending
 
 logger = logging.getLogger(__name__)
+
+_STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
 
 GRACE_SECONDS = 2.0
 """The guest stops itself at the deadline, which keeps the tail of the output. This much later the
 host stops it, whatever the guest does."""
 
+STILL_SECONDS = 4.0
+"""A sandbox silent for as long after it was given a program is looked at, once, whether it is
+paused. Long enough that few programs cost their engine the question."""
+
+START_SECONDS = 10.0
+"""For a sandbox to take in its program: milliseconds, unless nobody reads. Megabytes of a pipe's
+size at a time, on a machine that is busy, have been seen to take seconds."""
+
 REPORT_SECONDS = 5.0
 """How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
+
+
+class NotStartedError(ChannelClosedError):
+    """A sandbox was gone or stood still, and nothing was heard of the program given to it.
+
+    Whatever that may have done, nothing of it has left the sandbox: it can be started elsewhere.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +85,31 @@ class Program:
         self._protocol_error = ""
         self._lost = ""
         self._started = 0.0
+        self._heard = False
+        self._standing_still = False
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
 
         Raises:
-            ChannelClosedError: The sandbox is gone; the program has not run.
+            NotStartedError: The sandbox is gone, or takes nothing.
         """
         self._started = anyio.current_time()
-        with anyio.fail_after(self._limits.timeout + GRACE_SECONDS):
-            await self._session.channel.send(frame)
+        with anyio.move_on_after(START_SECONDS):
+            try:
+                await self._session.channel.send(frame)
+            except ChannelClosedError as error:
+                raise NotStartedError(error.message, remedy=error.remedy) from error
+            return
+        message = f"The sandbox did not take its program in within {START_SECONDS:g} s."
+        raise NotStartedError(message, remedy=_STILL_REMEDY)
 
     async def finish(self) -> Facts:
-        """Serve the program to its end, be it that the engine broke the stream."""
+        """Serve the program to its end, be it that the engine broke the stream.
+
+        Raises:
+            NotStartedError: The sandbox is paused.
+        """
         deadline_passed = True
         with anyio.move_on_after(self._limits.timeout + GRACE_SECONDS):
             async with anyio.create_task_group() as tasks:
@@ -80,12 +121,32 @@ class Program:
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
                     ),
+                    send_together=self._session.channel.send_together,
                 )
+                tasks.start_soon(self._look_whether_it_stands_still, tasks.cancel_scope)
                 await self._serve(dispatcher)
                 # Whatever the program left under way has nobody to answer to.
                 tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
+        if self._standing_still:
+            message = "The sandbox was paused before its program began."
+            raise NotStartedError(message, remedy=_STILL_REMEDY)
         return await self._facts(deadline_passed=deadline_passed)
+
+    async def _look_whether_it_stands_still(self, serving: anyio.CancelScope) -> None:
+        """End the serving of a sandbox that is paused and was never heard of."""
+        await anyio.sleep(STILL_SECONDS)
+        sandbox = self._session.sandbox
+        if self._heard or not isinstance(sandbox, Suspendable):
+            return
+        try:
+            suspended = await sandbox.suspended()
+        except SandboxError as error:
+            logger.debug("cannot tell whether %s is paused: %s", sandbox.id, error)
+            return
+        if suspended and not self._heard:
+            self._standing_still = True
+            serving.cancel()
 
     def _ended_late(self) -> bool:
         """Tell whether the sandbox ended at the deadline without a last word.
@@ -102,6 +163,7 @@ class Program:
                 frame = await self._session.channel.receive()
                 if frame is None:
                     return
+                self._heard = True
                 await self._act(dispatcher, frame)
             except WireError as error:
                 self._protocol_error = str(error)
@@ -113,9 +175,7 @@ class Program:
                 logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
                 return
 
-    async def _act(
-        self, dispatcher: Dispatcher, frame: Hello | Call | Cancel | Output | Done | Exited
-    ) -> None:
+    async def _act(self, dispatcher: Dispatcher, frame: GuestFrame) -> None:
         match frame:
             case Call():
                 await dispatcher.accept(frame, self._session.channel.last_cost)
@@ -132,6 +192,9 @@ class Program:
                 self._exited = frame
             case Hello():
                 message = "a second hello frame"
+                raise WireError(message)
+            case Ready():
+                message = "a ready frame while the program runs"
                 raise WireError(message)
 
     async def _facts(self, *, deadline_passed: bool) -> Facts:

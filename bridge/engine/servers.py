@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,10 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.catalog.entries import ServerEntry, server_entries
-from bridge.catalog.naming import server_aliases
-from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
+from bridge.catalog.entries import ServerEntry
+from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.watch import Watch
+from bridge.engine.known import Known
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import BridgeError, ServerStartError, UnknownServerError, UpstreamError
 from bridge.model import ServerSpec, Tool
@@ -45,6 +47,10 @@ FAILURE_SECONDS = 60.0
 """How long a server that failed is left alone by those who can do without it. Short enough for a
 user who has mended it, long enough that a row of searches does not wait for it each time."""
 
+QUICK_SECONDS = 0.002
+"""To look at the configuration's files takes a twentieth of this where they are on a disk; what
+took longer is next time done in a thread, where nothing else has to wait for it."""
+
 
 class Finder(Protocol):
     """Finds servers; a seam for tests and for callers that bring their own list."""
@@ -63,10 +69,11 @@ class ConfigFinder:
 
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
+        self._watch = Watch(context)
 
     def stamp(self) -> object:
         """Return the state of every file that could define a server."""
-        return current_stamp(self._context)
+        return self._watch.stamp()
 
     def find(self) -> Discovery:
         """Read the files."""
@@ -101,6 +108,8 @@ class Servers:
     """Discovered servers and the sessions to them. Enter before use.
 
     Args:
+        eager: Whether entering waits until the configuration is read. Who does not wait asks for
+            `refresh` before anything else.
         straggler_seconds: How long a tolerant load waits for a server.
         failure_seconds: How long tolerant loads do not try a server again that failed in one.
     """
@@ -111,6 +120,7 @@ class Servers:
         pool: Pool,
         cache: ToolCache,
         *,
+        eager: bool = True,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
     ) -> None:
@@ -118,9 +128,12 @@ class Servers:
         self._pool = pool
         self._cache = cache
         self._stamp: object = None
+        # Unknown, so the first look is taken from a thread.
+        self._stamp_seconds = QUICK_SECONDS
+        self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
-        self.aliases: Mapping[str, str] = {}
-        self._known: dict[str, tuple[Tool, ...]] = {}
+        self.known = Known()
+        self._eager = eager
         self._straggler_seconds = straggler_seconds
         self._failure_seconds = failure_seconds
         self._requests: dict[str, _Request] = {}
@@ -131,9 +144,12 @@ class Servers:
     async def __aenter__(self) -> Servers:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._pool)
-            await self.refresh()
+            if self._eager:
+                await self.refresh()
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(self._tasks.cancel_scope.cancel)
+            if not self._eager:
+                self._tasks.start_soon(self.refresh)
             self._stack = stack.pop_all()
         return self
 
@@ -151,14 +167,41 @@ class Servers:
         """The sessions."""
         return self._pool
 
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Every server's name and alias."""
+        return self.known.aliases
+
     async def refresh(self) -> bool:
         """Read the configuration if a file of it changed since; return whether one did."""
-        stamp = await anyio.to_thread.run_sync(self._finder.stamp)
-        if stamp == self._stamp:
+        if await self._stamped() == self._stamp:
             return False
+        async with self._refreshing:
+            stamp = await self._stamped()
+            if stamp == self._stamp:
+                # Somebody else has read it meanwhile.
+                return False
+            await self._take(stamp)
+        return True
+
+    async def _stamped(self) -> object:
+        """Return the configuration's state, from here if that is quick, else from a thread.
+
+        A thread costs more than the looking does; a home directory on a slow network costs more
+        than a thread.
+        """
+        started = time.perf_counter()
+        if self._stamp_seconds < QUICK_SECONDS:
+            stamp = self._finder.stamp()
+        else:
+            stamp = await anyio.to_thread.run_sync(self._finder.stamp)
+        self._stamp_seconds = time.perf_counter() - started
+        return stamp
+
+    async def _take(self, stamp: object) -> None:
+        self.discovery, known = await anyio.to_thread.run_sync(self._read)
         self._stamp = stamp
-        self.discovery, self._known = await anyio.to_thread.run_sync(self._read)
-        self.aliases = server_aliases([spec.name for spec in self.discovery.servers])
+        self.known.reset({spec.name: spec.description for spec in self.discovery.servers}, known)
         self._pool.update(self.discovery.servers)
         self._failures = {
             name: failure
@@ -167,7 +210,6 @@ class Servers:
         }
         for warning in self.discovery.warnings:
             logger.warning("%s", warning)
-        return True
 
     def _read(self) -> tuple[Discovery, dict[str, tuple[Tool, ...]]]:
         discovery = with_unread(self._finder.find(), self.discovery)
@@ -180,8 +222,7 @@ class Servers:
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
         """Return what is known of every server: tools of those that were ever asked for them."""
-        descriptions = {spec.name: spec.description for spec in self.discovery.servers}
-        return server_entries(descriptions, self._known, loaded=loaded)
+        return self.known.entries(loaded=loaded)
 
     def resolve(self, name: str) -> str:
         """Return the server's own name for a name or an alias.
@@ -282,8 +323,9 @@ class Servers:
             await request.done.wait()
         if request.outcome is not None:
             return request.outcome
-        if name in self._known:
-            return self._known[name]
+        known = self.known.tools(name)
+        if known is not None:
+            return known
         return ServerStartError(
             f"Server {name!r} did not answer within {self._straggler_seconds:g} s; "
             "it goes on starting.",
@@ -322,9 +364,10 @@ class Servers:
 
     async def _learn(self, spec: ServerSpec, tools: tuple[Tool, ...]) -> None:
         # It may have been redefined since it was asked.
-        if self._known.get(spec.name) == tools or spec not in self.discovery.servers:
+        if self.known.tools(spec.name) is tools or spec not in self.discovery.servers:
             return
-        self._known[spec.name] = tools
+        if not self.known.learn(spec.name, tools):
+            return
         await anyio.to_thread.run_sync(partial(self._cache.save, spec, tools))
 
 

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from bridge.errors import CallBudgetError, CallDeniedError
 from bridge.model import Json
 
+LARGE_CHARACTERS = 64 * 1024
+"""A text from here on is not counted as JSON, with what that escapes, but as it is."""
+
+_TEXT = json.JSONEncoder(ensure_ascii=False)
+
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
@@ -71,4 +76,17 @@ class Gate:
 
 def result_size(result: Mapping[str, Json]) -> int:
     """Return the bytes of text that `result` would have put into a conversation."""
-    return len(json.dumps(result.get("content", []), ensure_ascii=False).encode("utf-8", "replace"))
+    content = result.get("content", [])
+    large = 0
+    if isinstance(content, list):
+        small = []
+        for block in content:
+            text = block.get("text") if isinstance(block, dict) else None
+            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+                # Counted as it is: to write it as JSON only to count takes as long as to move it.
+                large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+                small.append({**block, "text": ""})
+            else:
+                small.append(block)
+        content = small
+    return large + len(_TEXT.encode(content).encode("utf-8", "replace"))

@@ -8,9 +8,12 @@ no descriptor.
 from __future__ import annotations
 
 import codecs
-from typing import Iterator, List
 
 from bridge.guest.wire import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, List
 
 TEXT_BYTES = 64 * 1024
 """Output is cut into frames of about this size, so that none is near the frame limit."""
@@ -64,6 +67,11 @@ class Capture:
         return self._decoder.decode(b"", True)
 
     def _keep(self, data: bytes) -> None:
+        if len(data) > self._tail_limit:
+            # A flood: none of what was held back stays, and most of this need not be moved.
+            self._dropped += len(self._tail) + len(data) - self._tail_limit
+            self._tail[:] = data[len(data) - self._tail_limit :]
+            return
         self._tail += data
         # The first excess is trimmed at once, so that `_dropped` says whether there was any; later
         # ones only at twice the limit, which moves each byte once on average.

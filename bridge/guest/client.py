@@ -1,41 +1,46 @@
 """The worker's end of the channel: calls out, replies in.
 
-Owns correlation. One thread reads; callers in any event loop and any thread write under a lock and
-wait in their own loop, so calls never wait for each other. The thread starts with the first call:
-programs that call nothing stay single-threaded, and may fork as they like.
+Owns correlation. Callers in any event loop and any thread write under a lock and wait in their own
+loop, so calls never wait for each other. Replies are read by the loop that made the first call: a
+program with one loop, which is nearly every one, stays single-threaded and may fork as it likes.
+A thread takes over for good where that loop may be kept from reading: when a second one calls, or
+when there is no room to write.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-import json
 import os
 import re
 import socket
+import sys
 import threading
 import warnings
-from typing import Any, Dict, Mapping, Optional, Tuple
 
-from bridge.guest.values import MCPError, Result, error_from_wire
+from bridge.guest.replies import Replies, read_reply
+from bridge.guest.values import MCPError, error_from_wire
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
     MAX_VALUES,
     Call,
     Cancel,
-    LineDecoder,
     count_values,
     encode,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+    _Waiter = Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes taken from the socket at a time."""
 
 _REPLY_HEAD = re.compile(rb'{"type":"reply","id":(\d+),')
 """How the host's replies begin: enough to tell whose they are when the rest cannot be read."""
-
-_Waiter = Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class Client:
@@ -47,11 +52,17 @@ class Client:
         self._ids = itertools.count(1)
         self._pid = os.getpid()
         self._writing = threading.Lock()
+        self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._waiting: Dict[int, _Waiter] = {}
-        self._reader: Optional[threading.Thread] = None
+        self._replies = Replies()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._thread: Optional[threading.Thread] = None
+        self._parted: Optional[asyncio.AbstractEventLoop] = None
         self._closed = ""
-        os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(
+            before=self._part, after_in_parent=self._rejoin, after_in_child=self._leave
+        )
 
     async def call(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
         """Ask the host and return its value. `subject` names the call in errors.
@@ -66,6 +77,9 @@ class Client:
                 "Make the call there and pass the value on." % subject
             )
             raise MCPError(message, kind="channel")
+        # Whoever is awaited has it; a program that calls nothing does without.
+        import asyncio
+
         loop = asyncio.get_running_loop()
         future: "asyncio.Future[Any]" = loop.create_future()
         call_id = next(self._ids)
@@ -88,9 +102,13 @@ class Client:
                 with contextlib.suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
-    def send_last(self, frame: Any) -> None:
-        """Send the frame that ends the program, even after a line that the program tore."""
-        self._write(b"\n" + encode(frame))
+    def send_last(self, frame: Any, goodbye: bytes) -> None:
+        """Send the frame that ends the program, even after a line that the program tore.
+
+        Args:
+            goodbye: A line for the supervisor that comes with it.
+        """
+        self._write(b"\n" + encode(frame) + goodbye)
 
     def _register(
         self, call_id: int, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
@@ -99,41 +117,110 @@ class Client:
             if self._closed:
                 raise MCPError(self._closed, kind="channel")
             self._waiting[call_id] = (loop, future)
-            if self._reader is None:
-                # From here on a fork makes newer Pythons warn, about a thread that is ours.
-                warnings.filterwarnings(
-                    "ignore", message=r".*multi-threaded, use of fork", category=DeprecationWarning
-                )
-                self._reader = threading.Thread(target=self._read, name="mcp-replies", daemon=True)
-                self._reader.start()
+        if self._loop is loop or self._thread is not None:
+            return
+        if not self._adopted_by(loop):
+            # Two loops, of which one may be kept waiting by the other.
+            self._start_thread()
+
+    def _adopted_by(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Have `loop` read if no other does; return whether anybody reads whom it need not fear."""
+        with self._reading:
+            if self._thread is not None:
+                return True
+            if self._loop is None or self._loop.is_closed():
+                self._loop = None
+                self._join(loop)
+            return self._loop is loop
+
+    def _join(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have `loop` read the replies."""
+        try:
+            loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
+        except (NotImplementedError, OSError, RuntimeError, ValueError):
+            # A loop of some other make, or one that has just been closed.
+            return
+        self._loop = loop
+
+    def _start_thread(self) -> None:
+        """Have a thread read the replies from now on."""
+        with self._reading:
+            if self._thread is not None:
+                return
+            # From here on a fork makes newer Pythons warn, about a thread that is ours.
+            warnings.filterwarnings(
+                "ignore", message=r".*multi-threaded, use of fork", category=DeprecationWarning
+            )
+            thread = threading.Thread(target=self._read, name="mcp-replies", daemon=True)
+            self._thread = thread
+            try:
+                thread.start()
+            except RuntimeError:
+                # No more threads are allowed; whoever reads goes on.
+                self._thread = None
+                raise
 
     def _write(self, line: bytes) -> None:
         try:
             with self._writing:
-                self._socket.sendall(line)
+                sent = 0
+                if self._thread is None:
+                    with contextlib.suppress(BlockingIOError):
+                        sent = self._socket.send(line, socket.MSG_DONTWAIT)
+                    if sent == len(line):
+                        return
+                    # To wait here for the bridge, which may wait for its replies to be read, takes
+                    # somebody else who reads.
+                    with contextlib.suppress(RuntimeError):
+                        self._start_thread()
+                self._socket.sendall(line[sent:] if sent else line)
         except OSError as error:
             self._close("the connection to the bridge is closed (%s)" % error)
             raise MCPError(self._closed, kind="channel") from None
 
+    def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the replies that are there, in the loop that waits for them."""
+        reason = "the bridge closed the connection"
+        try:
+            with self._reading:
+                if self._thread is not None or self._loop is not loop:
+                    loop.remove_reader(self._socket.fileno())
+                    return
+                try:
+                    data = self._socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return
+                replies = list(self._replies.feed(data))
+            for line, texts in replies:
+                self._deliver(line, texts, loop)
+            if data:
+                return
+        except Exception as error:
+            reason = _broken(error)
+        loop.remove_reader(self._socket.fileno())
+        self._close(reason)
+
     def _read(self) -> None:
-        decoder = LineDecoder(MAX_FRAME_BYTES)
         reason = "the bridge closed the connection"
         try:
             while True:
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     break
-                for line in decoder.feed(data):
-                    self._deliver(line)
+                for line, texts in self._replies.feed(data):
+                    self._deliver(line, texts)
         except Exception as error:
-            # Whatever it is (no memory for a reply, say), nobody may wait for ever.
-            reason = "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
+            reason = _broken(error)
         self._close(reason)
 
-    def _deliver(self, line: bytes) -> None:
+    def _deliver(
+        self,
+        line: bytes,
+        texts: List[bytearray],
+        here: Optional[asyncio.AbstractEventLoop] = None,
+    ) -> None:
         try:
-            # Straight into `Result`: a walk over a large value afterwards would take long.
-            reply = json.loads(line, object_hook=Result)
+            reply = read_reply(line, texts)
         except (RecursionError, MemoryError) as problem:
             head = _REPLY_HEAD.match(line)
             if head is None:
@@ -148,7 +235,7 @@ class Client:
             return
         error = reply.get("error")
         outcome = reply.get("value") if error is None else error_from_wire(error)
-        _resolve(waiter, outcome)
+        _resolve(waiter, outcome, here)
 
     def _close(self, reason: str) -> None:
         with self._lock:
@@ -158,17 +245,43 @@ class Client:
         for waiter in waiters:
             _resolve(waiter, MCPError(reason, kind="channel"))
 
+    def _part(self) -> None:
+        """Before a fork: leave the loop, whose copy in the child would share what it watches."""
+        loop = self._loop
+        if loop is None or os.getpid() != self._pid or loop.is_closed():
+            return
+        if loop.is_running() and sys.modules["asyncio"]._get_running_loop() is not loop:
+            # It runs in another thread, which the child will not have.
+            return
+        loop.remove_reader(self._socket.fileno())
+        self._loop, self._parted = None, loop
+
+    def _rejoin(self) -> None:
+        """After a fork, in the parent: read on."""
+        loop, self._parted = self._parted, None
+        if loop is not None and self._thread is None:
+            self._join(loop)
+
     def _leave(self) -> None:
         """In a forked child: let go of the channel, which is the parent's."""
         # The fork may have come while a thread held them that the child does not have.
         self._writing = threading.Lock()
+        self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._waiting = {}
+        self._loop = self._parted = self._thread = None
         if self._socket.fileno() >= 0:
             self._socket.close()
 
 
-def _resolve(waiter: _Waiter, outcome: Any) -> None:
+def _broken(error: Exception) -> str:
+    # Whatever it is (no memory for a reply, say), nobody may wait for ever.
+    return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
+
+
+def _resolve(
+    waiter: _Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None
+) -> None:
     loop, future = waiter
 
     def settle() -> None:
@@ -179,6 +292,9 @@ def _resolve(waiter: _Waiter, outcome: Any) -> None:
         else:
             future.set_result(outcome)
 
+    if loop is here:
+        settle()
+        return
     try:
         loop.call_soon_threadsafe(settle)
     except RuntimeError:

@@ -13,7 +13,10 @@ import contextlib
 import errno
 import os
 import socket
-from typing import Callable, Dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict
 
 ALLOWED = "allowed"
 """What stands for an attempt that nothing refused."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import collections
 import fcntl
 import os
-from typing import Deque, Iterable, List, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Deque, Iterable, List, Optional
 
 PRIVATE_FROM = (900, 200, 64, 3)
 """Private descriptors start here, the first that the limit on open files allows: programs that

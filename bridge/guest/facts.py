@@ -14,7 +14,15 @@ import resource
 import socket
 import stat
 import sys
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+    # Returns a file's text, or nothing if there is no such file; a seam for tests.
+    Reader = Callable[[str], str]
+    # Asks the kernel for the network interfaces; a seam for tests.
+    Lister = Callable[[], List[Tuple[int, str]]]
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
@@ -57,12 +65,6 @@ _MASKED = (
 
 _NAMESPACES = ("ipc", "net", "pid", "user", "uts")
 
-Reader = Callable[[str], str]
-"""Returns a file's text, or nothing if there is no such file; a seam for tests."""
-
-Lister = Callable[[], List[Tuple[int, str]]]
-"""Asks the kernel for the network interfaces; a seam for tests."""
-
 
 def _read(path: str) -> str:
     try:
@@ -74,22 +76,18 @@ def _read(path: str) -> str:
 
 def isolation_facts() -> Dict[str, Any]:
     """Return what holds for this process."""
+    return {**sandbox_facts(), **process_facts()}
+
+
+def sandbox_facts() -> Dict[str, Any]:
+    """Return what is the same for every process that started in one control group."""
     facts: Dict[str, Any] = {
-        "pid": os.getpid(),
-        "uid": os.getuid(),
-        "gid": os.getgid(),
         "platform": sys.platform,
         "implementation": sys.implementation.name,
         "kernel": os.uname().release,
         "kernel_version": os.uname().version,
         "machine": os.uname().machine,
-        "cwd": os.getcwd(),
     }
-    facts.update(status_facts(_read("/proc/self/status")))
-    for name in ("uid_map", "gid_map"):
-        text = _read("/proc/self/" + name)
-        if text:
-            facts[name] = [[int(word) for word in line.split()] for line in text.splitlines()]
     version = _read("/proc/version").strip()
     if version:
         # gVisor says who it is here while its release number imitates Linux.
@@ -97,7 +95,28 @@ def isolation_facts() -> Dict[str, Any]:
     boot = _read("/proc/sys/kernel/random/boot_id").strip()
     if boot:
         facts["boot_id"] = boot
-    facts["namespaces"] = namespaces()
+    facts.update(cgroup_limits())
+    return facts
+
+
+def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
+    """Return what each process may have of its own.
+
+    Args:
+        known: Its namespaces, if somebody has looked already.
+    """
+    facts: Dict[str, Any] = {
+        "pid": os.getpid(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "cwd": os.getcwd(),
+    }
+    facts.update(status_facts(_read("/proc/self/status")))
+    for name in ("uid_map", "gid_map"):
+        text = _read("/proc/self/" + name)
+        if text:
+            facts[name] = [[int(word) for word in line.split()] for line in text.splitlines()]
+    facts["namespaces"] = namespaces() if known is None else known
     facts.update(masks())
     label = _read("/proc/self/attr/current").strip("\0\n ")
     if label:
@@ -108,7 +127,6 @@ def isolation_facts() -> Dict[str, Any]:
     found = interfaces()
     if found is not None:
         facts["interfaces"] = found
-    facts.update(cgroup_limits())
     return facts
 
 
@@ -179,14 +197,21 @@ def _cpus(text: str) -> Optional[float]:
     return int(quota) / int(period)
 
 
-def oom_kills(read: Reader = _read) -> int:
-    """Return how often the kernel killed something here for memory; 0 where it does not tell."""
-    for text in _cgroup(read, "memory", "memory.events", "memory.oom_control")[:1]:
-        for line in text.splitlines():
+class OomKills:
+    """How often the kernel killed something here for memory, from the file that tells."""
+
+    def __init__(self, read: Reader = _read) -> None:
+        paths = dict.fromkeys(_cgroup_paths(read, "memory", "memory.events", "memory.oom_control"))
+        self._read = read
+        self._path = next((path for path in paths if read(path).strip()), "")
+
+    def count(self) -> int:
+        """Return the number so far; 0 where the system does not tell."""
+        for line in self._read(self._path).splitlines() if self._path else ():
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.strip().isdigit():
                 return int(count)
-    return 0
+        return 0
 
 
 def status_facts(text: str) -> Dict[str, Any]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 import types
+from collections import abc
 from importlib.machinery import ModuleSpec
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
-from bridge.guest.arguments import Parameters
-from bridge.guest.client import Client
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
     Blob,
@@ -25,7 +23,13 @@ from bridge.guest.values import (
     nearest,
     to_argument,
 )
-from bridge.guest.wire import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+    from bridge.guest.client import Client
+    from bridge.guest.wire import Run
 
 MAX_SEARCH_LIMIT = 50
 """Most tools that one search returns; more would cost the reader what searching saves."""
@@ -97,7 +101,7 @@ class Runtime:
         tool = self._tool_name(name, _text("tool", tool))
         if arguments is None:
             arguments = {}
-        if not isinstance(arguments, Mapping):
+        if not isinstance(arguments, abc.Mapping):
             message = "arguments must be a dict of the tool's arguments, not a %s"
             raise TypeError(message % type(arguments).__name__)
         subject = "%s.%s" % (name, tool)
@@ -275,6 +279,8 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
 
 
 def _docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dict[str, Any]:
+    from bridge.guest.arguments import Parameters
+
     parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
     entry = Result(
         server=server["name"],

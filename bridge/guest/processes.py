@@ -12,11 +12,17 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in the unit in which the system tells how much memory a process has had."""
 
 KILL_SECONDS = 2.0
 """How long killed processes may take to go; one stuck in the kernel ends with the sandbox."""
@@ -64,12 +70,18 @@ def die_with_parent() -> bool:
 
 
 class Children:
-    """Every process below this one."""
+    """Every process below this one.
+
+    Attributes:
+        worker: The one that has the program; 0 before there is one.
+        spare: Forked ahead of time; nothing that they used counts as the program's.
+    """
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
         self.adopts_orphans = self.is_init
         self.worker = 0
+        self.spare: Set[int] = set()
         self.status: Optional[int] = None
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
@@ -83,8 +95,11 @@ class Children:
                 return False
             if pid == 0:
                 return True
+            if pid in self.spare:
+                self.spare.discard(pid)
+                continue
             self.cpu_seconds += usage.ru_utime + usage.ru_stime
-            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            peak = usage.ru_maxrss * RSS_UNIT
             self.peak_bytes = max(self.peak_bytes, peak)
             if pid == self.worker:
                 self.status = status
@@ -104,12 +119,12 @@ class Children:
         """Send SIGKILL to every process below this one."""
         if self.is_init:
             # Everything in this process namespace except PID 1, atomically.
-            _kill(-1)
+            kill(-1)
             return
         if self.worker and self.status is None:
-            _kill(-self.worker)
+            kill(-self.worker)
         for pid in descendants(os.getpid()):
-            _kill(pid)
+            kill(pid)
 
 
 def descendants(ancestor: int) -> List[int]:
@@ -138,7 +153,17 @@ def descendants(ancestor: int) -> List[int]:
     return found
 
 
-def _kill(pid: int) -> None:
+def cpu_clock(pid: int) -> float:
+    """Return the CPU seconds that a process has used so far; 0 where the system does not tell."""
+    try:
+        # How Linux numbers a process's own clock (clock_getcpuclockid).
+        return time.clock_gettime((~pid << 3) | 2)
+    except (OSError, AttributeError):
+        return 0.0
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process, or to a group by its negative number, if it is there."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -6,21 +6,20 @@ ends a program into a `Done` frame. Runs in the worker, in its main thread.
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import functools
+import _ast
 import gc
-import inspect
 import sys
-import textwrap
-import threading
 import types
 import warnings
-from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+from collections.abc import Awaitable
 
 from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
 from bridge.guest.values import to_json
 from bridge.guest.wire import Done, Run, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
 
 RESULT_NAME = "__run_python_result__"
 """Holds the last expression's value between the code and us; gone before anybody else looks."""
@@ -30,7 +29,11 @@ MAX_REPR_CHARS = 4000
 
 DEFAULT_RESULT_BYTES = 1024 * 1024
 
-_COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+"""`_ast` is what `ast` is made of, without the tools around it that take milliseconds to import."""
+
+_COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
+"""Flags of code, named in `inspect`, which is not imported for them."""
 
 
 class Refused(Exception):
@@ -69,12 +72,14 @@ def compile_program(source: str) -> Tuple[types.CodeType, bool]:
     return code, has_value
 
 
-def _parse(source: str) -> ast.Module:
-    flags = ast.PyCF_ONLY_AST | _COMPILE_FLAGS
+def _parse(source: str) -> _ast.Module:
+    flags = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
     try:
         tree = compile(source, FILENAME, "exec", flags, dont_inherit=True)
     except IndentationError:
         # A program pasted out of a block is indented as a whole; its author meant the inside.
+        import textwrap
+
         dedented = textwrap.dedent(source)
         if dedented == source:
             raise
@@ -85,17 +90,18 @@ def _parse(source: str) -> ast.Module:
         if tree is None:
             raise
         register_source(dedented)
-    assert isinstance(tree, ast.Module)
+    assert isinstance(tree, _ast.Module)
     return tree
 
 
-def _keep_last_value(tree: ast.Module) -> bool:
+def _keep_last_value(tree: _ast.Module) -> bool:
     """Turn a last expression into an assignment; return whether there was one."""
-    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+    if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
         return False
     last = tree.body[-1]
-    target = ast.copy_location(ast.Name(RESULT_NAME, ast.Store()), last)
-    tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+    place: Dict[str, Any] = {name: getattr(last, name) for name in last._attributes}
+    target = _ast.Name(RESULT_NAME, _ast.Store(), **place)
+    tree.body[-1] = _ast.Assign([target], last.value, **place)
     return True
 
 
@@ -128,13 +134,13 @@ class Program:
 
     def _execute(self, code: types.CodeType, has_value: bool) -> Any:
         namespace = self.module.__dict__
-        if code.co_flags & inspect.CO_COROUTINE:
-            return asyncio.run(_await_program(code, namespace))
+        if code.co_flags & _COROUTINE:
+            return _run_loop(_await_program(code, namespace))
         exec(code, namespace)
         value = namespace.pop(RESULT_NAME, None)
-        if has_value and inspect.isawaitable(value):
+        if has_value and _is_awaitable(value):
             # `main()` without `await` at the end of a program means what it says.
-            return asyncio.run(_await_value(value))
+            return _run_loop(_await_value(value))
         return value
 
     def _failed(self, error: BaseException) -> Done:
@@ -167,10 +173,22 @@ class Program:
         return Done("ok", has_result=True, result=plain)
 
 
+def _run_loop(coroutine: Any) -> Any:
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+def _is_awaitable(value: Any) -> bool:
+    if isinstance(value, types.GeneratorType):
+        return bool(value.gi_code.co_flags & _ITERABLE_COROUTINE)
+    return isinstance(value, Awaitable)
+
+
 async def _await_program(code: types.CodeType, namespace: Dict[str, Any]) -> Any:
     await eval(code, namespace)
     value = namespace.pop(RESULT_NAME, None)
-    return await value if inspect.isawaitable(value) else value
+    return await value if _is_awaitable(value) else value
 
 
 async def _await_value(value: Any) -> Any:
@@ -206,7 +224,6 @@ def _bounded_repr(value: Any) -> str:
     return text
 
 
-@functools.lru_cache(maxsize=None)
 def guest_files() -> FrozenSet[str]:
     """Return the file names of our own code, as they stand in tracebacks."""
     specs = [
@@ -225,10 +242,12 @@ def wind_down(module: types.ModuleType) -> None:
     """
     import atexit
 
-    _quietly(threading._shutdown)  # type: ignore[attr-defined]
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        _quietly(threading._shutdown)
     _quietly(atexit._run_exitfuncs)
-    others = [thread for thread in threading.enumerate() if thread.name != "mcp-replies"]
-    if len(others) <= 1:
+    threads = threading.enumerate() if threading is not None else ()
+    if len([thread for thread in threads if thread.name != "mcp-replies"]) <= 1:
         # Daemon threads still running would trip over missing globals, and say so at length.
         _quietly(module.__dict__.clear)
         _quietly(gc.collect)

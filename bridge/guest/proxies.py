@@ -8,19 +8,22 @@ a run with hundreds of tools does not pay for those it leaves alone.
 
 from __future__ import annotations
 
-import inspect
 import keyword
 import sys
-import textwrap
 import types
+from collections import abc
 from importlib.machinery import ModuleSpec
-from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NoReturn, Sequence
 
-from bridge.guest.arguments import Parameter, Parameters
 from bridge.guest.values import MissingKeyError, listed, nearest
 
-CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
-"""Sends a bound call: server, tool, arguments."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NoReturn, Sequence
+
+    from bridge.guest.arguments import Parameter, Parameters
+
+    # Sends a bound call: server, tool, arguments.
+    CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
 
 MAX_DOC_CHARS = 2000
 """Of one parameter's description in a function's documentation."""
@@ -38,6 +41,9 @@ def usable(alias: Any) -> bool:
 
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
     """Return an async function that calls `tool`."""
+    # Not above: signatures take much importing, and many programs call no tool.
+    from bridge.guest.arguments import Parameters
+
     title = "mcp_%s.%s" % (server["alias"], tool["alias"])
     parameters = Parameters(title, tool.get("inputSchema"))
     server_name, tool_name = server["name"], tool["name"]
@@ -73,6 +79,8 @@ def _parameter_line(parameter: Parameter) -> str:
     notes.append("required" if parameter.required else "optional")
     text = str(parameter.schema.get("description") or "").strip()[:MAX_DOC_CHARS]
     line = "    %s (%s)%s" % (parameter.alias, ", ".join(notes), ": " + text if text else "")
+    import textwrap
+
     return textwrap.indent(line, "        ").lstrip("\n").replace("        ", "", 1)
 
 
@@ -170,7 +178,7 @@ def summary(tool: Mapping[str, Any]) -> Dict[str, Any]:
     return {key: tool.get(key) or "" for key in ("name", "alias", "description")}
 
 
-class Servers(Mapping[str, Server]):
+class Servers(abc.Mapping):  # type: ignore[type-arg]
     """The loaded servers by their own names; aliases are understood too."""
 
     def __init__(self, servers: Mapping[str, Server], aliases: Mapping[str, str]) -> None:
@@ -274,4 +282,6 @@ def _module(name: str, doc: str, package: bool) -> types.ModuleType:
 
 def is_tool(value: Any) -> bool:
     """Whether `value` is a tool's function that somebody forgot to call."""
+    import inspect
+
     return inspect.iscoroutinefunction(value) and hasattr(value, "tool")

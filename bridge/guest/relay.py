@@ -7,16 +7,21 @@ frames here. Whoever does not read stops only the other side's writing, never th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from bridge.guest.capture import TEXT_BYTES, Capture
-from bridge.guest.descriptors import Lines, Outbox, read_some
+from bridge.guest.descriptors import CHUNK_BYTES, Lines, Outbox, read_some
 from bridge.guest.processes import Children
 from bridge.guest.wire import MAX_FRAME_BYTES, Output, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 HIGH_WATER_BYTES = 1024 * 1024
 """Queued for a side that does not read, before the other side is no longer read."""
@@ -32,6 +37,16 @@ WORKER_FRAMES = (b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",')
 """How the lines that a worker may send begin: what scribbles on the channel reaches nobody. Code
 that forges frames on purpose can still add a second "type"; to the host all of it is untrusted."""
 
+LEAVING = b'{"type":"leaving",'
+"""How a worker's line begins that says goodbye to the supervisor alone: it is about to exit, with
+this code and after this much use. To take its word spares the host the milliseconds that a kernel
+takes to dismantle a process; who forges it ends the run with what `done` would have said."""
+
+MAX_LEAVING_BYTES = 256
+
+_F_SETPIPE_SZ = 1031
+# Linux's number, which `fcntl` names from Python 3.10 on.
+
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
@@ -45,7 +60,11 @@ class Terminated(Exception):
 
 
 class Relay:
-    """Moves bytes until the worker has ended, then sends what is left."""
+    """Moves bytes until the worker has ended, then sends what is left.
+
+    Attributes:
+        leaving: The worker's goodbye, if it said any.
+    """
 
     def __init__(
         self,
@@ -70,21 +89,25 @@ class Relay:
         self._gathered: List[Tuple[str, str]] = []
         self._gathered_size = 0
         self._flush_at: Optional[float] = None
+        self._has_sent = False
         self._deadline = deadline
+        self.leaving = b""
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
         self._watched: Optional[Tuple[bool, bool, bool, bool]] = None
         for fd in (worker, *streams.values()):
             os.set_blocking(fd, False)
+        for fd in streams.values():
+            _widen(fd)
 
     def until_worker_ends(self, children: Children) -> bool:
-        """Relay until the worker has ended; return False when its deadline came first.
+        """Relay until the worker ends or says so; return False when its deadline came first.
 
         Raises:
             HostGoneError: The host closed the channel.
             Terminated: A signal asked for the end.
         """
-        while children.status is None:
+        while children.status is None and not self.leaving:
             now = time.monotonic()
             if now >= self._deadline:
                 return False
@@ -223,6 +246,8 @@ class Relay:
             if line.startswith(WORKER_FRAMES):
                 self._send_gathered()
                 self._host.put(line)
+            elif line.startswith(LEAVING) and len(line) <= MAX_LEAVING_BYTES:
+                self.leaving = line
 
     def _gather(self, stream: str, data: bytes) -> None:
         text = self._captures[stream].feed(data)
@@ -235,14 +260,27 @@ class Relay:
         if self._gathered_size >= TEXT_BYTES:
             self._send_gathered()
         elif self._flush_at is None:
-            self._flush_at = time.monotonic() + GATHER_SECONDS
+            # The first piece goes at once: somebody may be waiting for a sign of life.
+            self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
 
     def _send_gathered(self) -> None:
         for stream, text in self._gathered:
             self._host.put(encode(Output(stream, text)))
+        self._has_sent = self._has_sent or bool(self._gathered)
         self._gathered.clear()
         self._gathered_size = 0
         self._flush_at = None
+
+
+def _widen(fd: int) -> None:
+    """Let a pipe hold more, so that a flood of output costs fewer turns."""
+    if sys.platform != "linux":
+        return
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, CHUNK_BYTES)
+    except OSError:
+        # The user's pipes hold too much already: it works without.
+        return
 
 
 def _leftovers(fd: int) -> List[bytes]:

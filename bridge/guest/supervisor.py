@@ -8,84 +8,42 @@ is one poll loop over non-blocking descriptors (see `relay`).
 from __future__ import annotations
 
 import gc
-import importlib
+import json
 import os
 import select
 import signal
-import socket
 import sys
 import time
-import traceback
-from typing import Any, List, NoReturn, Tuple
 
-from bridge.guest import worker
 from bridge.guest.denials import denials
-from bridge.guest.descriptors import (
-    Outbox,
-    claim_channel,
-    close_others,
-    private,
-    read_some,
-)
-from bridge.guest.facts import isolation_facts, oom_kills
+from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
+from bridge.guest.facts import OomKills, isolation_facts
+from bridge.guest.nursery import Nursery
 from bridge.guest.processes import Children, adopt_orphans, forbid_tracing
 from bridge.guest.relay import HostGoneError, Relay, Terminated
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
     Exited,
     Hello,
+    Lane,
     Run,
     WireError,
     decode_host_frame,
     encode,
 )
+from bridge.guest.worker import frame_for_worker
 
-PRELOADED = (
-    "asyncio",
-    "base64",
-    "collections.abc",
-    "concurrent.futures",
-    "contextlib",
-    "copy",
-    "csv",
-    "ctypes",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "functools",
-    "hashlib",
-    "inspect",
-    "io",
-    "itertools",
-    "json",
-    "logging",
-    "math",
-    "operator",
-    "os.path",
-    "pathlib",
-    "queue",
-    "random",
-    "re",
-    "shutil",
-    "statistics",
-    "string",
-    "subprocess",
-    "tempfile",
-    "textwrap",
-    "threading",
-    "time",
-    "traceback",
-    "typing",
-    "urllib.parse",
-    "uuid",
-)
-"""Imported before `hello`, while nobody waits: together about 100 ms that no program pays."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 EXIT_CRASHED = 70
 """The supervisor itself failed; its stderr says how."""
 
 EXIT_TERMINATED = 143
+
+LANE_HEAD = b'{"type":"lane",'
+"""How the frame begins that asks for many runs instead of one."""
 
 FLUSH_SECONDS = 20.0
 """How long the host may leave the last frames unread before the sandbox ends without them."""
@@ -105,6 +63,8 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         children.kill_all()
         code = EXIT_TERMINATED
     except BaseException:
+        import traceback
+
         traceback.print_exc()
         sys.stderr.flush()
         children.kill_all()
@@ -121,22 +81,73 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     facts["precompiled"] = precompiled
     facts["adopts_orphans"] = children.adopts_orphans
     facts["denials"] = denials()
-    for name in PRELOADED:
-        _preload(name)
-    worker.prepare()
-    kills = oom_kills()
     facts["untraceable"] = forbid_tracing()
-    gc.collect()
-    gc.freeze()
     outbox = Outbox(writer)
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
-    run, rest = _await_run(reader, outbox, wake)
-    relay = _start(run, children, reader, outbox, wake)
+    gc.freeze()
+    nursery = Nursery(children)
+    nursery.fork_all(facts.get("memory_limit_bytes"))
+    gc.enable()
+    oom = OomKills()
+    line, rest = _await_run(reader, outbox, wake, nursery)
+    if line.startswith(LANE_HEAD):
+        nursery.close()
+        children.kill_all()
+        return _become_lane(line, reader, writer, wake, oom)
+    _carry_out(line, rest, reader, outbox, wake, children, nursery, oom)
+    return 0
+
+
+def _become_lane(line: bytes, reader: int, writer: int, wake: int, oom: OomKills) -> int:
+    """Fork for one run after another; see `lane`."""
+    from bridge.guest import lane
+
+    plan = decode_host_frame(line)
+    assert isinstance(plan, Lane)
+
+    def run_one(outbox: Outbox) -> None:
+        children = Children()
+        wake = _wake_on_signals()
+        nursery = Nursery(children)
+        nursery.fork_prepared(lane.fork_worker)
+        line, rest = _await_run(reader, outbox, wake, nursery)
+        _carry_out(line, rest, reader, outbox, wake, children, nursery, oom)
+
+    return lane.serve(plan, reader, writer, wake, run_one)
+
+
+def _carry_out(
+    line: bytes,
+    rest: bytes,
+    reader: int,
+    outbox: Outbox,
+    wake: int,
+    children: Children,
+    nursery: Nursery,
+    oom: OomKills,
+) -> None:
+    """Serve one run to its end."""
+    run = decode_host_frame(line)
+    if not isinstance(run, Run):
+        message = "the first frame is no run"
+        raise WireError(message)
+    deadline = time.monotonic() + float(run.limits.get("timeout", 30.0))
+    kills = oom.count()
+    chosen = nursery.choose(line)
+    relay = Relay(
+        host_reader=reader,
+        host=outbox,
+        wake=wake,
+        worker=chosen.channel,
+        streams={"stdout": chosen.stdout, "stderr": chosen.stderr},
+        limits=run.limits,
+        deadline=deadline,
+    )
+    relay.from_host(frame_for_worker(line))
     relay.from_host(rest)
     timed_out = not relay.until_worker_ends(children)
-    _finish(relay, children, timed_out, kills)
-    return 0
+    _finish(relay, children, timed_out, max(0, oom.count() - kills))
 
 
 def _wake_on_signals() -> int:
@@ -157,20 +168,12 @@ def _noted(number: int, frame: Any) -> None:
     """Let the wake-up descriptor speak for the signal."""
 
 
-def _preload(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        # A trimmed interpreter: programs that need it will be told themselves.
-        return
-
-
-def _await_run(reader: int, outbox: Outbox, wake: int) -> Tuple[Run, bytes]:
-    """Return the host's `Run` and the bytes that came after it."""
+def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> Tuple[bytes, bytes]:
+    """Return the line of the host's `Run`, and the bytes that came after it."""
     parts: List[bytes] = []
     size = 0
     while True:
-        data = _next_bytes(reader, outbox, wake)
+        data = _next_bytes(reader, outbox, wake, nursery)
         line, newline, rest = data.partition(b"\n")
         parts.append(line)
         size += len(line)
@@ -178,14 +181,10 @@ def _await_run(reader: int, outbox: Outbox, wake: int) -> Tuple[Run, bytes]:
             message = "the run frame is longer than %d bytes" % MAX_FRAME_BYTES
             raise WireError(message)
         if newline:
-            frame = decode_host_frame(b"".join(parts))
-            if isinstance(frame, Run):
-                return frame, rest
-            message = "the first frame is no run"
-            raise WireError(message)
+            return b"".join(parts), rest
 
 
-def _next_bytes(reader: int, outbox: Outbox, wake: int) -> bytes:
+def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> bytes:
     """Wait for the host, writing what is queued for it meanwhile."""
     while True:
         poller = select.poll()
@@ -197,6 +196,7 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int) -> bytes:
         outbox.flush()
         if {signal.SIGTERM, signal.SIGINT} & set(read_some(wake) or b""):
             raise Terminated
+        nursery.look_after()
         data = read_some(reader)
         if data:
             return data
@@ -204,47 +204,41 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int) -> bytes:
             raise HostGoneError
 
 
-def _start(run: Run, children: Children, reader: int, outbox: Outbox, wake: int) -> Relay:
-    """Fork the worker and return what stands between it and the host."""
-    ours, theirs = socket.socketpair()
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    deadline = time.monotonic() + float(run.limits.get("timeout", 30.0))
-    pid = os.fork()
-    if pid == 0:
-        worker.main(run, theirs.detach(), out_write, err_write, children.is_init)
-    children.worker = pid
-    for fd in (theirs.detach(), out_write, err_write):
-        os.close(fd)
-    return Relay(
-        host_reader=reader,
-        host=outbox,
-        wake=wake,
-        worker=private(ours.detach()),
-        streams={"stdout": private(out_read), "stderr": private(err_read)},
-        limits=run.limits,
-        deadline=deadline,
-    )
-
-
 def _finish(relay: Relay, children: Children, timed_out: bool, kills: int) -> None:
-    """Report how the worker ended, once nothing of it is left."""
-    children.kill_all()
+    """Report how the worker ended, and leave nothing of it."""
+    if not relay.leaving:
+        children.kill_all()
     relay.drain()
+    relay.send(_report(relay.leaving, children, timed_out, kills))
+    relay.flush(FLUSH_SECONDS)
+    if relay.leaving and not children.is_init:
+        children.kill_all()
+
+
+def _report(leaving: bytes, children: Children, timed_out: bool, kills: int) -> Exited:
+    said = _understood(leaving)
+    if said is not None:
+        return Exited(oom_kills=kills, timed_out=timed_out, **said)
     status = children.status
     code = signal_number = None
     if status is not None and os.WIFEXITED(status):
         code = os.WEXITSTATUS(status)
     elif status is not None and os.WIFSIGNALED(status):
         signal_number = os.WTERMSIG(status)
-    relay.send(
-        Exited(
-            code=code,
-            signal=signal_number,
-            timed_out=timed_out,
-            oom_kills=max(0, oom_kills() - kills),
-            cpu_ms=int(children.cpu_seconds * 1000),
-            peak_memory_bytes=children.peak_bytes,
-        )
+    return Exited(
+        code=code,
+        signal=signal_number,
+        timed_out=timed_out,
+        oom_kills=kills,
+        cpu_ms=max(0, int(children.cpu_seconds * 1000)),
+        peak_memory_bytes=children.peak_bytes,
     )
-    relay.flush(FLUSH_SECONDS)
+
+
+def _understood(leaving: bytes) -> Optional[Dict[str, int]]:
+    """Return what a worker's goodbye says; None if it says nothing of use."""
+    try:
+        said = json.loads(leaving)
+        return {key: int(said[key]) for key in ("code", "cpu_ms", "peak_memory_bytes")}
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import errno
 import io
-import linecache
-import socket
-import traceback
+import sys
 import types
-from typing import AbstractSet, Any, List, Optional, Set
+
+from bridge.guest import imports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import AbstractSet, Any, List, Optional, Set
 
 FILENAME = "<run_python>"
 """What the program's code goes by in tracebacks."""
@@ -56,12 +59,19 @@ def register_source(source: str) -> None:
     if lines and not lines[-1].endswith("\n"):
         # Without it the carets under the last line come out one column off.
         lines[-1] += "\n"
-    linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
+
+    def remember() -> None:
+        sys.modules["linecache"].cache[FILENAME] = (len(source), None, lines, FILENAME)
+
+    # Few programs need it, and it takes long to import.
+    imports.OnImport("linecache", remember)
 
 
 def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
     """Return the traceback of `error` as the program's author wants to see it."""
     try:
+        import traceback
+
         left_out = _cut_long_stacks(error)
         details = traceback.TracebackException.from_exception(error)
         _trim(details, guest_files)
@@ -79,6 +89,9 @@ def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
 
 def describe_syntax(error: BaseException) -> str:
     """Return why a program does not compile: no frames, they are the compiler's."""
+    import linecache
+    import traceback
+
     if isinstance(error, SyntaxError) and error.text is None and error.lineno:
         # What the compiler finds only after parsing comes without its line.
         error.text = linecache.getline(FILENAME, error.lineno) or None
@@ -114,6 +127,8 @@ def _syntax_hint(error: SyntaxError) -> str:
 
 def _is_network(error: BaseException) -> bool:
     """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
+    import socket
+
     seen = 0
     current: Any = error
     while isinstance(current, BaseException) and seen < MAX_EXCEPTIONS:

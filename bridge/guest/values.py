@@ -6,13 +6,17 @@ values may be sent (`to_json`, which converts only what loses nothing).
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import difflib
 import enum
 import math
 import os
-from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
+
+    _Object = Dict[str, Any]
+else:
+    _Object = dict
 
 MAX_DEPTH = 256
 """Deepest nesting sent: well below what either side's JSON reader takes."""
@@ -90,11 +94,14 @@ def listed(names: Iterable[Any]) -> str:
 def nearest(name: str, names: Iterable[Any]) -> str:
     """Return " Did you mean ...?" for the name that is nearest, or nothing."""
     by_lower = {str(other).lower(): str(other) for other in names}
+    # Imported by those who make mistakes; it takes milliseconds.
+    import difflib
+
     found = difflib.get_close_matches(name.lower()[:200], by_lower, n=1, cutoff=0.5)
     return " Did you mean %r?" % by_lower[found[0]] if found else ""
 
 
-class Result(Dict[str, Any]):
+class Result(_Object):
     """A dict from a tool's result; its keys can be read as attributes too."""
 
     __slots__ = ()
@@ -179,6 +186,8 @@ def from_wire(shape: Any) -> Any:
     if "json" in shape:
         return shape["json"]
     if "blob" in shape:
+        import base64
+
         blob = shape["blob"]
         return Blob(
             blob.get("mimeType") or "application/octet-stream",
@@ -245,7 +254,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return _plain_dict(value, path, depth)
     if isinstance(value, (list, tuple)):
         return [_plain(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # not here twice: whoever made the value has it
+
         return {
             field.name: _plain(getattr(value, field.name), path + "." + field.name, depth + 1)
             for field in dataclasses.fields(value)

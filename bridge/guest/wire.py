@@ -1,8 +1,9 @@
-"""The frames between host and guest, and how they become bytes.
+"""How the frames between host and guest become bytes.
 
-Owns the frame types, their encoding as JSON lines, and a bounded incremental decoder. Does no I/O
-and keeps no clock, so that both ends and every test drive it the same way. The host imports this
-module too: it must stay free of imports beyond the standard library and run on Python 3.9.
+Owns their encoding as JSON lines and a bounded incremental decoder; what they hold is `frames`'.
+Does no I/O and keeps no clock, so that both ends and every test drive it the same way. The host
+imports this module too: it must stay free of imports beyond the standard library and run on Python
+3.9.
 
 One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
 frame and a reader that meets a torn line finds its place again at the next one.
@@ -15,11 +16,57 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-PROTOCOL = 1
-"""Raised when a frame changes its meaning; `hello` carries it."""
+from bridge.guest.frames import (
+    PROTOCOL,
+    Call,
+    Cancel,
+    Done,
+    Exited,
+    GuestFrame,
+    Hello,
+    HostFrame,
+    Lane,
+    Next,
+    Output,
+    Ready,
+    Reply,
+    Run,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+
+    # Field name to its types and whether it must be present; None admits any JSON value.
+    _Fields = Mapping[str, Tuple[Optional[Tuple[type, ...]], bool]]
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "MAX_ID",
+    "MAX_VALUES",
+    "PROTOCOL",
+    "Call",
+    "Cancel",
+    "Done",
+    "Exited",
+    "FrameTooLargeError",
+    "GuestFrame",
+    "Hello",
+    "HostFrame",
+    "Lane",
+    "LineDecoder",
+    "Next",
+    "Output",
+    "Ready",
+    "Reply",
+    "Run",
+    "WireError",
+    "count_values",
+    "decode_guest_frame",
+    "decode_host_frame",
+    "encode",
+]
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Longest line either side accepts unless told otherwise: a 10 MB result with room to spare."""
@@ -44,124 +91,23 @@ class FrameTooLargeError(WireError):
     """A line went past the limit; nothing after it can be trusted."""
 
 
-# --- guest to host ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Hello:
-    """The guest is up and waits for `Run`.
-
-    `facts` is what it sees of its own isolation; a claim, shown as such.
-    """
-
-    digest: str
-    python: str
-    protocol: int = PROTOCOL
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Call:
-    """The program asks the host for something; the host answers with a `Reply` of the same id."""
-
-    id: int
-    method: str
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """The program no longer waits for the `Call` of this id; the host may stop it unanswered."""
-
-    id: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """Text the program wrote. `skipped` bytes were dropped just before it."""
-
-    stream: str
-    text: str
-    skipped: int = 0
-
-
-@dataclass(frozen=True)
-class Done:
-    """The program ended by itself: "ok", "exception" or "exit".
-
-    A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
-    for a value that JSON cannot hold. `result_dropped` is the size of one that was over the limit.
-    """
-
-    outcome: str
-    exit_code: int = 0
-    error: str = ""
-    error_type: str = ""
-    has_result: bool = False
-    result: Any = None
-    result_repr: str = ""
-    result_dropped: int = 0
-
-
-@dataclass(frozen=True)
-class Exited:
-    """The worker process is gone; the last frame of a run, sent by the supervisor."""
-
-    code: Optional[int] = None
-    signal: Optional[int] = None
-    timed_out: bool = False
-    oom_kills: int = 0
-    cpu_ms: int = 0
-    peak_memory_bytes: int = 0
-
-
-# --- host to guest ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything one program needs.
-
-    `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
-    alias, description, inputSchema, outputSchema). `discovered` names every server there is.
-    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
-    processes where the guest has to limit itself because the engine could not.
-    """
-
-    code: str
-    argv: List[str] = field(default_factory=list)
-    servers: List[Dict[str, Any]] = field(default_factory=list)
-    discovered: List[Dict[str, Any]] = field(default_factory=list)
-    capabilities: str = ""
-    limits: Dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The answer to a `Call`: a value, or an error with "kind" and "message"."""
-
-    id: int
-    value: Any = None
-    error: Optional[Dict[str, Any]] = None
-
-
-GuestFrame = Union[Hello, Call, Cancel, Output, Done, Exited]
-HostFrame = Union[Run, Reply]
-
-_TYPES: Dict[str, type] = {
+_TYPES: Dict[str, Any] = {
     "hello": Hello,
     "call": Call,
     "cancel": Cancel,
     "output": Output,
     "done": Done,
     "exited": Exited,
+    "ready": Ready,
     "run": Run,
     "reply": Reply,
+    "lane": Lane,
+    "next": Next,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 
-_GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited"))
-_HOST_TYPES = frozenset(("run", "reply"))
+_GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited", "ready"))
+_HOST_TYPES = frozenset(("run", "reply", "lane", "next"))
 
 
 def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
@@ -174,7 +120,7 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     document = {"type": _NAMES[type(frame)]}
     document.update(frame.__dict__)
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(document)
     except RecursionError:
         message = "the value is nested too deeply"
         raise ValueError(message) from None
@@ -304,8 +250,6 @@ _BOOL = (bool,)
 _MAP = (dict,)
 _OPTIONAL_INT = (int, type(None))
 
-# Field name to its types and whether it must be present; None admits any JSON value.
-_Fields = Mapping[str, Tuple[Optional[Tuple[type, ...]], bool]]
 _GUEST_FIELDS: Mapping[str, _Fields] = {
     "hello": {
         "digest": (_TEXT, True),
@@ -334,14 +278,13 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "cpu_ms": (_INT, False),
         "peak_memory_bytes": (_INT, False),
     },
+    "ready": {"facts": (_MAP, False), "refused": (_TEXT, False)},
 }
 
 
 def _parse(line: bytes, allowed: "frozenset[str]") -> Tuple[str, Dict[str, Any]]:
     try:
-        document = json.loads(
-            line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite
-        )
+        document = _DECODER.decode(line.decode("utf-8"))
     except RecursionError:
         message = "the frame is nested too deeply"
         raise WireError(message) from None
@@ -370,6 +313,11 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         _refuse_constant(text[:80])
     return value
+
+
+# Made once: to make one takes longer than to read or write a small frame.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:

@@ -1,33 +1,37 @@
 """The process in which the program runs, from the fork to its exit.
 
-Owns what the program finds around it: descriptors, limits, streams, paths and builtins. It is the
-program's own process: nothing here survives code that wants it gone, and nothing has to.
+Owns what the program finds around it: descriptors, limits, streams, paths and builtins. It is
+forked before there is a program, makes itself ready and waits. From the program's first line on it
+is the program's own process: nothing here survives code that wants it gone, and nothing has to.
+
+What only programs need is imported where it is needed, in steps that a run cuts short; see
+`imports`.
 """
 
 from __future__ import annotations
 
-import _sitebuiltins
 import builtins
-import contextlib
-import faulthandler
 import functools
 import gc
 import io
-import linecache
 import os
 import resource
+import select
 import signal
 import sys
-import traceback
-from typing import Any, Dict, Mapping, NoReturn, Tuple
+import time
 
-from bridge.guest import loops
-from bridge.guest.client import Client
+from bridge.guest import imports
 from bridge.guest.descriptors import close_others, private
-from bridge.guest.mcp_api import build
-from bridge.guest.processes import allow_tracing, die_with_parent
-from bridge.guest.program import Program, compile_program, guest_files, wind_down
-from bridge.guest.wire import MAX_FRAME_BYTES, Done, Run
+from bridge.guest.processes import RSS_UNIT, allow_tracing, die_with_parent
+from bridge.guest.relay import LEAVING
+from bridge.guest.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
+
+    from bridge.guest.wire import Done
 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
@@ -41,10 +45,17 @@ _RLIMITS = {
 
 _EXIT_BROKEN = 70
 
+_LENGTH_BYTES = 8
+_READ_BYTES = 1024 * 1024
 
+
+@functools.lru_cache(maxsize=None)
 def prepare() -> None:
-    """Do what is the same for every program, once, before the fork and while nobody waits."""
-    search_path()
+    """Do what is the same for every program, once: here, or before this process was forked."""
+    import _sitebuiltins
+    import faulthandler
+
+    sys.path[:] = [entry for entry in search_path() if entry != os.getcwd()]
     added: Dict[str, Any] = {
         "input": _refuse_input,
         "help": _sitebuiltins._Helper(),
@@ -53,35 +64,100 @@ def prepare() -> None:
     }
     for name, value in added.items():
         setattr(builtins, name, value)
-    loops.install()
+    imports.OnImport("asyncio", _patch_loops)
     # A crash in native code names the line that led to it.
     faulthandler.enable(file=2, all_threads=False)
-    guest_files()
-    # Whatever the first compilation sets up is inherited too.
-    compile_program("1")
-    linecache.cache.clear()
 
 
-def main(run: Run, channel: int, stdout: int, stderr: int, is_init: bool) -> NoReturn:
-    """Run the program in this freshly forked process, then end it."""
+def main(channel: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]) -> NoReturn:
+    """Make this freshly forked process ready, run the program that comes, and end.
+
+    Args:
+        modules: What to import while there is nothing else to do.
+    """
     code = _EXIT_BROKEN
     try:
-        channel = _settle(run.limits, channel, stdout, stderr, is_init)
+        channel = _settle(channel, stdout, stderr, is_init)
         _make_streams()
+        prepare()
+        run = _await_run(channel, modules)
+        _limit_resources(run.limits)
         code = _run(run, channel)
     except BaseException:
+        import traceback
+
         traceback.print_exc()
         sys.stderr.flush()
     finally:
         os._exit(code)
 
 
+def frame_for_worker(line: bytes) -> bytes:
+    """Return a run's line as `main` reads it: behind its length."""
+    return len(line).to_bytes(_LENGTH_BYTES, "big") + line
+
+
+def _await_run(channel: int, modules: Sequence[str]) -> Run:
+    """Wait for the run, making good use of the time."""
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    for _ in imports.steps([*imports.OWN, *modules]):
+        if poller.poll(0):
+            break
+    else:
+        warm_up()
+    size = int.from_bytes(_read_exactly(channel, _LENGTH_BYTES), "big")
+    frame = decode_host_frame(_read_exactly(channel, size))
+    if not isinstance(frame, Run):
+        message = "the first frame is no run"
+        raise WireError(message)
+    return frame
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    """Return the next bytes and no more: replies to the program's calls may follow."""
+    parts = []
+    while size:
+        data = os.read(fd, min(size, _READ_BYTES))
+        if not data:
+            # Nobody wants a program any more.
+            os._exit(0)
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=None)
+def warm_up() -> None:
+    """Compile something, for what the first compilation sets up; once, as `prepare`."""
+    from bridge.guest.program import compile_program
+
+    compile_program("1")
+    sys.modules["linecache"].cache.clear()
+    gc.collect()
+    gc.freeze()
+
+
+def _patch_loops() -> None:
+    from bridge.guest import loops
+
+    loops.install()
+
+
 def _run(run: Run, channel: int) -> int:
+    from bridge.guest.client import Client
+    from bridge.guest.mcp_api import build
+    from bridge.guest.program import Program, wind_down
+
+    gc.freeze()
+    # Off since the interpreter started: all that was made until here lasts.
+    gc.enable()
     client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = ["run_python", *run.argv]
     # Only here: what the program puts into its directory must never be imported before the fork.
     sys.path[:] = search_path()
     program = Program(run, build(run, client))
+    before = time.process_time()
     own = os.getpid()
     done = program.run()
     if os.getpid() != own:
@@ -90,23 +166,32 @@ def _run(run: Run, channel: int) -> int:
     wind_down(program.module)
     if os.getpid() == own:
         # Asked again: exit handlers may fork too.
-        client.send_last(done)
+        client.send_last(done, _goodbye(done.exit_code, before))
     return done.exit_code
+
+
+def _goodbye(code: int, before: float) -> bytes:
+    """Return the line that tells the supervisor what the kernel will, some milliseconds later."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = time.process_time() - before + children.ru_utime + children.ru_stime
+    peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
+    return b'%s"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n' % (LEAVING, code, cpu * 1000, peak)
 
 
 def _show_uncaught(done: Done) -> None:
     """Print an exception as the interpreter does, unless the program's own hook has done so."""
     if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
         return
-    with contextlib.suppress(Exception):
-        # The program may have replaced or closed its stderr.
+    try:
         print(done.error, file=sys.stderr, flush=True)
+    except Exception:
+        # The program may have replaced or closed its stderr.
+        return
 
 
-def _settle(
-    limits: Mapping[str, Any], channel: int, stdout: int, stderr: int, is_init: bool
-) -> int:
-    """Give this process its own session, descriptors and limits; return the channel's."""
+def _settle(channel: int, stdout: int, stderr: int, is_init: bool) -> int:
+    """Give this process its own session and descriptors; return the channel's."""
     os.setsid()
     if not is_init:
         die_with_parent()
@@ -120,14 +205,18 @@ def _settle(
     channel = private(channel)
     close_others((0, 1, 2, channel))
     _volunteer_for_oom()
-    with contextlib.suppress(OSError, ValueError):
-        # Not every kernel has it; a core file would go to a directory in memory anyway.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return channel
+
+
+def _limit_resources(limits: Mapping[str, Any]) -> None:
     for name, constant in _RLIMITS.items():
         if limits.get(name) is not None:
             _limit(getattr(resource, constant), int(limits[name]))
-    gc.enable()
-    return channel
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (OSError, ValueError):
+        # Not every kernel has it; a core file would go to a directory in memory anyway.
+        return
 
 
 def _volunteer_for_oom() -> None:
@@ -163,9 +252,10 @@ def _make_streams() -> None:
 
 @functools.lru_cache(maxsize=None)
 def search_path() -> Tuple[str, ...]:
-    """Return where imports look: the working directory, the library, the image's packages.
+    """Return where imports look: the library, the working directory, the image's packages.
 
-    `.pth` files are not read: the guest starts without `site`.
+    The library comes first, so that no file can stand in for a part of it that happens not to be
+    imported yet. `.pth` files are not read: the guest starts without `site`.
     """
     version = "python%d.%d" % sys.version_info[:2]
     packages = []
@@ -177,7 +267,7 @@ def search_path() -> Tuple[str, ...]:
         ]
     packages.append("/usr/lib/python3/dist-packages")
     found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
-    return (os.getcwd(), *sys.path, *(entry for entry in found if entry not in sys.path))
+    return (*sys.path, os.getcwd(), *(entry for entry in found if entry not in sys.path))
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-import toon_format
-
 from bridge.model import RunResult
 from bridge.render.structured import structured
 from bridge.render.text import compact
@@ -59,6 +57,9 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def _toon(document: dict[str, Any]) -> str | None:
+    # Only the modes that ask for it pay for its import: 5 ms of the bridge's first answer.
+    import toon_format
+
     try:
         return toon_format.dumps(document)
     except (TypeError, ValueError, RecursionError):

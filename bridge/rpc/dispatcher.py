@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.guest.wire import Call, Reply, WireError, encode
 from bridge.model import Json
+from bridge.rpc.replies import encode_reply
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ may queue on the host is bounded, and an honest `gather` over more merely waits.
 
 MAX_PENDING_COST = 128 * 1024 * 1024
 """Memory, about, of all these calls' arguments together; beyond it likewise."""
+
+YIELD_EVERY = 64
+"""Calls accepted in a row before other tasks have their turn."""
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
@@ -78,7 +82,11 @@ class DispatchLimits:
 
 
 class Dispatcher:
-    """Serves the calls of one run inside the run's own task group."""
+    """Serves the calls of one run inside the run's own task group.
+
+    Args:
+        send_together: Like `send`, for when several replies may be ready at the same moment.
+    """
 
     def __init__(
         self,
@@ -86,14 +94,18 @@ class Dispatcher:
         send: Callable[[bytes], Awaitable[None]],
         handler: Handler,
         limits: DispatchLimits,
+        *,
+        send_together: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
         self._tasks = tasks
         self._send = send
+        self._send_together = send_together or send
         self._handler = handler
         self._limits = limits
-        self._slots = anyio.Semaphore(limits.concurrent)
+        self._slots = anyio.Semaphore(limits.concurrent, fast_acquire=True)
         self._freed = anyio.Event()
         self._cost = 0
+        self._accepted = 0
         self._under_way: dict[int, anyio.CancelScope] = {}
 
     @property
@@ -114,7 +126,9 @@ class Dispatcher:
             message = f"call id {call.id} is in use"
             raise WireError(message)
         # Whoever floods the host with calls must not keep it from anything else.
-        await anyio.lowlevel.checkpoint()
+        self._accepted += 1
+        if self._accepted % YIELD_EVERY == 0:
+            await anyio.lowlevel.checkpoint()
         while not self._has_room_for(cost):
             if self._freed.is_set():
                 self._freed = anyio.Event()
@@ -139,14 +153,16 @@ class Dispatcher:
             scope.cancel()
 
     async def _serve(self, call: Call, scope: anyio.CancelScope, cost: int) -> None:
-        reply = b""
+        reply: bytes = b""
         try:
             with scope:
                 async with self._slots:
                     reply = await self._answer(call)
             # Not in its scope: half a reply would garble the channel for all the other calls.
             if reply:
-                await self._send(reply)
+                # Alone it goes out at once; otherwise others may be ready at the same moment.
+                send = self._send if len(self._under_way) == 1 else self._send_together
+                await send(reply)
         except ChannelClosedError:
             logger.debug("reply to call %d dropped: the sandbox is gone", call.id)
         finally:
@@ -168,7 +184,7 @@ class Dispatcher:
             message = "The bridge failed to serve this call; see its log."
             return self._encode_error(call.id, CallFailedError(message, kind="internal"))
         try:
-            line = encode(Reply(id=call.id, value=value))
+            line = encode_reply(call.id, value)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
             return self._encode_error(call.id, CallFailedError(message, kind="upstream"))

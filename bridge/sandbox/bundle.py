@@ -1,20 +1,30 @@
 """The guest package as bytes: what is sent to a sandbox and what an image may carry.
 
 Owns the bundle's format, its digest and the command that unpacks it. Reads the sources as package
-resources, so that it works from a wheel; imports nothing of the guest but the wire format's name.
+resources, so that it works from a wheel; imports nothing of the guest.
+
+Code is compiled for this interpreter's own version only. A guest of another version finds it in its
+image, or compiles the sources.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import marshal
+import sys
 from functools import cache
 from importlib import resources
+from importlib.abc import SourceLoader
+from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
+from types import CodeType
 
 _PACKAGE = "bridge.guest"
 
 _LENGTH_BYTES = 8
+
+_MARSHAL_VERSION = 2
+"""Of the bundle itself, which every Python 3 reads: it holds texts, bytes and dictionaries only."""
 
 INTERPRETER = ("python3", "-I", "-S", "-c")
 """Isolated and without `site`: nothing in the image's environment or packages runs before ours."""
@@ -46,16 +56,49 @@ def guest_digest() -> str:
 
 
 @cache
+def guest_code() -> dict[str, bytes]:
+    """Return every guest module's name and code, as `marshal` writes it.
+
+    Takes as long as compiling them, if the interpreter may not keep what it compiled.
+    """
+    return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
+
+
+def _compiled(name: str) -> CodeType:
+    """Compile a module, or take what was compiled at its installation."""
+    origin = f"mcp-code-bridge/{name.replace('.', '/')}.py"
+    spec = find_spec(name)
+    loader = spec.loader if spec is not None else None
+    if isinstance(loader, SourceLoader):
+        code = loader.get_code(name)
+        if code is not None:
+            return _elsewhere(code, origin)
+    return compile(guest_modules()[name], origin, "exec", dont_inherit=True)
+
+
+def _elsewhere(code: CodeType, filename: str) -> CodeType:
+    """Return code as if it had been compiled from `filename`: no path of the host goes inside."""
+    constants = tuple(
+        _elsewhere(constant, filename) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_filename=filename, co_consts=constants)
+
+
+def own_tag() -> str:
+    """Return what code compiled here goes by in the bundle: what the bootstrap's `tag` returns."""
+    return f"{sys.implementation.cache_tag}-{int.from_bytes(MAGIC_NUMBER, 'little'):x}"
+
+
+@cache
 def bundle_bytes() -> bytes:
     """Return what goes to a sandbox's stdin before any frame, its length in front."""
-    modules = {
-        name: source
-        for name, source in guest_modules().items()
-        # The bootstrap is on the command line already.
-        if name != f"{_PACKAGE}.bootstrap"
-    }
-    document = json.dumps({"digest": guest_digest(), "modules": modules}, separators=(",", ":"))
-    body = document.encode("utf-8")
+    # The bootstrap is on the command line already.
+    left_out = f"{_PACKAGE}.bootstrap"
+    modules = {name: source for name, source in guest_modules().items() if name != left_out}
+    code = {name: code for name, code in guest_code().items() if name != left_out}
+    document = {"digest": guest_digest(), "modules": modules, "code": {own_tag(): code}}
+    body = marshal.dumps(document, _MARSHAL_VERSION)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 

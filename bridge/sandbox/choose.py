@@ -7,28 +7,28 @@ there is no way from here to running code without one, nor to one that is weaker
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from bridge.errors import BridgeError, EngineDownError, NoSandboxError, SettingsError
+import anyio.to_thread
+
+from bridge.errors import NoSandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
-from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image import ensure_present
-from bridge.sandbox.container.machine import MachineContext, ensure_machine
-from bridge.sandbox.container.machine_command import SystemRunner
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.probing import failed_probe
-from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.landlock_backend import LandlockBackend
-from bridge.sandbox.process.packages import check_environment
-from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-from bridge.settings import Settings, runtime_dir
+from bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from bridge.sandbox.container.backend import ContainerBackend
+    from bridge.sandbox.process.backend import BubblewrapBackend
+    from bridge.sandbox.process.landlock_backend import LandlockBackend
+    from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+
+    _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
 logger = logging.getLogger(__name__)
 
@@ -42,18 +42,18 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
-_ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
+_OPENING = "bridge.sandbox.container.opening"
 
-_PROCESS: Mapping[str, type[_ProcessBackend]] = {
-    "bubblewrap": BubblewrapBackend,
-    "seatbelt": SeatbeltBackend,
-    "landlock": LandlockBackend,
+Trial = Callable[[], Awaitable[Probe]]
+
+_PROCESS: Mapping[str, tuple[str, str]] = {
+    "bubblewrap": ("bridge.sandbox.process.backend", "BubblewrapBackend"),
+    "seatbelt": ("bridge.sandbox.process.seatbelt_backend", "SeatbeltBackend"),
+    "landlock": ("bridge.sandbox.process.landlock_backend", "LandlockBackend"),
 }
-"""The backends without an engine, which have no images either."""
-
-_STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
-
-NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
+"""The backends without an engine, which have no images either: module and class. Backends are
+imported when they are tried: 150 ms for the engines' client libraries and 50 ms for these, which
+the bridge's first answer need not wait for."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
@@ -105,48 +105,27 @@ def engines(runtime: str) -> tuple[str, ...]:
     return found
 
 
-def _open(name: str, settings: Settings) -> ContainerBackend | _ProcessBackend:
+async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
+    """Return a backend, and what tries it out."""
     if name not in _PROCESS:
-        return container_backend(name, settings)
+        # In a thread, so that other requests need not wait for it.
+        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        from bridge.sandbox.container.opening import container_backend, try_backend
+
+        engine = container_backend(name, settings)
+        return engine, partial(try_backend, engine, settings)
     if settings.oci_runtime:
         # Asked for a kernel boundary that namespaces are not; nothing stands in for it.
         message = f"MCP_BRIDGE_OCI_RUNTIME: {name} cannot use {settings.oci_runtime}."
         raise SettingsError(message, remedy="Use podman or docker with it.")
-    return _PROCESS[name](
+    module, kind = _PROCESS[name]
+    make: type[_ProcessBackend] = getattr(
+        await anyio.to_thread.run_sync(importlib.import_module, module), kind
+    )
+    backend = make(
         environ=settings.environ, limits=limits_for(settings), packages=settings.packages
     )
-
-
-def container_backend(engine: str, settings: Settings) -> ContainerBackend:
-    """Return the backend for one engine; nothing is started or asked yet."""
-    run = SystemRunner(env=settings.environ)
-    machine = None
-    # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
-    remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
-    if remote and engine != "docker":
-        machine = partial(
-            ensure_machine,
-            MachineContext(
-                run=run,
-                platform=sys.platform,
-                env=settings.environ,
-                state_dir=settings.state_dir,
-                podman="podman" if engine == "podman" else engine,
-                idle_timeout=settings.runtime_idle_timeout,
-                progress=logger.info,
-            ),
-        )
-    return ContainerBackend(
-        engine,
-        image=settings.image,
-        runtime_dir=runtime_dir(settings),
-        environ=settings.environ,
-        user=settings.container_user,
-        oci_runtime=settings.oci_runtime or None,
-        machine=machine,
-        run=run,
-        limits=limits_for(settings),
-    )
+    return backend, backend.probe
 
 
 async def choose(settings: Settings) -> Backend:
@@ -159,9 +138,9 @@ async def choose(settings: Settings) -> Backend:
     failures: list[Probe] = []
     for name in _admitted(settings):
         async with AsyncExitStack() as stack:
-            backend = _open(name, settings)
+            backend, attempt = await _open(name, settings)
             stack.push_async_exit(backend)
-            probe = await _try(backend, settings)
+            probe = await attempt()
             if probe.ok:
                 _announce(name, probe)
                 stack.pop_all()
@@ -182,8 +161,8 @@ def _announce(name: str, probe: Probe) -> None:
         logger.warning("programs run in %s, which is weaker than any other backend", probe.summary)
     else:
         logger.info("programs run in %s", probe.summary)
-    if "packages" in probe.details and probe.details["packages"] == NO_PACKAGES:
-        logger.warning("%s", NO_PACKAGES)
+    if name not in _PROCESS and "packages" in probe.details:
+        logger.warning("%s", probe.details["packages"])
 
 
 async def survey(settings: Settings) -> list[Probe]:
@@ -194,14 +173,17 @@ async def survey(settings: Settings) -> list[Probe]:
     """
     probes = []
     for name in _admitted(settings):
-        async with _open(name, settings) as backend:
-            probes.append(await _try(backend, settings))
+        backend, attempt = await _open(name, settings)
+        async with backend:
+            probes.append(await attempt())
     return probes
 
 
 def _admitted(settings: Settings) -> tuple[str, ...]:
     """Return the backends to try; `auto` leaves out what cannot have the OCI runtime asked for."""
     if settings.packages is not None:
+        from bridge.sandbox.process.packages import check_environment
+
         check_environment(settings.packages)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.oci_runtime and settings.runtime == "auto":
@@ -213,28 +195,6 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
             )
             raise SettingsError(message, remedy="Add podman or docker to the order.")
     return names
-
-
-async def _try(backend: ContainerBackend | _ProcessBackend, settings: Settings) -> Probe:
-    """Settle the image, where there is one, and run something."""
-    if not isinstance(backend, ContainerBackend):
-        return await backend.probe()
-    try:
-        images = await backend.images()
-        image = await choose_image(settings.image, images)
-        await ensure_present(image, images, progress=logger.info)
-    except BridgeError as error:
-        return failed_probe(backend.name, error)
-    except Exception as error:
-        # Whatever listens there speaks HTTP, and is no engine that anybody has met.
-        logger.exception("settling the image of %s failed in a way nobody foresaw", backend.name)
-        message = f"What answers as {backend.name} does not answer as an engine does: {error!r}."
-        return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
-    backend.use_image(image)
-    probe = await backend.probe()
-    if settings.packages is not None:
-        probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
-    return probe
 
 
 def _reason(probe: Probe) -> str:

@@ -1,7 +1,8 @@
 """Sandboxes started ahead of time, each used once.
 
 Owns when they are started, handed over and destroyed. What a sandbox is and how it becomes ready is
-the opener's business: the pool holds any resource that comes as an async context manager.
+the opener's business: the pool holds any resource that comes as an async context manager. How many
+wait and when the next is started is decided by `demand`.
 
 Each resource has an owner task that enters and leaves its context, because a context that holds
 cancel scopes may not be left by another task. Whoever claims one only tells the owner when it is
@@ -11,28 +12,44 @@ through; destruction then goes on in the background, and closing the pool waits 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
+from bridge.sandbox.demand import (
+    CLAIMS,
+    SETTLE_SECONDS,
+    PoolReport,
+    Situation,
+    decide,
+    wanted,
+)
+
 logger = logging.getLogger(__name__)
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-MAX_IDLE_SECONDS = 600.0
-"""An unused sandbox is given up after this, so that a forgotten client costs nothing for long."""
+REVIEW_SECONDS = 30.0
+"""Between looks whether fewer should wait, while any does."""
+
+Came = Literal["warm", "half", "cold"]
+"""How a claim came by its resource: one waited, one was being started, or it had to be started."""
 
 
 @dataclass(eq=False)
-class _Slot(Generic[T]):
+class _Slot(Generic[K, T]):
     """One resource and what its owner task and its claimer tell each other."""
 
+    key: K
     claimed: bool
     value: T | None = None
     error: Exception | None = None
@@ -43,14 +60,33 @@ class _Slot(Generic[T]):
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
+    @property
+    def free(self) -> bool:
+        """Whether it may still be claimed."""
+        return not self.claimed and not self.released.is_set()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for it to be ready."""
+        return self.claimed and not self.handed_over.is_set() and not self.released.is_set()
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody uses it."""
+        return self.claimed and self.handed_over.is_set() and not self.released.is_set()
+
 
 class Reservation(Generic[T]):
-    """A resource that is the holder's until the reservation ends."""
+    """A resource that is the holder's until the reservation ends.
 
-    def __init__(self, slot: _Slot[T], start: Callable[[], _Slot[T]], *, taken_over: bool) -> None:
+    Attributes:
+        came: How it was come by.
+    """
+
+    def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], came: Came) -> None:
         self._slot = slot
         self._start = start
-        self._taken_over = taken_over
+        self.came: Came = came
 
     async def get(self) -> T:
         """Return the resource once it is ready.
@@ -59,9 +95,9 @@ class Reservation(Generic[T]):
             Exception: Whatever opening it raised.
         """
         await self._slot.ready.wait()
-        if self._slot.error is not None and self._taken_over:
+        if self._slot.error is not None and self.came != "cold":
             # It was started for nobody in particular, and what went wrong then may be over.
-            self._taken_over = False
+            self.came = "cold"
             self._slot = self._start()
             await self._slot.ready.wait()
         if self._slot.error is not None:
@@ -79,48 +115,75 @@ class Reservation(Generic[T]):
             self._slot.life.cancel()
 
 
-class WarmPool(Generic[T]):
-    """Keeps up to `size` resources ready; 0 opens each one when it is asked for.
+class WarmPool(Generic[K, T]):
+    """Keeps resources ready, as many as recent demand asks for; 0 opens each when it is asked for.
 
-    Nothing is opened before it is asked for: a bridge that is never used starts no sandbox.
+    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. What
+    waits is of the kind that was asked for last, and handed only to those who ask for that kind.
     """
 
     def __init__(
         self,
-        opener: Callable[[], AbstractAsyncContextManager[T]],
+        opener: Callable[[K], AbstractAsyncContextManager[T]],
         *,
-        size: int,
+        most: int,
         wait_dead: Callable[[T], Awaitable[None]],
-        max_idle: float = MAX_IDLE_SECONDS,
+        cores: int | None = None,
     ) -> None:
         """Make a pool.
 
         Args:
-            opener: Opens one resource; leaving the context destroys it.
-            size: How many to keep ready.
+            opener: Opens one resource of a kind; leaving the context destroys it.
+            most: How many may be kept ready.
             wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-            max_idle: Seconds after which an unused resource is destroyed.
+            cores: What the machine has, unless that is to be asked.
         """
         self._opener = opener
-        self._size = size
+        self._most = most
         self._wait_dead = wait_dead
-        self._max_idle = max_idle
-        self._idle: list[_Slot[T]] = []
-        self._all: set[_Slot[T]] = set()
+        self._cores = cores or os.cpu_count() or 1
+        self._idle: list[_Slot[K, T]] = []
+        self._all: set[_Slot[K, T]] = set()
         self._tasks: TaskGroup | None = None
         self._closing = False
+        self._key: K | None = None
+        self._claims: deque[float] = deque(maxlen=CLAIMS)
+        self._counts: Counter[str] = Counter()
+        self._stirred = 0.0
+        self._start_seconds = 0.0
+        # Set when starting ahead of time failed or makes no sense; the next claim ends it.
+        self._resting = False
+        self._changed = anyio.Event()
+        self._keeping = anyio.CancelScope()
 
     def __repr__(self) -> str:
-        return f"<WarmPool idle={len(self._idle)} alive={len(self._all)} size={self._size}>"
+        return f"<WarmPool idle={len(self._idle)} alive={len(self._all)} most={self._most}>"
 
     @property
     def alive(self) -> int:
         """Resources that exist or are being opened or destroyed."""
         return len(self._all)
 
-    async def __aenter__(self) -> WarmPool[T]:
+    @property
+    def report(self) -> PoolReport:
+        """What it holds and has done."""
+        return PoolReport(
+            most=self._most,
+            wanted=self._wanted(),
+            waiting=len(self._idle),
+            starting=sum(slot.free for slot in self._all) - len(self._idle),
+            warm=self._counts["warm"],
+            half=self._counts["half"],
+            cold=self._counts["cold"],
+            died=self._counts["died"],
+            failed=self._counts["failed"],
+        )
+
+    async def __aenter__(self) -> WarmPool[K, T]:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
+        if self._most > 0:
+            self._tasks.start_soon(self._keep)
         return self
 
     async def __aexit__(
@@ -129,7 +192,10 @@ class WarmPool(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._claims and self._most > 0:
+            logger.info("at the end %s", self.report)
         self._closing = True
+        self._keeping.cancel()
         self._idle.clear()
         for slot in self._all:
             slot.life.cancel()
@@ -139,75 +205,149 @@ class WarmPool(Generic[T]):
             await tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
-    async def reserve(self) -> AsyncIterator[Reservation[T]]:
+    async def reserve(self, key: K, *, fresh: bool = False) -> AsyncIterator[Reservation[T]]:
         """Set a resource aside, starting one if none is ready; leaving destroys it.
 
         Nothing is waited for on entering, so that a caller can do other work while it starts.
+
+        Args:
+            key: Its kind.
+            fresh: Whether one that waited will not do. What still waits is then not trusted either.
         """
-        slot = self._take()
-        taken_over = slot is not None
-        start = partial(self._start, claimed=True)
-        reservation = Reservation(slot or start(), start, taken_over=taken_over)
+        if fresh:
+            self._discard(self._unclaimed())
+        slot, came = self._take(key)
+        start = partial(self._start, key, claimed=True)
+        reservation = Reservation(slot or start(), start, came)
+        if not fresh:
+            self._counts[came] += 1
+            self._claims.append(anyio.current_time())
+        self._key, self._resting = key, False
+        self._stir()
         try:
             yield reservation
         finally:
             reservation.release()
-
-    def refill(self) -> None:
-        """Start what is missing of `size`, in the background."""
-        spare = sum(1 for slot in self._all if not slot.claimed and not slot.released.is_set())
-        for _ in range(self._size - spare):
-            if not self._closing:
-                self._start(claimed=False)
+            self._stir()
 
     async def drain(self) -> None:
-        """Destroy what waits unclaimed, and wait until it is gone."""
-        waiting = [slot for slot in self._all if not slot.claimed]
-        for slot in waiting:
-            slot.life.cancel()
+        """Destroy what waits unclaimed, and wait until it is gone; the next claim starts anew."""
+        self._resting = True
+        waiting = self._unclaimed()
+        self._discard(waiting)
         for slot in waiting:
             await slot.gone.wait()
 
-    def _take(self) -> _Slot[T] | None:
-        """Return a slot that is the caller's from now on, a ready one or one under way, if any."""
-        unclaimed = [slot for slot in self._all if not slot.claimed and not slot.released.is_set()]
-        for slot in sorted(unclaimed, key=lambda slot: slot not in self._idle):
-            slot.claimed = True
-            slot.idling.cancel()
+    def _unclaimed(self) -> list[_Slot[K, T]]:
+        return [slot for slot in self._all if slot.free]
+
+    def _discard(self, slots: list[_Slot[K, T]]) -> None:
+        """Give up what nobody has claimed; from now on nobody can."""
+        for slot in slots:
             if slot in self._idle:
                 self._idle.remove(slot)
-            return slot
-        return None
+            slot.released.set()
+            slot.life.cancel()
 
-    def _start(self, *, claimed: bool) -> _Slot[T]:
+    def _take(self, key: K) -> tuple[_Slot[K, T] | None, Came]:
+        """Return a slot that is the caller's from now on, a ready one or one under way, if any."""
+        ready = [slot for slot in self._idle if slot.key == key]
+        found = ready or [slot for slot in self._unclaimed() if slot.key == key]
+        if not found:
+            return None, "cold"
+        slot = found[0]
+        slot.claimed = True
+        slot.idling.cancel()
+        if ready:
+            self._idle.remove(slot)
+        return slot, "warm" if ready else "half"
+
+    def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
         if self._tasks is None:
             message = "the pool is not open"
             raise RuntimeError(message)
-        slot: _Slot[T] = _Slot(claimed=claimed)
+        slot: _Slot[K, T] = _Slot(key=key, claimed=claimed)
         self._all.add(slot)
         self._tasks.start_soon(self._own, slot)
         return slot
 
-    async def _own(self, slot: _Slot[T]) -> None:
+    # --- how many wait ----------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        """Note that a run began, got its resource or ended."""
+        self._stirred = anyio.current_time()
+        self._changed.set()
+
+    def _wanted(self) -> int:
+        return wanted(
+            tuple(self._claims),
+            anyio.current_time(),
+            most=self._most,
+            start_seconds=self._start_seconds,
+        )
+
+    async def _keep(self) -> None:
+        """Have as many wait as are wanted, until the pool is closed."""
+        with self._keeping:
+            while not self._closing:
+                self._changed = anyio.Event()
+                with anyio.move_on_after(self._tend()):
+                    await self._changed.wait()
+
+    def _tend(self) -> float | None:
+        """Start and give up what is to be; return when to look again."""
+        key = self._key
+        if key is None:
+            return None
+        unclaimed = self._unclaimed()
+        self._discard([slot for slot in unclaimed if slot.key != key])
+        mine = sum(slot.key == key for slot in unclaimed)
+        decision = decide(
+            Situation(
+                wanted=self._wanted(),
+                waiting=len(self._idle),
+                starting=mine - len(self._idle),
+                awaited=sum(slot.awaited for slot in self._all),
+                running=sum(slot.running for slot in self._all),
+                quiet=anyio.current_time() - self._stirred,
+                cores=self._cores,
+            )
+        )
+        self._discard(self._idle[: decision.drop])
+        if self._resting:
+            return REVIEW_SECONDS if self._idle else None
+        for _ in range(decision.start):
+            self._start(key, claimed=False)
+        if decision.again is not None:
+            return decision.again
+        return REVIEW_SECONDS if self._idle else None
+
+    # --- one resource's life ----------------------------------------------------------------------
+
+    async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""
+        began = anyio.current_time()
         try:
             with slot.life:
-                async with self._opener() as value:
+                async with self._opener(slot.key) as value:
                     slot.value = value
-                    if not slot.claimed:
+                    self._start_seconds = anyio.current_time() - began
+                    if slot.free:
                         self._idle.append(slot)
                         slot.ready.set()
+                        self._changed.set()
                         await self._idle_until_claimed(slot, value)
                     slot.ready.set()
                     if slot.claimed:
-                        slot.handed_over.set()
-                        await slot.released.wait()
+                        await self._lend(slot)
         except Exception as error:
             # Handed to the claimer; when nobody claimed it yet, the next claim tries afresh.
             slot.error = error
             if slot.handed_over.is_set():
                 logger.warning("a sandbox could not be destroyed cleanly: %s", error)
             elif not slot.claimed:
+                self._resting = True
+                self._counts["failed"] += 1
                 logger.warning("could not start a sandbox ahead of time: %s", error)
         finally:
             if slot in self._idle:
@@ -218,11 +358,24 @@ class WarmPool(Generic[T]):
             slot.ready.set()
             slot.handed_over.set()
             slot.gone.set()
+            self._changed.set()
 
-    async def _idle_until_claimed(self, slot: _Slot[T], value: T) -> None:
-        with anyio.move_on_after(self._max_idle), slot.idling:
+    async def _lend(self, slot: _Slot[K, T]) -> None:
+        """Hand a resource to whoever claimed it, and wait until it comes back."""
+        slot.handed_over.set()
+        self._stir()
+        await slot.released.wait()
+        if not self._closing:
+            # Destroying it takes the processor, which the answer to the run should have first.
+            await anyio.sleep(SETTLE_SECONDS)
+
+    async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
+        with slot.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
+            # Whatever killed it may not be through, and may have been meant.
+            self._resting = True
+            self._counts["died"] += 1
         if slot in self._idle:
             self._idle.remove(slot)
         if not slot.claimed:

@@ -7,6 +7,7 @@ servers there are and what is said of them is decided below.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -16,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
-from bridge.engine import Engine
+from bridge.engine import Engine, Progress
 from bridge.engine.commands import failed_command
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError
@@ -41,9 +42,9 @@ INSTRUCTIONS = (
 Context = ServerRequestContext[Any]
 
 
-def build_server(engine: Engine) -> Server[Any]:
+def build_server(engine: Engine, *, principal: str = "") -> Server[Any]:
     """Return an MCP server over `engine`, not yet connected to anything."""
-    surface = _Surface(engine)
+    surface = _Surface(engine, principal)
     return Server(
         "mcp-code-bridge",
         version=__version__,
@@ -60,13 +61,15 @@ def build_server(engine: Engine) -> Server[Any]:
 class _Surface:
     """The handlers. Each catches what it must: the low-level server wraps nothing."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, principal: str) -> None:
         self._engine = engine
+        self._principal = principal
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         """Describe the one tool, with the servers there are at this moment."""
+        await self._engine.servers.refresh()
         settings = self._engine.settings
         tool = types.Tool(
             name=TOOL,
@@ -98,12 +101,9 @@ class _Surface:
                 message = f"Unknown tool {params.name!r:.100}; there are {TOOL} and {COMMAND_TOOL}."
             raise MCPError(types.INVALID_PARAMS, message)
         try:
-            request = parse_request(params.arguments)
+            request = replace(parse_request(params.arguments), principal=self._principal)
 
-            async def progress(seconds: float, message: str) -> None:
-                await context.session.report_progress(seconds, message=message)
-
-            result = await self._engine.run(request, progress)
+            result = await self._engine.run(request, _progress(context))
         except BridgeError as error:
             logger.info("run refused: %s", error)
             result = failed_run(error)
@@ -118,12 +118,9 @@ class _Surface:
     ) -> types.CallToolResult:
         commands = self._engine.commands
 
-        async def progress(seconds: float, message: str) -> None:
-            await context.session.report_progress(seconds, message=message)
-
         try:
             request = parse_command(params.arguments, commands.profiles)
-            result = await commands.run(request, progress)
+            result = await commands.run(request, _progress(context))
         except BridgeError as error:
             logger.info("command refused: %s", error)
             result = failed_command(error)
@@ -137,6 +134,7 @@ class _Surface:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """List the guide, the servers and, per server, its tools."""
+        await self._engine.servers.refresh()
         resources = [
             types.Resource(
                 uri=CAPABILITIES_URI,
@@ -186,6 +184,7 @@ class _Surface:
         return types.ReadResourceResult(contents=[content])
 
     async def _read(self, uri: str) -> tuple[str, str]:
+        await self._engine.servers.refresh()
         if uri == CAPABILITIES_URI:
             return "text/markdown", self._engine.guide.capabilities()
         if uri == SERVERS_URI:
@@ -195,6 +194,17 @@ class _Surface:
             return "application/json", await self._engine.guide.tools_json(server)
         # -32002 is the code the specification gives to an unknown resource.
         raise MCPError(-32002, f"Unknown resource {uri!r:.200}.")
+
+
+def _progress(context: Context) -> Progress | None:
+    """Return what reports progress to the client; None if it did not ask for any."""
+    if context.meta is None or "progress_token" not in context.meta:
+        return None
+
+    async def progress(seconds: float, message: str) -> None:
+        await context.session.report_progress(seconds, message=message)
+
+    return progress
 
 
 def _to_result(result: RunResult, engine: Engine) -> types.CallToolResult:

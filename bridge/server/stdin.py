@@ -1,8 +1,8 @@
 """One client's lines on stdin as messages, and an answer for each request that cannot be read.
 
 Owns the claim on descriptor 0, the bound of a line, and what is said of a line that is no message.
-How a line is split and repaired is `bridge.upstream.framing`'s; stdout is the SDK's. The SDK's own
-reader drops a line that it cannot parse, and the client that sent it waits for ever.
+How a line is split and repaired is `bridge.upstream.framing`'s. The SDK's own reader drops a line
+that it cannot parse, and the client that sent it waits for ever.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
@@ -44,8 +46,6 @@ CHUNK_BYTES = 64 * 1024
 
 _METHOD = b'"method"'
 """Stands in every request and, outside of values, in no response."""
-
-Messages = MemoryObjectReceiveStream[SessionMessage | Exception]
 
 
 class Writer(Protocol):
@@ -100,21 +100,6 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> Refusal:
     return Refusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
-@asynccontextmanager
-async def stdin_messages(writer: Writer) -> AsyncIterator[Messages]:
-    """Yield the client's messages; the stream ends when stdin does.
-
-    Args:
-        writer: Where the errors go that answer requests which cannot be read.
-    """
-    inbound, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    with claimed_stdin() as fd, inbound, messages:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_pump, fd, inbound, writer)
-            yield messages
-            tasks.cancel_scope.cancel()
-
-
 @contextmanager
 def claimed_stdin() -> Iterator[int]:
     """Yield a private descriptor of stdin; meanwhile descriptor 0 reads as empty.
@@ -132,47 +117,99 @@ def claimed_stdin() -> Iterator[int]:
         os.close(private)
 
 
-async def _pump(
-    fd: int, inbound: MemoryObjectSendStream[SessionMessage | Exception], writer: Writer
-) -> None:
-    framer = LineFramer(MAX_LINE_BYTES)
-    try:
-        async with inbound:
-            while chunk := await _read_chunk(fd):
-                for line in framer.feed(chunk):
-                    await _deliver(line, inbound, writer)
-            if (rest := framer.finish()) is not None:
-                await _deliver(rest, inbound, writer)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        # The session is over before stdin is: nobody is left to read for, or to answer to.
-        logger.debug("what still comes on stdin is not read")
+class StdinMessages:
+    """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
+    Args:
+        writer: Where the errors go that answer requests which cannot be read.
+    """
 
-async def _read_chunk(fd: int) -> bytes:
-    """Return what there is, waiting for it; nothing at the end."""
-    # A regular file and the null device cannot be waited for, and need not be.
-    with suppress(OSError):
-        # A thread that waited in `read` could not be cancelled, and would hold up the end.
-        await anyio.wait_readable(fd)
-    try:
-        return await anyio.to_thread.run_sync(os.read, fd, CHUNK_BYTES)
-    except OSError as error:
-        logger.warning("stdin cannot be read any more: %s", error)
-        return b""
+    def __init__(self, fd: int, writer: Writer) -> None:
+        self._fd = fd
+        self._writer = writer
+        self._framer = LineFramer(MAX_LINE_BYTES)
+        self._lines: deque[Line | OversizeLine] = deque()
+        self._waits = True
+        self._ended = False
 
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message.
 
-async def _deliver(
-    line: Line | OversizeLine,
-    inbound: MemoryObjectSendStream[SessionMessage | Exception],
-    writer: Writer,
-) -> None:
-    match read_line(line):
-        case Refusal(answer):
-            logger.warning("the client sent what cannot be read: %s", answer.error.message)
-            await writer.send(SessionMessage(answer))
-        case Noise(preview):
-            logger.warning("the client sent a line that is no message: %r", preview)
-        case None:
-            pass
-        case message:
-            await inbound.send(SessionMessage(message))
+        Raises:
+            EndOfStream: Stdin has ended.
+        """
+        while True:
+            while self._lines:
+                # Many lines may have come at once, and those who act on them need turns.
+                await anyio.lowlevel.checkpoint()
+                message = await self._read(self._lines.popleft())
+                if message is not None:
+                    return SessionMessage(message)
+            if self._ended:
+                raise anyio.EndOfStream
+            chunk = await self._chunk()
+            if chunk:
+                self._lines.extend(self._framer.feed(chunk))
+            else:
+                self._ended = True
+                rest = self._framer.finish()
+                self._lines.extend(() if rest is None else (rest,))
+
+    async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
+        match read_line(line):
+            case Refusal(answer):
+                logger.warning("the client sent what cannot be read: %s", answer.error.message)
+                await self._writer.send(SessionMessage(answer))
+                return None
+            case Noise(preview):
+                logger.warning("the client sent a line that is no message: %r", preview)
+                return None
+            case message:
+                return message
+
+    async def _chunk(self) -> bytes:
+        """Return what there is, waiting for it; nothing at the end."""
+        try:
+            if self._waits:
+                try:
+                    await anyio.wait_readable(self._fd)
+                except OSError:
+                    # A regular file or the null device: it cannot be waited for.
+                    self._waits = False
+            if self._waits:
+                # There is something, and nobody else reads here, so this does not block; a thread
+                # would take longer than the rest of reading a small message.
+                return os.read(self._fd, CHUNK_BYTES)
+            return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return await self._chunk()
+        except OSError as error:
+            logger.warning("stdin cannot be read any more: %s", error)
+            return b""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        """Read no more. The descriptor is its claimant's."""
+        self._ended = True
+        self._lines.clear()
+        await anyio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> bool | None:
+        self._ended = True
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import ipaddress
 import logging
 import re
@@ -10,15 +9,18 @@ import re
 import anyio
 import uvicorn
 from mcp.server.lowlevel.server import NotificationOptions
-from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server.app import build_server
-from bridge.server.stdin import stdin_messages
+from bridge.server.stdin import StdinMessages, claimed_stdin
+from bridge.server.stdout import StdoutMessages, claimed_stdout
 
 logger = logging.getLogger(__name__)
+
+STDIO = "stdio"
+"""Whose runs are those of the one client there is; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3
 """Runs still under way when the server stops are cancelled after this."""
@@ -26,16 +28,15 @@ SHUTDOWN_SECONDS = 3
 
 async def serve_stdio(engine: Engine) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
-    server = build_server(engine)
+    server = build_server(engine, principal=STDIO)
     options = server.create_initialization_options(NotificationOptions())
-    # The SDK guards stdout and writes to it; its reader is given nothing, for ours stands in.
-    nothing = anyio.wrap_file(io.StringIO())
-    async with (
-        stdio_server(stdin=nothing) as (unused, writer),
-        unused,
-        stdin_messages(writer) as messages,
-    ):
-        await server.run(messages, writer, options)
+    over = anyio.CancelScope()
+    with claimed_stdout() as out, claimed_stdin() as into:
+        writer = StdoutMessages(out, over)
+        with over:
+            await server.run(StdinMessages(into, writer), writer, options)
+    if writer.failure is not None:
+        raise writer.failure
 
 
 async def serve_http(engine: Engine, host: str, port: int) -> None:

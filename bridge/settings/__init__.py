@@ -24,6 +24,7 @@ from bridge.settings.values import (
     LogLevel,
     OutputMode,
     ProjectServers,
+    RunIsolation,
     Settings,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "LogLevel",
     "OutputMode",
     "ProjectServers",
+    "RunIsolation",
     "Settings",
     "config_path",
     "home",
@@ -70,6 +72,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
     "listed_servers_only": _Setting("MCP_BRIDGE_LISTED_SERVERS_ONLY", parsers.boolean),
     "guard": _Setting("MCP_BRIDGE_GUARD", parsers.choice(get_args(GuardMode))),
+    "isolation": _Setting("MCP_BRIDGE_ISOLATION", parsers.choice(get_args(RunIsolation))),
     "warm": _Setting("MCP_BRIDGE_WARM", parsers.integer(0, parsers.MAX_WARM)),
     "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),

@@ -13,6 +13,7 @@ OutputMode = Literal["compact", "toon", "json", "auto"]
 ProjectServers = Literal["all", "approved", "none"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 GuardMode = Literal["off", "advise", "enforce"]
+RunIsolation = Literal["sandbox", "fork"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,9 @@ class Settings:
         strict: Whether the profile is the strict one, or made from it.
         listed_servers_only: Whether a run may use no server but those listed for it.
         guard: What is done with what the static guard finds.
+        isolation: What each run gets of its own: a "sandbox", or a "fork" in namespaces of its own
+            inside one sandbox.
+        warm: The most sandboxes that are kept ready.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
     """
@@ -58,7 +62,8 @@ class Settings:
     strict: bool = False
     listed_servers_only: bool = False
     guard: GuardMode = "advise"
-    warm: int = 1
+    isolation: RunIsolation = "sandbox"
+    warm: int = 4
     servers_config: Path | None = None
     allow_self_server: bool = False
     project_servers: ProjectServers = "all"

@@ -6,6 +6,7 @@ writes nothing itself.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from mcp_types.jsonrpc import PARSE_ERROR
 SALVAGE_BYTES = 512
 """How much of either end of a message is searched for its id. The id is the first or the last
 member in every implementation met; a string id longer than this is not one of ours."""
+
+LONG_BYTES = 1024 * 1024
+"""From here on an unfinished line is kept in one piece."""
 
 PREVIEW_CHARACTERS = 200
 """How much of a line that is not a message is shown in the log."""
@@ -71,18 +75,24 @@ class LineFramer:
     """Splits a byte stream at newlines, holding at most `max_bytes` of an unfinished line.
 
     Parts of a line are kept as they came and joined once, at its newline, so that the work stays
-    linear in the size of a message.
+    linear in the size of a message. A long line grows in one buffer, which then is the line: it is
+    never in memory twice.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
+        self._long: io.BytesIO | None = None
         self._size = 0
         self._head: bytes | None = None
         self._tail = b""
 
     def feed(self, data: bytes) -> list[Line | OversizeLine]:
         """Take what was read and return the lines that it completes."""
+        if b"\n" not in data:
+            # Most of a large message: nothing to split, and so nothing to copy.
+            self._extend(data)
+            return []
         first, *rest = data.split(b"\n")
         self._extend(first)
         done: list[Line | OversizeLine] = []
@@ -100,23 +110,39 @@ class LineFramer:
             return
         self._size += len(part)
         if self._head is None and self._size <= self._max_bytes:
-            self._parts.append(part)
+            self._keep(part)
             return
         if self._head is None:
-            self._parts.append(part)
-            whole = b"".join(self._parts)
-            self._parts.clear()
+            self._keep(part)
+            whole = self._joined()
             self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
         else:
             self._tail = (self._tail + part)[-SALVAGE_BYTES:]
 
+    def _keep(self, part: bytes) -> None:
+        if self._long is not None:
+            self._long.write(part)
+            return
+        self._parts.append(part)
+        if self._size > LONG_BYTES:
+            self._long = io.BytesIO()
+            self._long.writelines(self._parts)
+            self._parts.clear()
+
+    def _joined(self) -> bytes:
+        buffer, self._long = self._long, None
+        if buffer is not None:
+            return buffer.getvalue()
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        return whole
+
     def _take(self) -> Line | OversizeLine:
         line: Line | OversizeLine
         if self._head is None:
-            line = Line(b"".join(self._parts))
+            line = Line(self._joined())
         else:
             line = OversizeLine(self._head, self._tail, self._size)
-        self._parts.clear()
         self._size = 0
         self._head = None
         self._tail = b""

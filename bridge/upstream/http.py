@@ -137,6 +137,11 @@ class HttpEndpoint:
         """Streamable HTTP or event streams."""
         return self._spec.transport
 
+    @property
+    def direct(self) -> None:
+        """None: the SDK adds to every request what HTTP needs."""
+        return None
+
     def alternative(self) -> HttpEndpoint | None:
         """Return the event-stream way to a server that refused the streamable one.
 

@@ -18,11 +18,12 @@ from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
 from mcp.types import Implementation, ToolListChangedNotification
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.errors import ServerStartError, UpstreamError
 from bridge.model import ServerSpec
+from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import RecordingDispatcher, agree
 from bridge.upstream.transport import Endpoint
@@ -99,6 +100,13 @@ class Link:
     def usable(self) -> bool:
         """Whether new requests may be given to it; true while it starts."""
         return not (self._broken or self._retiring or self._stop.is_set())
+
+    @property
+    def direct(self) -> Direct | None:
+        """The short way for requests, where the protocol asks nothing that only the SDK adds."""
+        if self.client is None or self.client.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return None
+        return self.endpoint.direct
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -285,6 +293,8 @@ class Link:
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.
         self._gone = True
+        if self.endpoint.direct is not None:
+            self.endpoint.direct.close()
         if self.client is not None:
             self.abandon()
 

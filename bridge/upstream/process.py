@@ -211,25 +211,18 @@ def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -
 
 async def read_chunk(fd: int) -> bytes:
     """Read what is there from a non-blocking descriptor; empty at end of file."""
+    waited = False
     while True:
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             await anyio.wait_readable(fd)
+            waited = True
         else:
             # A server that never stops writing must not keep the event loop from other tasks.
-            await anyio.lowlevel.checkpoint()
+            if not waited:
+                await anyio.lowlevel.checkpoint()
             return data
-
-
-async def write_all(fd: int, data: bytes) -> None:
-    """Write everything to a non-blocking descriptor."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            await anyio.wait_writable(fd)
 
 
 async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -> None:

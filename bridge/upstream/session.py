@@ -31,6 +31,7 @@ from mcp_types.jsonrpc import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
 )
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ServerLostError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
@@ -41,11 +42,16 @@ from bridge.upstream.listing import parse_tools, read_all_pages
 
 logger = logging.getLogger(__name__)
 
+SURELY_SHALLOW = 100
+"""So few objects and lists cannot be nested too deeply, whatever they hold."""
+
 LOST_DETAIL_SECONDS = 0.5
 """How long a failed call waits to learn why its connection ended; the reason arrives with the
 owner task's next step, except where closing has to wait for a server."""
 
 State = Literal["idle", "starting", "ready", "failed", "closed"]
+
+_COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -71,6 +77,17 @@ class ServerState:
     tool_count: int | None = None
     server_info: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One call of a tool. `text` is its arguments as JSON."""
+
+    tool: str
+    arguments: Mapping[str, Json]
+    text: bytes
+    what: str
+    seconds: float
 
 
 class _ExpiredError(Exception):
@@ -198,15 +215,13 @@ class Session:
         """
         seconds = self._call_timeout if timeout is None else timeout
         what = f"tool {tool!r}"
-        self._check_arguments(what, arguments)
-        request = CallToolRequest(
-            params=CallToolRequestParams(name=tool, arguments=dict(arguments))
-        )
+        text = self._checked(what, arguments)
+        call = _Call(tool=tool, arguments=arguments, text=text, what=what, seconds=seconds)
         try:
-            result = await self._call(request, what, seconds)
+            result = await self._call(call)
         except _ExpiredError:
             try:
-                result = await self._call(request, what, seconds)
+                result = await self._call(call)
             except _ExpiredError:
                 raise lost_error(self.spec.name, "It keeps forgetting its session.") from None
         if result.get("resultType") == "input_required":
@@ -227,7 +242,8 @@ class Session:
     async def _use(self) -> AsyncIterator[Link]:
         link = self._current()
         with link.use():
-            await link.ready.wait()
+            if not link.ready.is_set():
+                await link.ready.wait()
             if link.failure is not None:
                 # One failure is shared by all who waited for it; each raises it afresh.
                 raise link.failure.with_traceback(None)
@@ -250,8 +266,18 @@ class Session:
             self._link = link = self._connect(self, previous)
         return link
 
-    async def _call(self, request: CallToolRequest, what: str, seconds: float) -> dict[str, Json]:
+    async def _call(self, call: _Call) -> dict[str, Json]:
+        what, seconds = call.what, call.seconds
         async with self._use() as link:
+            direct = link.direct
+            if direct is not None:
+                params = b'{"name":%b,"arguments":%b}' % (_quoted(call.tool), call.text)
+                return await self._ask(
+                    link, what, seconds, lambda _: direct.request("tools/call", params)
+                )
+            request = CallToolRequest(
+                params=CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
+            )
             try:
                 return await self._ask(
                     link, what, seconds, lambda c: c.send_request(request, _ANYTHING)
@@ -348,10 +374,17 @@ class Session:
         account = link.account or link.endpoint.account()
         return lost_error(self.spec.name, account)
 
-    def _check_arguments(self, what: str, arguments: Mapping[str, Json]) -> None:
-        """Refuse here what would otherwise break the connection's writer, and so every call."""
+    def _checked(self, what: str, arguments: Mapping[str, Json]) -> bytes:
+        """Return the arguments as JSON.
+
+        What cannot be sent is refused here: it would break the connection's writer, and so every
+        call.
+        """
         try:
-            text = json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+            text = _COMPACT.encode(arguments).encode()
+            if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
+                # Servers read no deeper than the SDK's writer goes, which says so.
+                to_json({"params": {"arguments": arguments}})
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unsendable(what, error) from None
         if len(text) > self._max_bytes:
@@ -364,6 +397,7 @@ class Session:
                 server=self.spec.name,
                 remedy="Send less at a time.",
             )
+        return text
 
     def _unsendable(self, what: str, error: Exception) -> ToolCallError:
         return ToolCallError(
@@ -371,6 +405,10 @@ class Session:
             server=self.spec.name,
             rpc_code=INVALID_PARAMS,
         )
+
+
+def _quoted(name: str) -> bytes:
+    return json.dumps(name).encode()
 
 
 def _server_info(link: Link) -> dict[str, str]:

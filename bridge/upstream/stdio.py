@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,9 +25,11 @@ from pathlib import Path
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCMessage
 
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
+from bridge.upstream.direct import Direct
 from bridge.upstream.framing import (
     Line,
     LineFramer,
@@ -35,15 +38,15 @@ from bridge.upstream.framing import (
     decode_line,
     decode_oversize,
 )
-from bridge.upstream.process import STOP_SECONDS, Child, read_chunk, spawn, write_all
+from bridge.upstream.process import STOP_SECONDS, Child, read_chunk, spawn
 from bridge.upstream.serverlog import ServerLog
+from bridge.upstream.writer import LineWriter
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
 """The bridge's own settings, which are no server's business."""
 
 WRITE_QUEUE = 16
-"""Messages waiting for a server that does not read. With some room, a call that is given up can
-leave its cancellation behind at once instead of blocking on the same full pipe."""
+"""Messages of the SDK's session waiting for a server that does not read, beside the writer's."""
 
 FLUSH_SECONDS = 0.5
 """For messages already queued when the connection is left; a pipe takes them in microseconds."""
@@ -71,6 +74,8 @@ class _Pipes:
     """A process and what its pipe tasks share.
 
     Attributes:
+        writer: What everything goes through that is sent.
+        direct: The requests that the SDK's session does not see.
         running: Around all of the tasks.
         writing: Around the one that writes.
         written: It has ended.
@@ -80,6 +85,8 @@ class _Pipes:
     child: Child
     inbound: Inbound
     outbound: Outbound
+    writer: LineWriter
+    direct: Direct
     running: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
     writing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     written: anyio.Event = field(default_factory=anyio.Event)
@@ -113,6 +120,7 @@ class StdioEndpoint:
         self._log = log
         self._max_bytes = max_message_bytes
         self._child: Child | None = None
+        self._direct: Direct | None = None
         self._leaving = False
         self._deaf = False
         self._account = ""
@@ -132,6 +140,11 @@ class StdioEndpoint:
     def transport(self) -> Transport:
         """A pair of pipes."""
         return "stdio"
+
+    @property
+    def direct(self) -> Direct | None:
+        """The way past the SDK's session."""
+        return self._direct
 
     def alternative(self) -> None:
         """None: there is one command."""
@@ -161,7 +174,11 @@ class StdioEndpoint:
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
-            pipes = _Pipes(child=child, inbound=inbound, outbound=outbound)
+            writer = LineWriter(child.stdin)
+            self._direct = direct = Direct(writer)
+            pipes = _Pipes(
+                child=child, inbound=inbound, outbound=outbound, writer=writer, direct=direct
+            )
             try:
                 async with anyio.create_task_group() as tg:
                     tg.start_soon(self._run_pipes, pipes)
@@ -174,6 +191,7 @@ class StdioEndpoint:
                         with anyio.CancelScope(shield=True):
                             await self._leave(pipes)
             finally:
+                direct.close()
                 for stream in (inbound, read, write, outbound):
                     stream.close()
                 child.close()
@@ -216,14 +234,17 @@ class StdioEndpoint:
         framer = LineFramer(self._max_bytes)
         async with pipes.inbound:
             while data := await read_chunk(pipes.child.stdout):
-                for line in framer.feed(data) if not self._deaf else ():
-                    await self._deliver(line, pipes.inbound)
+                lines = deque(framer.feed(data) if not self._deaf else ())
+                del data
+                while lines:
+                    # Not kept until the next comes: it may have the size of the cap.
+                    await self._deliver(lines.popleft(), pipes)
             pipes.drained.set()
             if (rest := framer.finish()) is not None:
-                await self._deliver(rest, pipes.inbound)
+                await self._deliver(rest, pipes)
             await self._record_end(pipes.child)
 
-    async def _deliver(self, line: Line | OversizeLine, inbound: Inbound) -> None:
+    async def _deliver(self, line: Line | OversizeLine, pipes: _Pipes) -> None:
         if isinstance(line, OversizeLine):
             message = decode_oversize(line, self._max_bytes)
             self._log.note(f"dropped a message of {line.size} bytes: the cap is {self._max_bytes}")
@@ -233,9 +254,11 @@ class StdioEndpoint:
                     f"{self._max_bytes} byte limit and showed no request that it answers."
                 )
                 self._deaf = True
-                inbound.close()
+                pipes.inbound.close()
             else:
-                await self._send(SessionMessage(message), inbound)
+                await self._send(message, pipes)
+            return
+        if pipes.direct.take(line.data):
             return
         decoded = decode_line(line)
         if isinstance(decoded, Noise):
@@ -243,11 +266,13 @@ class StdioEndpoint:
             if self._noise <= NOISE_LINES:
                 self._log.note(f"not a message, on stdout: {decoded.preview!r}")
         elif decoded is not None:
-            await self._send(SessionMessage(decoded), inbound)
+            await self._send(decoded, pipes)
 
-    async def _send(self, message: SessionMessage, inbound: Inbound) -> None:
+    async def _send(self, message: JSONRPCMessage, pipes: _Pipes) -> None:
+        if pipes.direct.take_message(message):
+            return
         try:
-            await inbound.send(message)
+            await pipes.inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             # The session is being left: what still comes is only drained.
             self._deaf = True
@@ -255,10 +280,15 @@ class StdioEndpoint:
     async def _write_messages(self, pipes: _Pipes) -> None:
         try:
             with pipes.writing:
-                async for message in pipes.outbound:
-                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await write_all(pipes.child.stdin, text.encode() + b"\n")
-        except OSError:
+                async with anyio.create_task_group() as tg:
+                    tg.start_soon(pipes.writer.run)
+                    async for message in pipes.outbound:
+                        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                        await pipes.writer.room()
+                        pipes.writer.put(text.encode() + b"\n")
+                    await pipes.writer.drained()
+                    tg.cancel_scope.cancel()
+        except* OSError:
             # It reads no more. Nothing can be asked of it, so the connection is over.
             pipes.outbound.close()
             await self._record_end(pipes.child)

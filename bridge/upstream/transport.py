@@ -10,6 +10,7 @@ from typing import Protocol
 from mcp.client import Transport
 
 from bridge.model import Transport as TransportName
+from bridge.upstream.direct import Direct
 
 
 class Endpoint(Protocol):
@@ -30,6 +31,10 @@ class Endpoint(Protocol):
     @property
     def transport(self) -> TransportName:
         """What is spoken to the server."""
+
+    @property
+    def direct(self) -> Direct | None:
+        """The short way for requests, while it is open and if it has one."""
 
     def alternative(self) -> Endpoint | None:
         """Return another way to the same server, if how this one failed suggests it."""

@@ -24,7 +24,7 @@ async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
     grew = anyio.Event()
 
     @asynccontextmanager
-    async def opener() -> AsyncIterator[_Thing]:
+    async def opener(_: str) -> AsyncIterator[_Thing]:
         nonlocal grew
         thing = _Thing()
         opened.append(thing)
@@ -41,14 +41,17 @@ async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
         await thing.died.wait()
 
     with anyio.fail_after(5):
-        async with WarmPool(opener, size=1, wait_dead=wait_dead) as pool:
-            pool.refill()
-            await grew.wait()
-            dying = opened[0]
+        async with WarmPool(opener, most=1, wait_dead=wait_dead) as pool:
+            async with pool.reserve("any") as reservation:
+                (await reservation.get()).may_close.set()
+            while pool.report.waiting == 0:
+                await grew.wait()
+                await anyio.wait_all_tasks_blocked()
+            dying = opened[1]
             dying.died.set()
             await dying.closing.wait()
             async with anyio.create_task_group() as tasks:
-                async with pool.reserve() as reservation:
+                async with pool.reserve("any") as reservation:
                     tasks.start_soon(dying.may_close.wait)
                     dying.may_close.set()
                     fresh = await reservation.get()

@@ -243,3 +243,29 @@ def test_any_names_and_descriptions_give_valid_text(
     assert len(guide) < MAX_CAPABILITIES_CHARS
     for entry in entries:
         server_docs(entry, "full")
+
+
+class Watched(dict[str, Any]):
+    """A schema that counts how often somebody looks into it."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Count, and return what there is."""
+        Watched.looks += 1
+        return super().get(key, default)
+
+
+def test_the_list_costs_no_more_for_the_tools_that_it_does_not_name() -> None:
+    """Of one server with thousands no more is written out than fits."""
+
+    def looks(count: int) -> int:
+        tools = [
+            Tool(server="s", name=f"tool_number_{n}", input_schema=Watched(type="object"))
+            for n in range(count)
+        ]
+        Watched.looks = 0
+        tool_description(server_entries({"s": ""}, {"s": tools}), Limits())
+        return Watched.looks
+
+    assert 0 < looks(1_000) == looks(3_000)

@@ -21,6 +21,30 @@ def test_help_and_version_do_not_import_the_sdk() -> None:
     assert done.stdout == "False False\n"
 
 
+def test_serving_waits_for_no_import_that_its_first_answer_does_not_need() -> None:
+    """Backends are imported when one is tried, and encoders by those who ask for them."""
+    spared = (
+        *("docker", "requests", "urllib3", "toon_format", "jsonschema"),
+        *("bridge.sandbox.container", "bridge.sandbox.process.backend", "bridge.cli.doctor"),
+    )
+    code = f"import sys, bridge.cli.serve; print([n for n in {spared} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwards() -> None:
+    """What was imported is not looked through again."""
+    code = """
+import gc
+from bridge.cli import main
+before = gc.get_freeze_count()
+main._command("bridge.cli.serve:serve")
+print(gc.isenabled(), gc.get_freeze_count() > before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
+
+
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])
 def test_help_and_version_exit_with_success(
     argv: list[str], capsys: pytest.CaptureFixture[str]

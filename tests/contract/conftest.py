@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.contract.rig import (
     ENGINELESS,
+    LANE,
+    LANES,
     EngineShelf,
+    Lanes,
     Rig,
     open_descriptors,
     rig_on,
@@ -23,14 +27,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("engine", "real_engine"):
         if fixture in metafunc.fixturenames:
             names = [n for n in wanted_engines() if fixture == "engine" or n not in ENGINELESS]
-            metafunc.parametrize(
-                fixture,
-                [
-                    pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
+            parameters = [
+                pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
+                for n in names
+            ]
+            if fixture == "engine":
+                parameters += [
+                    pytest.param(f"{n}{LANE}", marks=[getattr(pytest.mark, m) for m in LANES[n]])
                     for n in names
-                ],
-                scope="session",
-            )
+                    if n in LANES
+                ]
+            metafunc.parametrize(fixture, parameters, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +50,10 @@ def engines() -> Iterator[EngineShelf]:
 @pytest.fixture
 async def rig(engine: str, engines: EngineShelf, tmp_path: Path) -> AsyncIterator[Rig]:
     """Give a backend on the engine of the test's parameter."""
-    found = engines.get(engine)
+    found = engines.get(engine.removesuffix(LANE))
     before = open_descriptors()
     async with rig_on(found, tmp_path / "run") as made:
-        yield made
+        yield replace(made, backend=Lanes(made.backend)) if engine.endswith(LANE) else made
     assert open_descriptors() <= before, "sockets or pipes were left open"
 
 

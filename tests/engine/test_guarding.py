@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,8 +10,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-from bridge.catalog.guard import MAX_SCANNED_CHARS
-from bridge.engine import Engine, open_engine
+from bridge.catalog import preflight
+from bridge.catalog.guard import MAX_SCANNED_CHARS, Scan, parse
+from bridge.engine import Engine, guarding, open_engine
 from bridge.model import RunRequest, RunResult
 from bridge.settings import GuardMode, Settings
 from tests.engine_rig import ListFinder
@@ -128,3 +130,40 @@ async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Op
         assert result.findings_omitted == 10
         assert result.error.count("(dynamic-code)") == 10
         assert "and 50 more" in result.error
+
+
+@pytest.mark.parametrize("mode", ["off", "advise", "enforce"])
+async def test_a_program_is_parsed_once_for_all_who_read_it(
+    monkeypatch: pytest.MonkeyPatch, mode: GuardMode
+) -> None:
+    """Parsing holds up all other runs, a long program for a second."""
+    parsed = []
+
+    def counting(code: str) -> ast.Module | Scan:
+        parsed.append(code)
+        return parse(code)
+
+    monkeypatch.setattr(guarding, "parse", counting)
+    monkeypatch.setattr(preflight, "_parse", counting)
+    code = "import subprocess\nawait mcp_time.now()"
+    reading = await guarding.read(code, {"time": "time"}, mode)
+    assert parsed == [code]
+    assert reading.references.servers == ("time",)
+    assert bool(reading.scan.findings) is (mode != "off")
+
+
+@pytest.mark.parametrize("code", ["mcp_time.now() +", "#" * (MAX_SCANNED_CHARS + 1) + "\nmcp_time"])
+async def test_what_has_no_tree_is_read_as_text(code: str) -> None:
+    """Its servers are there all the same, and everything of them."""
+    reading = await guarding.read(code, {"time": "time"}, "off")
+    assert (reading.references.servers, reading.reach) == (("time",), None)
+    assert reading.scan == Scan()
+
+
+async def test_a_long_program_is_read_as_a_short_one_is() -> None:
+    """In a thread."""
+    short = "import subprocess\nawait mcp_time.now()"
+    long = f"{short}\n#{'x' * guarding.INLINE_CHARS}"
+    read = [await guarding.read(code, {"time": "time"}, "advise") for code in (short, long)]
+    assert read[0] == read[1]
+    assert read[0].reach is None

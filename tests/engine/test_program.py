@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
 import pytest
 
 from bridge.engine.guest_session import GuestSession
-from bridge.engine.program import Program
-from bridge.guest.wire import Run
+from bridge.engine.program import START_SECONDS, STILL_SECONDS, NotStartedError, Program
+from bridge.guest.wire import Exited, Output, Run
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
@@ -34,6 +34,9 @@ class Silent:
 
     async def send_bytes(self, data: bytes) -> None:
         """Take a reply."""
+
+    async def send_together(self, data: bytes) -> None:
+        """Take a reply that may go with others."""
 
     async def receive(self) -> None:
         """End, in time."""
@@ -68,6 +71,80 @@ def test_a_sandbox_that_ends_silently_at_the_deadline_ran_out_of_time(
         return classify((await program.finish()).ending, LIMITS).reason
 
     assert run(play) == reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still(Silent):
+    """A sandbox that was told to stand still, before or after it said a word.
+
+    Attributes:
+        said: Whether it did.
+        looks: Filled with the times when it was looked at.
+    """
+
+    said: bool
+    suspends: bool = True
+    takes: bool = True
+    looks: list[float] = field(default_factory=list)
+    words: list[object] = field(default_factory=lambda: [Output(stream="stdout", text="x")])
+
+    async def send(self, frame: object) -> None:
+        """Take the program in, or wait for room that never comes."""
+        if not self.takes:
+            await anyio.sleep_forever()
+
+    async def receive(self) -> Any:
+        """Say what there is, then nothing until the end."""
+        if self.said and self.words:
+            return self.words.pop()
+        await anyio.sleep(self.seconds)
+        return Exited(code=0)
+
+    async def suspended(self) -> bool:
+        """Tell what was done to it."""
+        self.looks.append(anyio.current_time())
+        return self.suspends
+
+
+def _carry_out(still: Still) -> str | None:
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> str | None:
+        session = cast("GuestSession", SimpleSession(sandbox=still, channel=still))
+        program = Program(session, handle, Limits(timeout=60))
+        await program.start(FRAME)
+        return classify((await program.finish()).ending, LIMITS).reason
+
+    return run(play)
+
+
+def test_a_sandbox_that_was_paused_while_it_waited_is_found_before_the_deadline() -> None:
+    """Nothing was heard of the program, so it can be started elsewhere."""
+    still = Still(seconds=1000, said=False)
+    with pytest.raises(NotStartedError, match="paused"):
+        _carry_out(still)
+    assert [round(look) for look in still.looks] == [STILL_SECONDS]
+
+
+def test_a_program_that_was_heard_of_is_never_started_again() -> None:
+    """It may have called tools; its time runs on, paused or not."""
+    still = Still(seconds=1000, said=True)
+    assert _carry_out(still) == "timeout"
+    assert still.looks == []
+
+
+def test_a_program_that_is_only_quiet_is_looked_at_once_and_left_alone() -> None:
+    """Most that say nothing are computing."""
+    still = Still(seconds=50, said=False, suspends=False)
+    assert _carry_out(still) == "exit"
+    assert len(still.looks) == 1
+
+
+def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
+    """Its buffers are full, and nobody reads; the host does not wait for the run's whole time."""
+    with pytest.raises(NotStartedError, match=f"within {START_SECONDS:g} s"):
+        _carry_out(Still(seconds=1000, said=False, takes=False))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,8 +15,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.discovery.find import DiscoveryContext
+from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.engine import open_engine
+from bridge.engine import servers as engine_servers
 from bridge.engine.servers import ConfigFinder, Servers
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import ServerStartError
@@ -282,3 +284,48 @@ while not pathlib.Path({str(go)!r}).exists():
     assert other.result == 11
     assert results[0].error == ""
     assert results[0].result == [3, 7]
+
+
+class Counting:
+    """Counts what the threads of its callers are."""
+
+    def __init__(self) -> None:
+        self.here: list[bool] = []
+
+    def stamp(self) -> object:
+        """Note whether this is the event loop's thread."""
+        self.here.append(threading.current_thread() is threading.main_thread())
+        return 0
+
+    def find(self) -> Discovery:
+        """Find one server."""
+        return Discovery(servers=(workshop(),), skipped=(), warnings=(), stamp=())
+
+
+async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
+    """The first answer to a client needs no server."""
+    finder = Counting()
+    servers = Servers(
+        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(tmp_path), eager=False
+    )
+    async with servers:
+        assert servers.names() == ()
+        with anyio.fail_after(20):
+            await servers.refresh()
+        assert servers.names() == ("work-shop",)
+
+
+async def test_a_slow_look_at_the_configuration_is_taken_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick one is not, since asking a thread costs more; the first is always."""
+    finder = Counting()
+    async with Servers(
+        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(tmp_path)
+    ) as servers:
+        monkeypatch.setattr(engine_servers, "QUICK_SECONDS", 0.0)
+        await servers.refresh()
+        assert not any(finder.here)
+        monkeypatch.setattr(engine_servers, "QUICK_SECONDS", 1000.0)
+        await servers.refresh()
+        assert finder.here[-1]

@@ -24,7 +24,7 @@ from bridge.engine.servers import Servers
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
 from bridge.gate.calls import Gate, Grant
-from bridge.guest.wire import Hello, Reply, decode_host_frame
+from bridge.guest.wire import Reply, decode_host_frame
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import ExitReport
@@ -230,8 +230,9 @@ class Play:
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = Questions(servers, Guide(servers, settings), gate)
-            hello = Hello(digest="", python="")
-            session = GuestSession(sandbox=sandbox, channel=Channel(sandbox), hello=hello)
+            session = GuestSession(
+                sandbox=sandbox, channel=Channel(sandbox), facts={}, isolation=sandbox.isolation
+            )
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}
             async with anyio.create_task_group() as tasks:

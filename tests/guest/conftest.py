@@ -31,6 +31,7 @@ from bridge.guest.wire import (
     Hello,
     LineDecoder,
     Output,
+    Ready,
     Reply,
     Run,
     decode_guest_frame,
@@ -237,8 +238,8 @@ class Guest:
                     finished.done = frame
                 case Exited():
                     finished.exited = frame
-                case Hello():
-                    raise AssertionError("a second hello")
+                case Hello() | Ready():
+                    raise AssertionError(f"not a frame of a run: {frame}")
         finished.diagnostics = self.diagnostics()
         finished.status = self._process.wait(PATIENCE)
         return finished
@@ -336,8 +337,13 @@ def make_guest(tmp_path: Path) -> Iterator[MakeGuest]:
     """Starts guests, in a process namespace of their own where asked."""
     made: list[Guest] = []
 
-    def make(interpreter: str = sys.executable, *, prefix: tuple[str, ...] = ()) -> Guest:
-        guest = Guest((*prefix, interpreter, *BOOTSTRAP_ARGV[1:]), tmp_path)
+    def make(
+        interpreter: str = sys.executable,
+        *,
+        prefix: tuple[str, ...] = (),
+        bootstrap: str = BOOTSTRAP_ARGV[-1],
+    ) -> Guest:
+        guest = Guest((*prefix, interpreter, *BOOTSTRAP_ARGV[1:-1], bootstrap), tmp_path)
         made.append(guest)
         return guest
 

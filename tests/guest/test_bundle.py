@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from bridge.sandbox import bundle
 def test_the_bundle_is_its_length_and_every_module_but_the_bootstrap() -> None:
     data = bundle.bundle_bytes()
     size = int.from_bytes(data[:8], "big")
-    document = json.loads(data[8:])
+    document = marshal.loads(data[8:])
     assert size == len(data) - 8 < bootstrap.MAX_BUNDLE_BYTES
     assert document["digest"] == bundle.guest_digest()
     assert set(document["modules"]) == set(bundle.guest_modules()) - {"bridge.guest.bootstrap"}
@@ -88,12 +89,43 @@ def test_a_tree_of_another_digest_is_not_used(tmp_path: Path) -> None:
     assert hello_with_tree(tmp_path / "image")["facts"]["precompiled"] is False
 
 
+def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) -> None:
+    bootstrap_source = bundle.guest_modules()["bridge.guest.bootstrap"]
+    process = subprocess.run(
+        [every_python, "-I", "-S", "-c", bootstrap_source],
+        input=bundle.bundle_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    hello = json.loads(process.stdout.splitlines()[0])
+    own = ".".join(map(str, sys.version_info[:2]))
+    assert hello["facts"]["precompiled"] is hello["python"].startswith(f"{own}.")
+
+
+def test_host_and_guest_agree_on_what_code_is_for() -> None:
+    assert bundle.own_tag() == bootstrap.tag()
+
+
+def test_code_tells_no_path_of_the_host() -> None:
+    places = (os.fsencode(Path(bundle.__file__).parents[2]), os.fsencode(sys.prefix))
+    for name, code in bundle.guest_code().items():
+        assert not any(place in code for place in places), name
+
+
+def for_another_python(data: bytes) -> bytes:
+    """Return a bundle with the code of a Python that nobody has."""
+    document = marshal.loads(data[8:])
+    document["code"] = {"other-1": document["code"].popitem()[1]}
+    body = marshal.dumps(document, 2)
+    return len(body).to_bytes(8, "big") + body
+
+
 def hello_with_tree(tree: Path) -> dict[str, Any]:
-    """Return what a guest says that looks for its modules below `tree`."""
+    """Return what a guest says that has to look for its modules below `tree`."""
     source = bundle.guest_modules()["bridge.guest.bootstrap"]
     process = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source.replace(bootstrap.TREE, str(tree))],
-        input=bundle.bundle_bytes(),
+        input=for_another_python(bundle.bundle_bytes()),
         capture_output=True,
         check=True,
     )
@@ -108,7 +140,7 @@ def hello_with_tree(tree: Path) -> dict[str, Any]:
         (b"\0" * 7, "stdin ended"),
         (b"\0" * 7 + b"\x09{}", "stdin ended"),
         (b"\x7f" * 8, "longer than"),
-        ((9).to_bytes(8, "big") + b"not  json", "Expecting value"),
+        ((9).to_bytes(8, "big") + b"not  json", "bad marshal data"),
     ],
 )
 def test_a_broken_bundle_is_refused_audibly(data: bytes, message: str) -> None:

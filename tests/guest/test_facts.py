@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bridge.guest.facts import (
+    OomKills,
     cgroup_limits,
     interfaces,
     isolation_facts,
     masks,
     mount_options,
     namespaces,
-    oom_kills,
     status_facts,
 )
 
@@ -80,7 +80,7 @@ def test_limits_are_found_wherever_the_system_keeps_them(
         return files.get(path, "")
 
     assert cgroup_limits(read) == limits
-    assert oom_kills(read) == kills
+    assert OomKills(read).count() == kills
 
 
 def test_facts_of_this_very_process_are_plain_data() -> None:

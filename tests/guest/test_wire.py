@@ -14,9 +14,13 @@ from bridge.guest.wire import (
     Done,
     Exited,
     FrameTooLargeError,
+    GuestFrame,
     Hello,
+    Lane,
     LineDecoder,
+    Next,
     Output,
+    Ready,
     Reply,
     Run,
     WireError,
@@ -41,14 +45,22 @@ GUEST_FRAMES = [
     Output(stream="stderr", text="\ud800 é \x00", skipped=3),
     Done(outcome="ok", has_result=True, result=None),
     Exited(signal=9, oom_kills=1),
+    Ready(facts={"lane": {}}, refused="clone: no"),
 ]
 
 
 @pytest.mark.parametrize("frame", GUEST_FRAMES, ids=lambda frame: type(frame).__name__)
-def test_a_guest_frame_survives_the_channel(frame: Hello | Call | Output | Done | Exited) -> None:
+def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
     """Every kind, with awkward text in it, arrives as it was sent."""
     [line] = LineDecoder().feed(encode(frame))
     assert decode_guest_frame(line) == frame
+
+
+@pytest.mark.parametrize("frame", [Lane(mounts=[["/tmp", "size=1"]]), Next()], ids=repr)
+def test_what_is_said_to_a_lane_survives_the_channel(frame: Lane | Next) -> None:
+    """With what it holds by default."""
+    [line] = LineDecoder().feed(encode(frame))
+    assert decode_host_frame(line) == frame
 
 
 @given(json_values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -10,205 +10,321 @@ import anyio
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.pool import WarmPool
+from bridge.sandbox.demand import FORGOTTEN_SECONDS, RECENT_SECONDS
+from bridge.sandbox.pool import REVIEW_SECONDS, Reservation, WarmPool
+from tests.fuzz import clock
+
+START_SECONDS = 0.2
+
+KIND = "usual"
 
 
 @dataclass(eq=False)
 class _Thing:
     number: int
+    kind: str
     died: anyio.Event = field(default_factory=anyio.Event)
     closed: bool = False
 
 
 @dataclass
 class _Factory:
-    """Opens things and keeps account of them."""
+    """Opens things, each in `seconds`, and keeps account of them."""
 
+    seconds: float = START_SECONDS
     opened: list[_Thing] = field(default_factory=list)
     fail: bool = False
-    gate: anyio.Event | None = None
-    changed: anyio.Event = field(default_factory=anyio.Event)
+    opening: int = 0
+    most_opening: int = 0
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[_Thing]:
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.fail:
-            message = "no"
-            raise LaunchError(message)
-        thing = _Thing(number=len(self.opened))
+    async def open(self, kind: str) -> AsyncIterator[_Thing]:
+        self.opening += 1
+        self.most_opening = max(self.most_opening, self.opening)
+        try:
+            await anyio.sleep(self.seconds)
+            if self.fail:
+                message = "no"
+                raise LaunchError(message)
+        finally:
+            self.opening -= 1
+        thing = _Thing(number=len(self.opened), kind=kind)
         self.opened.append(thing)
-        self._tell()
         try:
             yield thing
         finally:
             thing.closed = True
-            self._tell()
 
-    def _tell(self) -> None:
-        self.changed.set()
-        self.changed = anyio.Event()
-
-    async def wait_until(self, opened: int, closed: int) -> None:
-        while (len(self.opened), sum(thing.closed for thing in self.opened)) != (opened, closed):
-            await self.changed.wait()
+    @property
+    def open_now(self) -> list[int]:
+        return [thing.number for thing in self.opened if not thing.closed]
 
 
 async def _wait_dead(thing: _Thing) -> None:
     await thing.died.wait()
 
 
-def _pool(factory: _Factory, size: int, max_idle: float = 600) -> WarmPool[_Thing]:
-    return WarmPool(factory.open, size=size, wait_dead=_wait_dead, max_idle=max_idle)
+def _pool(factory: _Factory, most: int, cores: int = 2) -> WarmPool[str, _Thing]:
+    return WarmPool(factory.open, most=most, wait_dead=_wait_dead, cores=cores)
 
 
+async def _use(pool: WarmPool[str, _Thing], kind: str = KIND, seconds: float = 0.01) -> _Thing:
+    """Claim a thing, use it for a while and let it go."""
+    async with pool.reserve(kind) as reservation:
+        thing = await reservation.get()
+        assert not thing.closed
+        assert thing.kind == kind
+        await anyio.sleep(seconds)
+        assert not thing.closed
+    return thing
+
+
+async def _burst(pool: WarmPool[str, _Thing], number: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(number):
+            tasks.start_soon(_use, pool)
+
+
+def _on_the_clock(main: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test where seconds pass at once, and only when everybody waits."""
+
+    def run() -> None:
+        clock.run(main)
+
+    run.__name__ = run.__qualname__ = main.__name__
+    run.__doc__ = main.__doc__
+    return run
+
+
+@_on_the_clock
 async def test_nothing_is_opened_before_it_is_asked_for() -> None:
     """A bridge that is never used starts no sandbox."""
     factory = _Factory()
     async with _pool(factory, 3):
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(1000)
         assert factory.opened == []
 
 
+@_on_the_clock
 async def test_each_resource_is_used_once_and_closed_after_use() -> None:
     """Nothing of one run can be seen by the next."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 0) as pool:
-            for expected in range(3):
-                async with pool.reserve() as reservation:
-                    assert (await reservation.get()).number == expected
-            await factory.wait_until(opened=3, closed=3)
+    async with _pool(factory, 0) as pool:
+        for expected in range(3):
+            assert (await _use(pool)).number == expected
+        await anyio.sleep(1)
         assert pool.alive == 0
+    assert pool.report.cold == 3
 
 
-async def test_a_refilled_pool_hands_over_what_was_waiting() -> None:
-    """The second claim finds its resource ready."""
+@_on_the_clock
+async def test_the_second_claim_finds_its_resource_waiting() -> None:
+    """Which was started once the first was through."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool:
-            async with pool.reserve() as reservation:
-                await reservation.get()
-                pool.refill()
-                await factory.wait_until(opened=2, closed=0)
-            async with pool.reserve() as reservation:
-                assert (await reservation.get()).number == 1
-                assert len(factory.opened) == 2
-        assert all(thing.closed for thing in factory.opened)
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        await anyio.sleep(1)
+        assert factory.open_now == [1]
+        before = anyio.current_time()
+        assert (await _use(pool, seconds=0)).number == 1
+        assert anyio.current_time() - before < START_SECONDS / 10
+        assert (pool.report.cold, pool.report.warm) == (1, 1)
 
 
+@_on_the_clock
+async def test_a_program_that_runs_long_is_not_waited_for() -> None:
+    """The next one is started beside it, after a moment."""
+    factory = _Factory()
+    async with _pool(factory, 1) as pool, pool.reserve(KIND) as reservation:
+        await reservation.get()
+        await anyio.sleep(0.1)
+        assert factory.opening == 0
+        await anyio.sleep(1)
+        assert factory.open_now == [0, 1]
+
+
+@_on_the_clock
 async def test_a_claim_takes_over_what_is_being_opened() -> None:
     """Runs in quick succession do not each start a sandbox from scratch."""
-    factory = _Factory(gate=anyio.Event())
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool:
-            pool.refill()
-            async with pool.reserve() as reservation:
-                assert factory.gate is not None
-                factory.gate.set()
-                await reservation.get()
-                assert (len(factory.opened), pool.alive) == (1, 1)
+    factory = _Factory()
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        await anyio.sleep(START_SECONDS / 2)
+        assert factory.opening == 1
+        before = anyio.current_time()
+        assert (await _use(pool, seconds=0)).number == 1
+        assert anyio.current_time() - before < START_SECONDS
+        assert pool.report.half == 1
 
 
+@_on_the_clock
+async def test_runs_one_after_another_compete_with_no_start_but_their_own() -> None:
+    """A pool that cannot keep up costs nothing beside having none."""
+    factory = _Factory()
+    async with _pool(factory, 4) as pool:
+        for _ in range(20):
+            await _use(pool)
+        assert factory.most_opening == 1
+        assert len(factory.opened) == 20
+
+
+@_on_the_clock
+async def test_a_burst_is_met_the_next_time_and_forgotten_in_the_end() -> None:
+    """As many wait as came at once, then one, then none."""
+    factory = _Factory()
+    async with _pool(factory, 4) as pool:
+        await _burst(pool, 6)
+        factory.most_opening = 0
+        await anyio.sleep(5)
+        assert (pool.report.waiting, pool.report.wanted, factory.most_opening) == (4, 4, 1)
+        await _burst(pool, 3)
+        assert (pool.report.warm, pool.report.cold) == (3, 6)
+        await anyio.sleep(RECENT_SECONDS + REVIEW_SECONDS + 1)
+        assert len(factory.open_now) == pool.report.waiting == 1
+        await anyio.sleep(FORGOTTEN_SECONDS - RECENT_SECONDS)
+        assert factory.open_now == []
+
+
+@_on_the_clock
+async def test_where_starts_take_long_more_wait_for_the_same_demand() -> None:
+    """What a start takes is measured, not assumed."""
+    factory = _Factory(seconds=1.2)
+    async with _pool(factory, 4) as pool:
+        await _use(pool)
+        for _ in range(3):
+            await anyio.sleep(1)
+            await _use(pool)
+        assert pool.report.wanted == 2
+
+
+@_on_the_clock
+async def test_many_cores_start_several_at_a_time() -> None:
+    """Half as many as there are."""
+    factory = _Factory()
+    async with _pool(factory, 8, cores=8) as pool:
+        await _burst(pool, 8)
+        factory.most_opening = 0
+        await anyio.sleep(5)
+        assert (pool.report.waiting, factory.most_opening) == (8, 4)
+
+
+@_on_the_clock
 async def test_a_resource_that_dies_while_waiting_is_not_handed_over() -> None:
     """A container that an operator removed must not fail the next run."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool:
-            pool.refill()
-            await factory.wait_until(opened=1, closed=0)
-            factory.opened[0].died.set()
-            await factory.wait_until(opened=1, closed=1)
-            async with pool.reserve() as reservation:
-                assert (await reservation.get()).number == 1
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        await anyio.sleep(1)
+        factory.opened[1].died.set()
+        await anyio.sleep(5)
+        assert factory.open_now == []
+        assert (await _use(pool)).number == 2
+        await anyio.sleep(1)
+        assert (pool.report.died, pool.report.waiting) == (1, 1)
 
 
-async def test_a_resource_nobody_uses_is_given_up() -> None:
-    """A forgotten client does not hold memory for ever."""
+@_on_the_clock
+async def test_a_resource_of_another_kind_is_neither_handed_over_nor_kept() -> None:
+    """After a change of settings, what was made before it goes."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 1, max_idle=0.01) as pool:
-            pool.refill()
-            await factory.wait_until(opened=1, closed=1)
+    async with _pool(factory, 2) as pool:
+        await _burst(pool, 2)
+        await anyio.sleep(5)
+        assert factory.open_now == [2, 3]
+        assert (await _use(pool, kind="other")).number == 4
+        assert factory.open_now == [4]
+        await anyio.sleep(5)
+        assert [factory.opened[number].kind for number in factory.open_now] == ["other"] * 2
 
 
+@_on_the_clock
+async def test_who_asks_for_a_fresh_one_gets_it_and_what_waits_goes() -> None:
+    """What broke one that waited may have broken the others."""
+    factory = _Factory()
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        await anyio.sleep(1)
+        async with pool.reserve(KIND, fresh=True) as reservation:
+            assert (await reservation.get()).number == 2
+            assert factory.opened[1].closed
+
+
+@_on_the_clock
 async def test_a_failure_to_open_reaches_the_claimer() -> None:
     """The error that the opener raised, not one of the pool's."""
     factory = _Factory(fail=True)
-    with anyio.fail_after(5):
-        async with _pool(factory, 0) as pool:
-            with pytest.raises(LaunchError):
-                async with pool.reserve() as reservation:
-                    await reservation.get()
-            assert pool.alive == 0
+    async with _pool(factory, 0) as pool:
+        with pytest.raises(LaunchError):
+            await _use(pool)
+        assert pool.alive == 0
 
 
+@_on_the_clock
 async def test_a_claim_that_took_over_a_failing_start_tries_for_itself() -> None:
     """The start was not made for it, and its cause may be over."""
-    factory = _Factory(gate=anyio.Event(), fail=True)
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool:
-            pool.refill()
-            async with pool.reserve() as reservation:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(reservation.get)
-                    await anyio.wait_all_tasks_blocked()
-                    assert factory.gate is not None
-                    factory.gate.set()
-                    while pool.alive == 1 and factory.fail:
-                        await anyio.lowlevel.checkpoint()
-                        factory.fail = False
-                assert len(factory.opened) == 1
-
-
-async def test_a_failure_ahead_of_time_leaves_the_next_claim_to_try_afresh() -> None:
-    """An engine that was down for a moment is not remembered as broken."""
-    factory = _Factory(fail=True)
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool:
-            pool.refill()
-            while pool.alive:
-                await anyio.lowlevel.checkpoint()
+    factory = _Factory()
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        factory.fail = True
+        await anyio.sleep(START_SECONDS / 2)
+        async with pool.reserve(KIND) as reservation, anyio.create_task_group() as tasks:
+            tasks.start_soon(_got, reservation, 1)
+            await anyio.sleep(START_SECONDS)
             factory.fail = False
-            async with pool.reserve() as reservation:
-                assert (await reservation.get()).number == 0
 
 
+async def _got(reservation: Reservation[_Thing], number: int) -> None:
+    assert (await reservation.get()).number == number
+
+
+@_on_the_clock
+async def test_a_failure_ahead_of_time_is_not_repeated_until_somebody_asks() -> None:
+    """An engine that is down is not worn out with tries, nor remembered as broken."""
+    factory = _Factory()
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        factory.fail = True
+        await anyio.sleep(100)
+        assert (pool.report.failed, factory.opening) == (1, 0)
+        factory.fail = False
+        assert (await _use(pool)).number == 1
+
+
+@_on_the_clock
 async def test_a_claim_cancelled_while_opening_leaves_nothing() -> None:
     """The half-opened resource is abandoned with its claim."""
-    factory = _Factory(gate=anyio.Event())
-    with anyio.fail_after(5):
-        async with _pool(factory, 0) as pool:
-            with anyio.move_on_after(0.01):
-                async with pool.reserve() as reservation:
-                    await reservation.get()
-            while pool.alive:
-                await anyio.lowlevel.checkpoint()
+    factory = _Factory()
+    async with _pool(factory, 0) as pool:
+        with anyio.move_on_after(START_SECONDS / 2):
+            await _use(pool)
+        await anyio.sleep(1)
+        assert pool.alive == 0
     assert factory.opened == []
 
 
+@_on_the_clock
 async def test_closing_the_pool_closes_what_waits_and_what_is_opening() -> None:
     """Leaving the pool leaves nothing, ready or not."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 2) as pool:
-            pool.refill()
-            await factory.wait_until(opened=2, closed=0)
-            factory.gate = anyio.Event()
-            async with pool.reserve():
-                pass
-            pool.refill()
-    assert all(thing.closed for thing in factory.opened)
-    assert pool.alive == 0
+    async with _pool(factory, 2) as pool:
+        await _burst(pool, 2)
+        await anyio.sleep(0.1 + START_SECONDS)
+        assert (len(factory.open_now), factory.opening) == (1, 1)
+        before = anyio.current_time()
+    assert anyio.current_time() - before < START_SECONDS / 10
+    assert factory.open_now == []
+    assert (factory.opening, pool.alive) == (0, 0)
 
 
+@_on_the_clock
 async def test_draining_destroys_what_waits_and_nothing_else() -> None:
-    """Before a virtual machine is stopped, what waits in it has to go; what runs keeps it up."""
+    """Before a virtual machine is stopped, what waits in it has to go, and is not replaced."""
     factory = _Factory()
-    with anyio.fail_after(5):
-        async with _pool(factory, 1) as pool, pool.reserve() as reservation:
+    async with _pool(factory, 1) as pool:
+        async with pool.reserve(KIND) as reservation:
             await reservation.get()
-            pool.refill()
-            await factory.wait_until(opened=2, closed=0)
+            await anyio.sleep(1)
             await pool.drain()
-            assert [thing.closed for thing in factory.opened] == [False, True]
+            assert factory.open_now == [0]
+        await anyio.sleep(5)
+        assert factory.open_now == []

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,13 @@ from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups
 from tests.waiting import LOOK_SECONDS, until
 
-BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
+LANE = "-lane"
+"""Ends the names of backends on which runs share a sandbox; see `bridge.sandbox.lanes`."""
+
+BACKENDS = (
+    *("bubblewrap", "podman", "docker", "gvisor"),
+    *(f"bubblewrap{LANE}", f"podman{LANE}", f"docker{LANE}"),
+)
 
 PATIENCE_SECONDS = 90.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -66,7 +72,12 @@ def listed(path):
 found = {path: listed(path) for path in ("/tmp", "/workspace", "/dev/shm", "/var/tmp", "/run")}
 found["processes"] = sum(name.isdigit() for name in os.listdir("/proc"))
 found["environment"] = dict(os.environ)
-found["modules"] = sorted(sys.modules)
+# How much of the library is imported by now depends on how long the sandbox waited.
+found["modules"] = sorted(
+    name
+    for name in sys.modules
+    if name.partition(".")[0] not in (*sys.stdlib_module_names, "bridge")
+)
 found["path"] = sys.path
 found["globals"] = sorted(globals())
 found["loads"] = __import__("json").loads is __import__("json.decoder").loads
@@ -98,6 +109,24 @@ class Watched:
             self.live.pop(name, None)
 
 
+class OnePrincipal:
+    """An engine whose every run is the same caller's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def run(self, request: RunRequest) -> RunResult:
+        """Run a program, in a lane and nowhere else."""
+        found = await self._engine.run(replace(request, principal="arena"))
+        assert found.isolation is not None
+        assert not any("not used" in text for text in found.isolation.weaker), found.isolation
+        assert "namespaces-per-run" in found.isolation.verified, found.isolation
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attack:
     """What became of one."""
@@ -122,6 +151,7 @@ class Arena:
     outside: Outside | None
     home: Path
     sockets: int
+    lane: bool = False
     clean: dict[str, Any] = field(default_factory=dict)
 
     async def attack(
@@ -156,14 +186,19 @@ class Arena:
             await self.settle()
             before = self.footprint()
             victims = list(self.backend.live)
+            inside = {victim: processes(victim) for victim in victims}
             yield victims
             await self.next_run_is_clean()
             await self.settle()
-            assert not set(victims) & set(self.backend.live)
+            assert self.lane or not set(victims) & set(self.backend.live)
             if counted:
                 await self.same(before)
             for victim in victims:
-                await _wait_gone(victim)
+                if victim in self.backend.live:
+                    # A lane goes on, with one process for the next run in place of the last's.
+                    assert processes(victim) == inside[victim]
+                else:
+                    await _wait_gone(victim)
 
     async def same(self, before: Mapping[str, Any]) -> None:
         """Wait until the footprint is what it was; some things take a moment to go."""
@@ -176,7 +211,13 @@ class Arena:
 
     async def settle(self) -> None:
         """Wait until one sandbox waits, and nothing else is there."""
-        await until(lambda: len(self.engine._warm._idle) == 1 and len(self.backend.live) == 1)
+        sandboxes = self.engine.sandboxes
+        await until(
+            lambda: (
+                (sandboxes.lanes_ready if self.lane else sandboxes.report.waiting) == 1
+                and len(self.backend.live) == 1
+            )
+        )
         if self.outside is not None:
             assert set(containers(self.outside)) == set(self.backend.live)
 
@@ -245,6 +286,23 @@ def remains(sandbox: str) -> list[str]:
     return found + groups(sandbox)
 
 
+def processes(sandbox: str) -> int:
+    """Count a sandbox's processes, and those of its engine that are its alone."""
+    if not sandbox.isdecimal():
+        return len([place for place in remains(sandbox) if place.startswith("/proc/")])
+    return len(family(int(sandbox)))
+
+
+def family(ancestor: int) -> list[int]:
+    """Return a process and all below it, the oldest first."""
+    found = [ancestor]
+    for pid in found:
+        with suppress(OSError):
+            text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+            found += map(int, text.split())
+    return found
+
+
 async def _wait_gone(sandbox: str) -> None:
     with anyio.move_on_after(PATIENCE_SECONDS / 3):
         while remains(sandbox):  # noqa: ASYNC110 - nothing announces it
@@ -297,6 +355,11 @@ def outside_of(name: str, shelf: EngineShelf) -> Outside:
 @asynccontextmanager
 async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
     """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
+    lane = name.endswith(LANE)
+    name = name.removesuffix(LANE)
+    if lane:
+        # One at a time and none besides, so that what there is can be counted.
+        more = {"isolation": "fork", "warm": "0", **more}
     settings = settings_for(name, shelf, home, **more)
     held = descriptors()
     watched: list[Watched] = []
@@ -311,10 +374,11 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
         await engine.backend()
         opened = Arena(
             name=name,
-            engine=engine,
+            engine=cast("Engine", OnePrincipal(engine)) if lane else engine,
             backend=watched[0],
             outside=outside,
             home=home,
+            lane=lane,
             sockets=descriptors().get("socket", 0),
         )
         await opened.next_run_is_clean()

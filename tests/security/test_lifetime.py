@@ -21,6 +21,7 @@ from tests.security.rig import (
     Arena,
     containers,
     control,
+    family,
     groups,
     remains,
     settings_for,
@@ -171,6 +172,8 @@ async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
             "MCP_BRIDGE_IMAGE": settings.image,
             "MCP_BRIDGE_WARM": "1",
         }
+        if arena.lane:
+            environ["MCP_BRIDGE_ISOLATION"] = "fork"
         if not settings.oci_runtime:
             del environ["MCP_BRIDGE_OCI_RUNTIME"]
         started = tmp_path / "started"
@@ -262,7 +265,8 @@ async def test_a_sandbox_that_stands_still_is_not_mistaken_for_a_slow_program(ar
 
 def _pause(arena: Arena, sandbox: str) -> None:
     if arena.outside is None:
-        os.kill(int(sandbox), signal.SIGSTOP)
+        for pid in family(int(sandbox)):
+            os.kill(pid, signal.SIGSTOP)
         return
     with arena.outside.outside() as client:
         client.pause(sandbox)

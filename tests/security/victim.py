@@ -14,7 +14,7 @@ from tests.engine_rig import ListFinder, workshop
 
 async def main() -> None:
     async with open_engine(load(), finder=ListFinder(workshop())) as engine:
-        await engine.run(RunRequest(code=sys.argv[1], timeout=100))
+        await engine.run(RunRequest(code=sys.argv[1], timeout=100, principal="victim"))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_OUTPUT_MODE", "xml", "is not one of compact, toon, json, auto"),
         ("MCP_BRIDGE_LOG_LEVEL", "loud", "is not one of DEBUG"),
         ("MCP_BRIDGE_ALLOW_SELF_SERVER", "maybe", "is neither"),
+        ("MCP_BRIDGE_ISOLATION", "none", "is not one of sandbox, fork"),
         ("MCP_BRIDGE_WARM", "-1", "must be at least 0"),
         ("MCP_BRIDGE_WARM", "33", "must be at most 32"),
     ],

@@ -257,7 +257,7 @@ class ContainerBackend:
                 user=self._user,
                 oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
                 labels=(await self._ownership()).labels(),
-                seccomp=asked.seccomp.get("program", ""),
+                seccomp=asked.seccomp.get("lane" if spec.lane else "program", ""),
                 user_namespace=asked.user_namespace,
                 tasks_per_process=(
                     hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
@@ -298,6 +298,7 @@ class ContainerBackend:
                     apart=job is not None and facts.kind == "podman",
                 )
             )
+            sandbox.lane = hardening.lane_plan(spec, isolation)
             await self._verify_runtime(connection, sandbox)
             yield sandbox
 

@@ -17,7 +17,7 @@ import anyio
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, LanePlan
 from bridge.sandbox.container.stream import AttachedStream
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,11 @@ class ContainerCalls(Protocol):
 
 
 class ContainerSandbox:
-    """A started container; see `bridge.sandbox.backend.Sandbox`."""
+    """A started container; see `bridge.sandbox.backend.Sandbox`.
+
+    Attributes:
+        lane: What its runs need, when it was launched as a lane and can serve as one.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class ContainerSandbox:
         self._isolation = isolation
         self._knows_oom = knows_oom
         self._ending = anyio.Event()
+        self.lane: LanePlan | None = None
 
     @property
     def id(self) -> str:
@@ -99,6 +104,12 @@ class ContainerSandbox:
         """Kill everything in the container; see `Sandbox.kill`."""
         await self._api.kill(self._container)
         self._ending.set()
+
+    async def suspended(self) -> bool:
+        """Tell whether the engine was told to pause it; see `Suspendable`."""
+        seen = await self._api.inspect(self._container)
+        state = (seen or {}).get("State") or {}
+        return bool(state.get("Paused")) or state.get("Status") == "paused"
 
     async def wait(self) -> ExitReport:
         """Wait for the first process's end; see `Sandbox.wait`.

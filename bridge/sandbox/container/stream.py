@@ -72,6 +72,7 @@ class AttachedStream:
         self._decoder = FrameDecoder()
         self._ended = False
         self._closed = False
+        self._rested = True
 
     @property
     def stderr(self) -> str:
@@ -139,7 +140,6 @@ class AttachedStream:
         if self._feeding is not None:
             await self._feeding.send(data)
             return
-        await anyio.lowlevel.checkpoint()
         view = memoryview(data)
         while view:
             try:
@@ -182,14 +182,19 @@ class AttachedStream:
             self._socket.close()
 
     async def _read(self) -> bytes:
-        await anyio.lowlevel.checkpoint()
+        if not self._rested:
+            # A flood must not keep the event loop from other tasks.
+            await anyio.lowlevel.checkpoint()
+        self._rested = False
         while True:
             try:
                 return self._socket.recv(READ_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError):
                 await self._ready(anyio.wait_readable)
+                self._rested = True
             except ssl.SSLWantWriteError:
                 await self._ready(anyio.wait_writable)
+                self._rested = True
             except (ssl.SSLEOFError, ConnectionResetError):
                 # Reset, not closed, when the process ended before it read all that was sent to it.
                 return b""

@@ -31,6 +31,7 @@ from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.job import Job, JobSpec
 from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.compiling import Compiled, compiled_for
 from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
 from bridge.sandbox.process.grouping import Grouping
@@ -52,15 +53,18 @@ class Found:
     Attributes:
         bwrap: The executable.
         systemd_run: The one that makes scopes; empty when groups are made directly, or not at all.
+        setpriv: The one that becomes another user; empty where that is not needed, or not there.
     """
 
     bwrap: str
     interpreter: Interpreter
+    compiled: Compiled
     filters: tuple[bytes, ...]
     around: Surroundings
     shelf: Shelf
     owner: Owner
     systemd_run: str = ""
+    setpriv: str = ""
 
 
 class BubblewrapBackend:
@@ -149,7 +153,13 @@ class BubblewrapBackend:
             start = replace(
                 self._start(found, spec, group),
                 inside=lambda descriptors: jobs.inside(
-                    spec, found.interpreter, found.around, descriptors, filters, code=code
+                    spec,
+                    found.interpreter,
+                    found.around,
+                    descriptors,
+                    filters,
+                    code=code,
+                    compiled=found.compiled,
                 ),
                 options=lambda descriptors: joined(
                     jobs.options(spec, found.interpreter, found.around, descriptors)
@@ -230,11 +240,13 @@ class BubblewrapBackend:
         return Found(
             bwrap=bwrap,
             interpreter=interpreter,
+            compiled=compiled_for(interpreter),
             filters=libseccomp.filters(self._seccomp),
             around=around,
             shelf=shelf,
             owner=owner,
             systemd_run=systemd_run,
+            setpriv="" if self._uid is None else host.find_setpriv(self._uid, self._environ),
         )
 
     def _find_scopes(self) -> str:
@@ -267,10 +279,11 @@ class BubblewrapBackend:
             words = [*scope_command(found.systemd_run, spec.limits, unit), found.bwrap]
             environ = self._scope_environment()
         settings = partial(host.kernel_settings, found.bwrap)
+        filters = libseccomp.lane_filters(self._seccomp) if spec.lane else found.filters
         return Start(
             command=words,
             inside=lambda descriptors: command.inside(
-                spec, found.interpreter, found.around, descriptors, found.filters
+                spec, found.interpreter, found.around, descriptors, filters, found.compiled
             ),
             options=lambda descriptors: joined(
                 command.options(spec, found.interpreter, found.around, descriptors)
@@ -278,8 +291,10 @@ class BubblewrapBackend:
             texts={"passwd": command.PASSWD, "group": command.GROUP},
             environ=environ,
             uid=self._uid,
+            setpriv=found.setpriv,
             group=group,
             isolation=command.isolation(spec, found.around),
+            lane=command.lane_plan(spec, found.interpreter, found.around),
             bwrap_failed=lambda said: faults.classify(said, settings()),
             stage_failed=lambda said: faults.stage_failed(said, settings()),
         )

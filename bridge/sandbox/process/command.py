@@ -8,16 +8,15 @@ thing that runs inside, does what bubblewrap cannot and locks up.
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from dataclasses import dataclass, replace
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.backend import LanePlan, LaunchSpec
 from bridge.sandbox.process import landlock
+from bridge.sandbox.process.compiling import Compiled, stage_command
+from bridge.sandbox.process.compiling import stage_text as stage_text
 from bridge.sandbox.process.interpreter import Interpreter
 
 WORKSPACE = "/workspace"
@@ -118,23 +117,17 @@ class Surroundings:
     processes_per_namespace: bool = True
 
 
-@cache
-def stage_text() -> str:
-    """Return the stage's source."""
-    return resources.files(__package__).joinpath("stage.py").read_text(encoding="utf-8")
-
-
 def inside(
     spec: LaunchSpec,
     interpreter: Interpreter,
     around: Surroundings,
     descriptors: Descriptors,
     filters: Sequence[bytes],
+    compiled: Compiled | None = None,
 ) -> list[str]:
     """Make the command that bubblewrap starts: the stage, and what it is to do."""
     plan = stage_plan(spec, interpreter, around, filters)
-    document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
-    return [interpreter.executable, *PYTHON[1:], stage_text(), document]
+    return stage_command(interpreter, {**plan, "status": descriptors.status}, compiled)
 
 
 def options(
@@ -155,7 +148,7 @@ def options(
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *("--json-status-fd", str(descriptors.info)),
-        *_tree(interpreter, around, descriptors),
+        *_tree(interpreter, around, descriptors, lane=spec.lane),
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
@@ -165,7 +158,13 @@ def _environment(env: Mapping[str, str]) -> list[str]:
     return [word for name, value in sorted(env.items()) for word in ("--setenv", name, value)]
 
 
-def _tree(interpreter: Interpreter, around: Surroundings, descriptors: Descriptors) -> list[str]:
+def _tree(
+    interpreter: Interpreter,
+    around: Surroundings,
+    descriptors: Descriptors,
+    *,
+    lane: bool,
+) -> list[str]:
     made: list[str] = []
     for bind in interpreter.binds:
         made += ["--ro-bind", bind.source, bind.inside]
@@ -175,7 +174,9 @@ def _tree(interpreter: Interpreter, around: Surroundings, descriptors: Descripto
         made += ["--symlink", target, place]
     made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
     made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
-    made += pseudo_files(around)
+    # The kernel refuses a lane's runs a /proc of their own where parts of this one are covered;
+    # they cover theirs.
+    made += pseudo_files(replace(around, masked=()) if lane else around)
     for directory in (SHM, TMP, WORKSPACE):
         made += ["--dir", directory]
     return made
@@ -200,7 +201,8 @@ def stage_plan(
     """Make what the stage is to do; see `stage`."""
     limits = spec.limits
     in_process = spec.argv[:4] == PYTHON and len(spec.argv) == 5
-    rules = landlock.ruleset(_rules(interpreter), around.landlock_abi)
+    # It forbids mounting, so the supervisor of a lane puts each run under it instead.
+    rules = None if spec.lane else landlock_rules(interpreter, around)
     return {
         "argv": list(spec.argv),
         "text": spec.argv[4] if in_process else None,
@@ -208,21 +210,44 @@ def stage_plan(
         "cwd": WORKSPACE,
         # bubblewrap sets it, whether asked to or not.
         "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [
-            [TMP, tmpfs_options(limits.tmp_bytes)],
-            [WORKSPACE, tmpfs_options(limits.workspace_bytes)],
-            [SHM, tmpfs_options(SHM_BYTES)],
-        ],
+        "mounts": [list(mount) for mount in _mounts(limits)],
         "rlimits": rlimits(limits, around),
-        "landlock": rules
-        and {
-            "files": rules.files,
-            "network": rules.network,
-            "scopes": rules.scopes,
-            "rules": [list(rule) for rule in rules.rules],
-        },
+        "landlock": rules,
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
+
+
+def landlock_rules(interpreter: Interpreter, around: Surroundings) -> dict[str, Json] | None:
+    """Return the Landlock ruleset for programs, as the stage and the guest take it."""
+    rules = landlock.ruleset(_rules(interpreter), around.landlock_abi)
+    if rules is None:
+        return None
+    return {
+        "files": rules.files,
+        "network": rules.network,
+        "scopes": rules.scopes,
+        "rules": [list(rule) for rule in rules.rules],
+    }
+
+
+def lane_plan(spec: LaunchSpec, interpreter: Interpreter, around: Surroundings) -> LanePlan | None:
+    """Return what each run of a sandbox needs; None if that was not launched as a lane."""
+    if not spec.lane:
+        return None
+    return LanePlan(
+        mounts=_mounts(spec.limits),
+        masked=around.masked,
+        landlock=landlock_rules(interpreter, around),
+        layers=("landlock",) if around.landlock_abi else (),
+    )
+
+
+def _mounts(limits: Limits) -> tuple[tuple[str, str], ...]:
+    return (
+        (TMP, tmpfs_options(limits.tmp_bytes)),
+        (WORKSPACE, tmpfs_options(limits.workspace_bytes)),
+        (SHM, tmpfs_options(SHM_BYTES)),
+    )
 
 
 def tmpfs_options(size: int) -> str:
@@ -288,7 +313,7 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
         "ulimits",
     ]
     weaker = []
-    if around.landlock_abi:
+    if around.landlock_abi and not spec.lane:
         layers.append("landlock")
     lacking = landlock.missing(around.landlock_abi)
     if lacking:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import marshal
 import os
-import subprocess
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,7 +22,8 @@ from bridge.model import Isolation, Json
 from bridge.sandbox.bundle import guest_modules
 from bridge.sandbox.layers import insist, verified
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.command import PYTHON, TMP
+from bridge.sandbox.process.command import TMP
+from bridge.sandbox.process.compiling import LIST_VERSION, compiled_by
 from bridge.sandbox.process.pipes import read_now, wait_ready
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
@@ -30,18 +31,8 @@ Judge = Callable[[Mapping[str, Any]], Isolation]
 MAX_SEEN_BYTES = 512 * 1024
 """Of what the stage sees: some kilobytes, and a hundred bytes for each mount."""
 
-COMPILE_SECONDS = 60.0
-"""For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
-
 _UNTRIED = ("sized-tmpfs-noexec",)
 """It would write to the workspace, which is the user's; the mounts' options tell it too."""
-
-_COMPILE = """
-import json, marshal, sys
-texts = json.load(sys.stdin)
-codes = [compile(text, "<examination>", "exec", dont_inherit=True) for text in texts]
-sys.stdout.buffer.write(marshal.dumps(codes))
-"""
 
 
 def compiled(executable: str) -> str:
@@ -54,20 +45,8 @@ def compiled(executable: str) -> str:
     """
     modules = guest_modules()
     texts = [modules["bridge.guest.facts"], modules["bridge.guest.denials"]]
-    try:
-        done = subprocess.run(
-            [executable, *PYTHON[1:], _COMPILE],
-            input=json.dumps(texts).encode("ascii"),
-            capture_output=True,
-            env={},
-            cwd="/",
-            timeout=COMPILE_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        message = f"{executable} does not compile what sandboxes are examined with: {error}."
-        raise LaunchError(message) from error
-    return base64.b64encode(done.stdout).decode("ascii")
+    codes = compiled_by(executable, texts, name="<examination>")
+    return base64.b64encode(marshal.dumps(codes, LIST_VERSION)).decode("ascii")
 
 
 def examination(code: str, isolation: Isolation, *, unnamed: str, leave: int) -> dict[str, Json]:

@@ -2,6 +2,11 @@
 
 Owns the file operations on control groups, and the removal of what dead bridges left. Everything
 here blocks and is called in threads; each operation takes milliseconds.
+
+Moving a process to a group makes the kernel wait until no CPU is in a fork or an exit: some 10 ms,
+whatever the machine does. A thread that moves itself, which version 1 allows, need not wait, and
+what it starts begins its life in the group. So processes are started by a thread of their own that
+is in the group for that moment.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ import logging
 import os
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +37,9 @@ REMOVE_SECONDS = 5.0
 
 _PAUSE_SECONDS = 0.005
 
+_MYSELF = "0"
+"""Written to a list of threads, it is the one that writes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
@@ -43,21 +53,89 @@ class Shelf:
         return frozenset().union(*(place.controllers for place in self.places))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Where a thread goes into a group by itself, and where it comes out again.
+
+    Attributes:
+        inside: The group.
+        home: The bridge's own group of the same hierarchy.
+    """
+
+    inside: Path
+    home: Path
+
+
 @dataclass(kw_only=True)
 class Group:
-    """The control groups of one sandbox."""
+    """The control groups of one sandbox.
+
+    Attributes:
+        doors: Those of the groups that a thread can visit.
+        visitor: The one thread that does, if any. It outlives what it starts, whose end the kernel
+            ties to its own.
+    """
 
     name: str
     directories: tuple[Path, ...]
     counter: Path | None = field(default=None)
+    doors: tuple[Door, ...] = ()
+    visitor: Executor | None = field(default=None, repr=False)
+
+    @property
+    def others(self) -> tuple[Path, ...]:
+        """The groups that what `spawn` started is not in, and has to be moved to."""
+        visited = {door.inside for door in self.doors} if self.visitor is not None else set()
+        return tuple(path for path in self.directories if path not in visited)
+
+    def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start a process, inside as many of the groups as can be visited.
+
+        Raises:
+            CgroupError: One could not be entered or left; the process does not run.
+        """
+        if self.visitor is None or not self.doors:
+            return start()
+        return self.visitor.submit(self._visit, start).result()
+
+    def _visit(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        entered: list[Door] = []
+        try:
+            self._go_in(entered)
+            process = start()
+        except BaseException:
+            self._come_home(entered, None)
+            raise
+        self._come_home(entered, process)
+        return process
+
+    def _go_in(self, entered: list[Door]) -> None:
+        for door in self.doors:
+            entered.append(door)
+            try:
+                _write(door.inside / "tasks", _MYSELF)
+            except OSError as error:
+                message = f"Cannot enter the control group {door.inside}: {error}."
+                raise CgroupError(message) from error
+
+    def _come_home(self, entered: list[Door], process: subprocess.Popen[bytes] | None) -> None:
+        try:
+            for door in entered:
+                _write(door.home / "tasks", _MYSELF)
+        except OSError as error:
+            if process is not None:
+                process.kill()
+                process.wait()
+            message = f"Cannot leave a control group: {error}."
+            raise CgroupError(message) from error
 
     def enter(self, pid: int) -> None:
-        """Move a process in; what it starts from now on is in as well.
+        """Move a process to the `others`; what it starts from now on is in as well.
 
         Raises:
             CgroupError: It could not be moved.
         """
-        for directory in self.directories:
+        for directory in self.others:
             try:
                 _write(directory / "cgroup.procs", str(pid))
             except OSError as error:
@@ -100,6 +178,7 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
     """
     name = groups.group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
+    doors: list[Door] = []
     counter: Path | None = None
     try:
         for place in shelf.places:
@@ -108,6 +187,8 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
             directory = Path(place.directory) / name
             directory.mkdir()
             made.append(directory)
+            if place.visited:
+                doors.append(Door(inside=directory, home=Path(place.directory)))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
@@ -117,7 +198,7 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
         Group(name=name, directories=tuple(made)).remove()
         message = f"Cannot make a control group: {error}."
         raise CgroupError(message) from error
-    return Group(name=name, directories=tuple(made), counter=counter)
+    return Group(name=name, directories=tuple(made), counter=counter, doors=tuple(doors))
 
 
 def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
@@ -161,7 +242,10 @@ def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    return Place(directory=place.directory, controllers=usable, unified=place.unified)
+    visited = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
+    return Place(
+        directory=place.directory, controllers=usable, unified=place.unified, visited=visited
+    )
 
 
 def _writable(directory: Path, controller: str, unified: bool) -> bool:
@@ -203,6 +287,9 @@ def _kill(directory: Path) -> None:
         return
     with suppress(OSError):
         for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
+            # A thread of ours that could not leave is no reason to end all the others.
+            if int(pid) == os.getpid():
+                continue
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(pid), signal.SIGKILL)
 

@@ -6,6 +6,7 @@ Owns what is still to be removed; the file operations are `group`'s.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import anyio
@@ -24,6 +25,8 @@ class Grouping:
 
     def __init__(self) -> None:
         self._unremoved: dict[str, Group] = {}
+        # Its one thread starts when first needed.
+        self._visitor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
 
     def __len__(self) -> int:
         return len(self._unremoved)
@@ -40,6 +43,7 @@ class Grouping:
             await self._remove(left)
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
         group = await anyio.to_thread.run_sync(make_group, shelf, owner, limits)
+        group.visitor = self._visitor
         try:
             yield group
         finally:

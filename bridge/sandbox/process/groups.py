@@ -41,11 +41,13 @@ class Place:
         controllers: Of those that matter here, what it controls; on version 2 it is found out
             from its files.
         unified: Whether it is version 2.
+        visited: Whether a thread of the bridge can go into its groups and come back.
     """
 
     directory: str
     controllers: frozenset[str]
     unified: bool
+    visited: bool = False
 
 
 def places(own: str, mounts: str) -> tuple[Place, ...]:

@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from bridge.sandbox.process.command import MASKED
@@ -18,6 +20,9 @@ from bridge.sandbox.process.faults import KernelSettings
 _PER_NAMESPACE_SINCE = (5, 14)
 """Since then the kernel counts a user's processes in each user namespace by itself."""
 
+SETPRIV_SECONDS = 10.0
+"""For it to be tried out: a millisecond, more from a cold disk."""
+
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -25,6 +30,38 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the absolute path of a command, by the bridge's own search path."""
     found = shutil.which(name, path=environ.get("PATH") or _SYSTEM_PATH)
     return os.path.realpath(found) if found is not None else None
+
+
+def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
+    """Return the command that becomes a user of no groups, if it does; else nothing. Blocks."""
+    found = find_command("setpriv", environ)
+    if found is None:
+        return ""
+    words = [found, *becoming(uid, uid), found, "--dump"]
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={},
+            cwd="/",
+            timeout=SETPRIV_SECONDS,
+            check=True,
+        ).stdout
+        if shows_user(said.decode("ascii", "replace"), uid):
+            return found
+    return ""
+
+
+def becoming(uid: int, gid: int) -> tuple[str, ...]:
+    """Return the words between `setpriv` and the command that it becomes."""
+    return (f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--")
+
+
+def shows_user(dump: str, uid: int) -> bool:
+    """Whether `setpriv --dump` told of that user and group and no others."""
+    wanted = (f"uid: {uid}", f"euid: {uid}", f"gid: {uid}", f"egid: {uid}")
+    return {*wanted, "Supplementary groups: [none]"} <= set(dump.splitlines())
 
 
 def kernel_settings(bwrap: str | None) -> KernelSettings:

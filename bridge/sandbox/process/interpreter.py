@@ -79,7 +79,9 @@ else:
         names.append(os.fsdecode(info.contents.name or b""))
         return 0
     process.dl_iterate_phdr(kind(note), None)
+magic = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
 print(json.dumps({
+    "tag": "%s-%x" % (sys.implementation.cache_tag, int.from_bytes(magic, "little")),
     "version": list(sys.version_info[:3]),
     "executable": os.path.realpath(executable),
     "stdlib": os.path.dirname(os.path.realpath(os.__file__)),
@@ -109,6 +111,7 @@ class Interpreter:
         links: Symbolic links to make inside, target and place.
         hidden: Directories within `binds` that are covered by empty ones.
         packages: Directories that the program finds modules in besides.
+        tag: What code must be compiled for to run in it; its kind, and the version of its bytecode.
     """
 
     executable: str
@@ -117,6 +120,7 @@ class Interpreter:
     links: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    tag: str = ""
 
 
 def candidates(base_prefix: str) -> tuple[str, ...]:
@@ -187,6 +191,7 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
         links=tuple(links) + _merged_directories(),
         hidden=tuple(p for p in dict.fromkeys(hidden) if p != packages and Path(p).is_dir()),
         packages=(packages,) if packages is not None else (),
+        tag=str(facts.get("tag", "")),
     )
 
 

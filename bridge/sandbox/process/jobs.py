@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from bridge.sandbox import syscalls
 from bridge.sandbox.job import HOME, JobSpec
 from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.compiling import Compiled, stage_command
 from bridge.sandbox.process.examination import examination
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.syscalls import Refusal
@@ -114,6 +114,7 @@ def inside(
     filters: Sequence[bytes],
     *,
     code: str,
+    compiled: Compiled | None = None,
 ) -> list[str]:
     """Make the command that bubblewrap starts: the stage, and what it is to do.
 
@@ -127,8 +128,7 @@ def inside(
         unnamed="" if interpreter.executable in _executes(spec) else interpreter.executable,
         leave=descriptors.leave,
     )
-    document = json.dumps({**plan, "status": descriptors.status}, separators=(",", ":"))
-    return [interpreter.executable, *command.PYTHON[1:], command.stage_text(), document]
+    return stage_command(interpreter, {**plan, "status": descriptors.status}, compiled)
 
 
 def options(

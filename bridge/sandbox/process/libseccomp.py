@@ -20,6 +20,8 @@ from bridge.errors import EngineNotFoundError, LaunchError
 from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
+    LANE_ARGUMENTS,
+    LANE_CALLS,
     REFUSED,
     REFUSED_ERRNO,
     UNKNOWN_ERRNO,
@@ -95,6 +97,17 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 
 @cache
+def lane_filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
+    """Return the two programs for a sandbox whose supervisor forks runs into namespaces.
+
+    Raises:
+        SandboxError: There is no libseccomp, or it does not do as it is told.
+    """
+    library = _load(name)
+    return _arguments(library, LANE_ARGUMENTS), _list(library, more=LANE_CALLS)
+
+
+@cache
 def refusing(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
     """Return a program that refuses calls for their arguments, to be installed besides `filters`.
 
@@ -111,12 +124,13 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     return {name: number for name, number in found.items() if number >= 0}
 
 
-def _list(library: _Library) -> bytes:
+def _list(library: _Library, more: tuple[str, ...] = ()) -> bytes:
     with _Filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
-        for name in ALLOWED:
+        for name in (*ALLOWED, *more):
             made.add(_ALLOW, name)
         for name in REFUSED:
-            made.add(_ERRNO | REFUSED_ERRNO, name)
+            if name not in more:
+                made.add(_ERRNO | REFUSED_ERRNO, name)
         return made.export()
 
 

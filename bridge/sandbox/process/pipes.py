@@ -7,8 +7,10 @@ program writes waits in the kernel's pipes, so a flood stops there and not in th
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +25,8 @@ DIAGNOSTIC_BYTES = 16 * 1024
 
 _CLOSED = -1
 
+_Descriptor = TypeVar("_Descriptor")
+
 
 class Pipes:
     """This end of three pipes. Not safe for two readers or two writers."""
@@ -31,8 +35,14 @@ class Pipes:
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""
         self._stderr_open = True
+        self._rested = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
+        # Both outputs behind one descriptor: to wait for two would take two tasks each time.
+        self._either = select.epoll() if hasattr(select, "epoll") else None
+        if self._either is not None:
+            for descriptor in (stdout, stderr):
+                self._either.register(descriptor, select.EPOLLIN)
 
     @property
     def diagnostics(self) -> str:
@@ -42,7 +52,6 @@ class Pipes:
 
     async def send(self, data: bytes) -> None:
         """Write all of `data`; see `Sandbox.send`."""
-        await anyio.lowlevel.checkpoint()
         view = memoryview(data)
         while view:
             try:
@@ -56,17 +65,22 @@ class Pipes:
     async def receive(self) -> bytes:
         """Return the next bytes of stdout; see `Sandbox.receive`."""
         while True:
-            await anyio.lowlevel.checkpoint()
-            self._drain()
+            if not self._rested:
+                # A flood must not keep the event loop from other tasks.
+                await anyio.lowlevel.checkpoint()
+            self._rested = False
             try:
                 data = read_now(self._stdout)
             except OSError as error:
                 message = f"The sandbox's output cannot be read: {error.strerror}."
                 raise ChannelClosedError(message) from error
             if data is not None:
-                self._drain()
+                if not data:
+                    self._drain()
                 return data
+            self._drain()
             await self._output()
+            self._rested = True
 
     def close(self) -> None:
         """Let go of all three; whoever waits on them is told. Idempotent."""
@@ -75,6 +89,10 @@ class Pipes:
                 with suppress(OSError, ValueError):
                     anyio.notify_closing(descriptor)
                 os.close(descriptor)
+        if self._either is not None:
+            with suppress(OSError, ValueError):
+                anyio.notify_closing(self._either)
+            self._either.close()
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
 
@@ -90,6 +108,9 @@ class Pipes:
             if data is None:
                 return
             self._stderr_open = bool(data)
+            if not data and self._either is not None:
+                with suppress(OSError, ValueError):
+                    self._either.unregister(self._stderr)
             self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
 
     async def _output(self) -> None:
@@ -99,6 +120,9 @@ class Pipes:
             await wait_ready(anyio.wait_readable, descriptor)
             group.cancel_scope.cancel()
 
+        if self._either is not None and not self._either.closed:
+            await wait_ready(anyio.wait_readable, self._either)
+            return
         if not self._stderr_open:
             await wait_ready(anyio.wait_readable, self._stdout)
             return
@@ -115,7 +139,9 @@ def read_now(descriptor: int) -> bytes | None:
         return None
 
 
-async def wait_ready(wait: Callable[[int], Awaitable[None]], descriptor: int) -> None:
+async def wait_ready(
+    wait: Callable[[_Descriptor], Awaitable[None]], descriptor: _Descriptor
+) -> None:
     """Wait; a descriptor that was closed meanwhile is for the next read or write to find."""
     with suppress(OSError, ValueError, anyio.ClosedResourceError):
         await wait(descriptor)

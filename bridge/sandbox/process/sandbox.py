@@ -24,12 +24,14 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, LanePlan
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import Descriptors
+from bridge.sandbox.process.ends import Ends
 from bridge.sandbox.process.examination import Judge, hear
 from bridge.sandbox.process.group import Group
 from bridge.sandbox.process.groups import scope_group
+from bridge.sandbox.process.host import becoming
 from bridge.sandbox.process.monitor import Monitor
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 
@@ -74,6 +76,9 @@ class Start:
         handles: Whether processes are known by descriptors; see `Monitor`.
         judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
             was seen, or raises a `SandboxError`, and then nothing is run.
+        lane: What the runs of a sandbox launched as a lane need.
+        setpriv: The executable that becomes `uid` and `gid`; empty where this process does it.
+            That would fork it, with all its memory, and costs milliseconds of both.
     """
 
     command: Sequence[str]
@@ -93,18 +98,26 @@ class Start:
     gid: int | None = None
     pipes: Callable[[int, int, int], Pipes] = Pipes
     judge: Judge | None = None
+    lane: LanePlan | None = None
+    setpriv: str = ""
 
 
 class ProcessSandbox:
     """A sandbox of this machine's kernel; see `bridge.sandbox.backend.Sandbox`."""
 
     def __init__(
-        self, monitor: Monitor, pipes: Pipes, group: Group | None, isolation: Isolation
+        self,
+        monitor: Monitor,
+        pipes: Pipes,
+        group: Group | None,
+        isolation: Isolation,
+        lane: LanePlan | None = None,
     ) -> None:
         self._monitor = monitor
         self._pipes = pipes
         self._isolation = isolation
         self._group = group
+        self.lane = lane
 
     @property
     def id(self) -> str:
@@ -175,7 +188,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        ends = _Ends(opened, start)
+        ends = Ends(opened, texts=start.texts, data=start.data, asks=start.judge is not None)
         options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends)
@@ -188,7 +201,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
         try:
             ends.close_theirs()
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
-                if start.group is not None:
+                if start.group is not None and start.group.others:
                     # Before bubblewrap knows what to do, so that all it starts is inside.
                     await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
                 await _write(ends.options[1], options)
@@ -204,7 +217,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
             if patience.cancelled_caught:
                 message = f"The sandbox did not start within {LAUNCH_SECONDS:g} s."
                 raise LaunchError(message)
-            yield ProcessSandbox(monitor, pipes, start.group, isolation)
+            yield ProcessSandbox(monitor, pipes, start.group, isolation, start.lane)
         finally:
             # Before its options end: half of them would make another sandbox of bubblewrap's.
             await _end(monitor, told=told)
@@ -212,79 +225,21 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
             monitor.close()
 
 
-class _Ends:
-    """The pipes of one start; whatever nobody took is closed in the end."""
-
-    def __init__(self, opened: ExitStack, start: Start) -> None:
-        self._open: set[int] = set()
-        opened.callback(self._close_all)
-        self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
-        self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
-        self.leave = self._pipe() if start.judge is not None else (-1, -1)
-        self._files = {name: self._file(text.encode("ascii")) for name, text in start.texts.items()}
-        self._data = tuple(map(self._file, start.data))
-
-    @property
-    def descriptors(self) -> Descriptors:
-        return Descriptors(
-            info=self.info[1],
-            status=self.status[1],
-            data=self._data,
-            leave=self.leave[0],
-            **self._files,
-        )
-
-    @property
-    def passed(self) -> tuple[int, ...]:
-        leave = (self.leave[0],) if self.leave[0] >= 0 else ()
-        own = (self.info[1], self.status[1], self.options[0], *leave)
-        return (*own, *self._files.values(), *self._data)
-
-    def take(self, descriptor: int) -> int:
-        self._open.discard(descriptor)
-        return descriptor
-
-    def close_theirs(self) -> None:
-        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.passed):
-            self._close(descriptor)
-
-    def close_options(self) -> None:
-        self._close(self.options[1])
-
-    def _pipe(self) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        self._open |= {reader, writer}
-        return reader, writer
-
-    def _file(self, content: bytes) -> int:
-        descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-        self._open.add(descriptor)
-        written = 0
-        while written < len(content):
-            written += os.write(descriptor, content[written:])
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return descriptor
-
-    def _close(self, descriptor: int) -> None:
-        if descriptor in self._open:
-            self._open.discard(descriptor)
-            os.close(descriptor)
-
-    def _close_all(self) -> None:
-        for descriptor in list(self._open):
-            self._close(descriptor)
-
-
-def _spawn(start: Start, ends: _Ends) -> subprocess.Popen[bytes]:
+def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
     """Start the process that stays outside, which waits for its options.
 
-    On the event loop's own thread, since the kernel ties "die with parent" to the thread that
-    forks; it takes a millisecond or two.
+    On the event loop's own thread, or on one that lives as long, since the kernel ties "die with
+    parent" to the thread that forks. Waited for here: it takes a millisecond or two.
     """
-    inside = start.inside(ends.descriptors)
-    try:
+    words = [*start.command, "--args", str(ends.options[0]), "--", *start.inside(ends.descriptors)]
+    uid, gid = start.uid, start.uid if start.gid is None else start.gid
+    if start.setpriv and uid is not None and gid is not None:
+        words = [start.setpriv, *becoming(uid, gid), *words]
+        uid = gid = None
+
+    def spawn() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*start.command, "--args", str(ends.options[0]), "--", *inside],
+            words,
             stdin=ends.stdin[0],
             stdout=ends.stdout[1],
             stderr=ends.stderr[1],
@@ -292,10 +247,13 @@ def _spawn(start: Start, ends: _Ends) -> subprocess.Popen[bytes]:
             env=start.environ,
             cwd="/",
             start_new_session=True,
-            user=start.uid,
-            group=start.uid if start.gid is None else start.gid,
-            extra_groups=None if start.uid is None else [],
+            user=uid,
+            group=gid,
+            extra_groups=None if uid is None else [],
         )
+
+    try:
+        return spawn() if start.group is None else start.group.spawn(spawn)
     except (OSError, subprocess.SubprocessError) as error:
         problem = f"{start.command[0]}: {error}"
         raise start.bwrap_failed(problem) from error

@@ -1,10 +1,11 @@
 """The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
 
-Its text is given to `python3 -I -S -c` by bubblewrap or a keeper, so it imports only the standard
-library and keeps to Python 3.9. It mounts the writable directories (bubblewrap cannot say
-"noexec"), gives up the two capabilities that took, sets limits, Landlock and the system call
-filters, says so on the status pipe and becomes the program. Asked to, it looks around before, says
-what it sees and waits for leave to go on. Where there is no bubblewrap its plan has fewer steps.
+It is given to `python3 -I -S -c` by bubblewrap or a keeper, as text or compiled, so it imports
+only the standard library and keeps to Python 3.9. It mounts the writable directories (bubblewrap
+cannot say "noexec"), gives up the two capabilities that took, sets limits, Landlock and the system
+call filters, says so on the status pipe and becomes the program. Asked to, it looks around before,
+says what it sees and waits for leave to go on. Where there is no bubblewrap its plan has fewer
+steps.
 Any step that fails ends it: a program never runs half shut in. What is put in force was decided
 outside; see `command`.
 
@@ -13,16 +14,20 @@ A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so no
 
 from __future__ import annotations
 
-import base64
-import ctypes
+# What is imported is paid for in every start, so what is not needed always is imported where it is:
+# `typing` and `ctypes` cost 7 ms. `json` does too; the guest needs it as well.
+import _ctypes
+import binascii
+import gc
 import json
 import marshal
 import os
 import resource
-import signal
-import struct
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 EXIT_FAILED = 71
 
@@ -51,31 +56,65 @@ _LANDLOCK_ADD = 445
 _LANDLOCK_RESTRICT = 446
 _BENEATH = 1
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
 
 
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+class _Short(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "H"
+
+
+class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "L"
+
+
+class _Text(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "z"
+
+
+class _Program(_ctypes.Structure):
+    _fields_ = [("length", _Short), ("instructions", _Text)]
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A function of the C library that returns an int and sets `errno`."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+_LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+
+
+def function(name: str) -> Any:
+    """Return a function of the C library, as `ctypes` would."""
+    return _Function(_ctypes.dlsym(_LIBRARY, name))
+
+
+def packed(size: int, *numbers: int) -> bytes:
+    """Return unsigned numbers of that many bytes, as C lays them out."""
+    return b"".join(number.to_bytes(size, sys.byteorder) for number in numbers)
 
 
 def check(result: int, what: str) -> int:
     """Return a call's result, or fail with the reason."""
     if result < 0:
-        number = ctypes.get_errno()
+        number = _ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
 
 
 def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
     """Call `prctl` with word-sized arguments."""
-    words = [ctypes.c_ulong(second), third if third else ctypes.c_ulong(0)]
-    return int(_LIBC.prctl(option, *words, ctypes.c_ulong(0), ctypes.c_ulong(0)))
+    words = [_Word(second), third if third else _Word(0)]
+    return int(function("prctl")(option, *words, _Word(0), _Word(0)))
 
 
 def mount(path: str, options: str) -> None:
     """Put an empty directory in memory at `path`, with limits and without execution."""
-    done = _LIBC.mount(
-        b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(_MOUNT_FLAGS), options.encode()
+    done = function("mount")(
+        b"tmpfs", path.encode(), b"tmpfs", _Word(_MOUNT_FLAGS), options.encode()
     )
     check(done, "mounting " + path)
 
@@ -90,8 +129,8 @@ def drop_capabilities(bounded: bool) -> None:
         if prctl(_PR_CAPBSET_DROP, number) < 0:
             break  # past the last one that this kernel knows
     check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")
-    header = struct.pack("=II", _CAPABILITY_VERSION_3, 0)
-    check(_LIBC.capset(header, b"\0" * 24), "dropping capabilities")
+    header = packed(4, _CAPABILITY_VERSION_3, 0)
+    check(function("capset")(header, b"\0" * 24), "dropping capabilities")
     place = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     lines = os.read(place, 1 << 16).splitlines()
     os.close(place)
@@ -115,29 +154,28 @@ def limit(name: str, soft: int, hard: int) -> None:
 def restrict_files(rules: dict[str, Any]) -> None:
     """Put the Landlock ruleset in force."""
     # A kernel of an older version takes a shorter structure, provided that what it lacks is zero.
-    attributes = struct.pack("=QQQ", rules["files"], rules["network"], rules["scopes"])
+    syscall = function("syscall")
+    attributes = packed(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
-        _LIBC.syscall(
-            _LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
-        ),
+        syscall(_LANDLOCK_CREATE, attributes, _Word(len(attributes)), _Word(0)),
         "making a Landlock ruleset",
     )
     for path, rights in rules["rules"]:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = struct.pack("=Qi", rights, place)
-        added = _LIBC.syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, ctypes.c_uint32(0))
+        rule = packed(8, rights) + packed(4, place)
+        added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _Word(0))
         check(added, "a Landlock rule for " + path)
         os.close(place)
-    check(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, ctypes.c_uint32(0)), "Landlock")
+    check(syscall(_LANDLOCK_RESTRICT, ruleset, _Word(0)), "Landlock")
     os.close(ruleset)
 
 
 def filter_calls(programs: list[str]) -> None:
     """Install the system call filters, in order; the list comes last, since it ends this."""
     for text in programs:
-        instructions = base64.b64decode(text)
+        instructions = binascii.a2b_base64(text)
         program = _Program(len(instructions) // 8, instructions)
-        done = prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program))
+        done = prctl(_PR_SET_SECCOMP, _FILTER_MODE, _ctypes.byref(program))
         check(done, "installing a system call filter")
 
 
@@ -170,9 +208,9 @@ def examine(wanted: dict[str, Any]) -> dict[str, Any]:
     """
     seen: dict[str, Any] = {"__name__": "facts"}
     tried: dict[str, Any] = {"__name__": "denials"}
-    facts_code, denials_code = marshal.loads(base64.b64decode(wanted["code"]))
-    exec(facts_code, seen)
-    exec(denials_code, tried)
+    facts_code, denials_code = marshal.loads(binascii.a2b_base64(wanted["code"]))
+    exec(marshal.loads(facts_code), seen)
+    exec(marshal.loads(denials_code), tried)
     facts: dict[str, Any] = seen["isolation_facts"]()
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
         words = [line.split() for line in file]
@@ -216,6 +254,16 @@ def close_others(*kept: int) -> None:
                 continue  # the listing's own
 
 
+def become(argv: list[str], file: str | None) -> NoReturn:
+    """Execute another program."""
+    import signal
+
+    # Python ignores these, and what it executes would inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    os.execvp(file or argv[0], argv)
+
+
 def main() -> NoReturn:
     """Shut this process in, then become the program."""
     plan = json.loads(sys.argv[1])
@@ -230,11 +278,13 @@ def main() -> NoReturn:
             ask_leave(wanted, status)
         os.write(status, SHUT_IN)
         if plan["text"] is None:
-            # Python ignores these, and what it executes would inherit that.
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            os.execvp(plan.get("file") or argv[0], argv)
-        code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
+            become(argv, plan.get("file"))
+        compiled = plan.get("code")
+        code: Any = (
+            marshal.loads(bytes.fromhex(compiled))
+            if compiled
+            else compile(plan["text"], "<string>", "exec", dont_inherit=True)
+        )
     except BaseException as error:
         problem = str(error) or repr(error)
         if isinstance(error, OSError) and plan["text"] is None:
@@ -248,6 +298,9 @@ def main() -> NoReturn:
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     os.close(status)
+    # What is there is no garbage; whoever loaded this may have turned the collector off meanwhile.
+    gc.freeze()
+    gc.enable()
     exec(code, module.__dict__)
     sys.exit()
 

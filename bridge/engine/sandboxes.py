@@ -1,0 +1,146 @@
+"""Where runs get their sandbox from.
+
+Owns the backend in use and the sandboxes waiting in it. What is done with a sandbox is the engine's
+business; how one waits, `bridge.sandbox.pool`'s.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from types import TracebackType
+
+import anyio
+
+from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
+from bridge.engine.lane_session import LaneSession, open_lane
+from bridge.engine.lanes import Lanes, Reserved, lane_first
+from bridge.model import Limits
+from bridge.sandbox.backend import Backend, LaunchSpec
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV
+from bridge.sandbox.demand import PoolReport
+from bridge.sandbox.lanes import SPARE_LANES, LanePool
+from bridge.sandbox.pool import WarmPool
+from bridge.sandbox.reaper import tidy_up
+from bridge.sandbox.recipe import Recipe, recipe_for
+from bridge.settings import Settings
+
+GUEST_ENVIRONMENT = {
+    "HOME": "/workspace",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TMPDIR": "/tmp",
+    "TZ": "UTC",
+}
+"""Everything a program finds in its environment."""
+
+
+class Sandboxes:
+    """Hands out sandboxes whose guest is up. Enter before use; leaving ends every one of them."""
+
+    def __init__(
+        self, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
+    ) -> None:
+        self._settings = settings
+        self._choose = choose_backend
+        self._choosing = anyio.Lock()
+        self._backend: Backend | None = None
+        self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
+        self._lanes: Lanes = LanePool(self._open_lane, spare=min(settings.warm, SPARE_LANES))
+        self._stack = AsyncExitStack()
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Sandboxes:
+        # Both hold task groups, so they are entered here, in the task that will leave them, and
+        # not when a run first needs them. Entering starts no sandbox.
+        self._stack.push_async_callback(self._close_backend)
+        await self._tasks.__aenter__()
+        self._stack.push_async_callback(self._end_tasks)
+        await self._stack.enter_async_context(self._pool)
+        await self._stack.enter_async_context(self._lanes)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    @property
+    def report(self) -> PoolReport:
+        """What waits, and how runs came by their sandboxes so far."""
+        return self._pool.report
+
+    @property
+    def lanes_ready(self) -> int:
+        """How many sandboxes that runs share one after another are ready for the next."""
+        return self._lanes.idle
+
+    async def backend(self) -> Backend:
+        """Return the backend in use, choosing it at the first call.
+
+        Raises:
+            SandboxError: None works; the next call tries again.
+        """
+        async with self._choosing:
+            if self._backend is None:
+                self._backend = await self._choose(self._settings)
+                await tidy_up(self._backend)
+                self._tasks.start_soon(self._backend.tend, self._drain)
+            return self._backend
+
+    def reserve(
+        self, limits: Limits, *, principal: str = "", fresh: bool = False
+    ) -> AbstractAsyncContextManager[Reserved]:
+        """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
+
+        Args:
+            limits: The run's own.
+            principal: On whose behalf it is; see `RunRequest`.
+            fresh: Whether one that waited will not do, because the last that did was broken.
+        """
+        recipe = recipe_for(self._settings, limits)
+        own = partial(self._pool.reserve, recipe, fresh=fresh)
+        if self._settings.isolation == "sandbox":
+            return own()
+        return lane_first(self._lanes, (principal, recipe), own, again=fresh)
+
+    async def _end_tasks(self) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _close_backend(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.aclose()
+
+    async def _drain(self) -> None:
+        await self._pool.drain()
+        await self._lanes.drain()
+
+    @asynccontextmanager
+    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
+        backend = await self.backend()
+        async with AsyncExitStack() as stack:
+            async with backend.in_use():
+                session = await stack.enter_async_context(open_guest(backend, _launch(recipe)))
+            yield session
+
+    @asynccontextmanager
+    async def _open_lane(self, key: tuple[str, Recipe]) -> AsyncIterator[LaneSession]:
+        backend = await self.backend()
+        async with AsyncExitStack() as stack:
+            async with backend.in_use():
+                lane = await stack.enter_async_context(open_lane(backend, _launch(key[1])))
+            yield lane
+
+
+def _launch(recipe: Recipe) -> LaunchSpec:
+    return LaunchSpec(
+        run_id=uuid.uuid4().hex, argv=BOOTSTRAP_ARGV, env=GUEST_ENVIRONMENT, limits=recipe.limits
+    )

@@ -1,0 +1,220 @@
+"""The frames between host and guest: what each holds, and nothing of how it travels.
+
+Owns the types of both directions and the small base they share. `dataclasses` would do the same,
+but importing it takes a third of the time that a sandbox may take to start.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import (
+        Any,
+        Callable,
+        ClassVar,
+        Dict,
+        List,
+        Mapping,
+        Optional,
+        Tuple,
+        Union,
+        dataclass_transform,  # in 3.11, which is what types are checked with
+    )
+else:
+
+    def dataclass_transform(**options):
+        """Stand in for what only type checkers need."""
+        return lambda kind: kind
+
+
+PROTOCOL = 1
+"""Raised when a frame changes its meaning; `hello` carries it."""
+
+
+class _Fresh:
+    """Stands for a default that every frame gets its own of."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def _fresh(make: Callable[[], Any]) -> Any:
+    return _Fresh(make)
+
+
+@dataclass_transform(frozen_default=True)
+class Frame:
+    """A value with the annotated fields of its class, in their order; it does not change."""
+
+    _fields: ClassVar[Tuple[str, ...]] = ()
+    _defaults: ClassVar[Dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        # Before Python 3.10 a class without annotations shows those it inherits.
+        own = cls.__annotations__
+        cls._fields = () if own is Frame.__annotations__ else tuple(own)
+        cls._defaults = {name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        fields = self._fields
+        if len(args) > len(fields):
+            self._refuse("too many values")
+        for name, value in zip(fields, args):  # noqa: B905 - `strict` is newer than Python 3.9
+            if name in given:
+                self._refuse("two values for %r" % name)
+            given[name] = value
+        values = {}
+        for name in fields:
+            if name in given:
+                values[name] = given.pop(name)
+            elif name in self._defaults:
+                default = self._defaults[name]
+                values[name] = default.make() if type(default) is _Fresh else default
+            else:
+                self._refuse("no %r" % name)
+        if given:
+            self._refuse("an unknown %r" % next(iter(given)))
+        self.__dict__.update(values)
+
+    def _refuse(self, problem: str) -> None:
+        raise TypeError("%s() was given %s" % (type(self).__name__, problem))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a frame's %r cannot be set" % name)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.__dict__ == other.__dict__
+
+    def __repr__(self) -> str:
+        fields = ", ".join("%s=%r" % item for item in self.__dict__.items())
+        return "%s(%s)" % (type(self).__name__, fields)
+
+
+# --- guest to host ------------------------------------------------------------------------------
+
+
+class Hello(Frame):
+    """The guest is up and waits for `Run`.
+
+    `facts` is what it sees of its own isolation; a claim, shown as such.
+    """
+
+    digest: str
+    python: str
+    protocol: int = PROTOCOL
+    facts: Mapping[str, Any] = _fresh(dict)
+
+
+class Call(Frame):
+    """The program asks the host for something; the host answers with a `Reply` of the same id."""
+
+    id: int
+    method: str
+    params: Mapping[str, Any]
+
+
+class Cancel(Frame):
+    """The program no longer waits for the `Call` of this id; the host may stop it unanswered."""
+
+    id: int
+
+
+class Output(Frame):
+    """Text the program wrote. `skipped` bytes were dropped just before it."""
+
+    stream: str
+    text: str
+    skipped: int = 0
+
+
+class Done(Frame):
+    """The program ended by itself: "ok", "exception" or "exit".
+
+    A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
+    for a value that JSON cannot hold. `result_dropped` is the size of one that was over the limit.
+    """
+
+    outcome: str
+    exit_code: int = 0
+    error: str = ""
+    error_type: str = ""
+    has_result: bool = False
+    result: Any = None
+    result_repr: str = ""
+    result_dropped: int = 0
+
+
+class Exited(Frame):
+    """The worker process is gone; the last frame of a run, sent by the supervisor."""
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    timed_out: bool = False
+    oom_kills: int = 0
+    cpu_ms: int = 0
+    peak_memory_bytes: int = 0
+
+
+class Ready(Frame):
+    """A lane has a fresh process for the next run, which waits for `Run`; nothing else is left.
+
+    `facts` is what that process sees of its own isolation. `refused` says instead what the system
+    would not let a lane do, and is the last frame then.
+    """
+
+    facts: Mapping[str, Any] = _fresh(dict)
+    refused: str = ""
+
+
+# --- host to guest ------------------------------------------------------------------------------
+
+
+class Lane(Frame):
+    """Instead of `Run`: serve many, each in a process with namespaces of its own.
+
+    `mounts` are the directories in memory that each gets: path and options. `masked` is what is
+    covered of a `/proc` of its own: path, and whether it is a directory. `landlock` is the ruleset
+    each is put under: files, network, scopes, and rules of path and rights; None for none.
+    """
+
+    mounts: List[List[str]]
+    masked: List[List[Any]] = _fresh(list)
+    landlock: Optional[Dict[str, Any]] = None
+
+
+class Next(Frame):
+    """Nothing more is sent for the run that has exited: a lane may get the next one ready."""
+
+
+class Run(Frame):
+    """Everything one program needs.
+
+    `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
+    alias, description, inputSchema, outputSchema). `discovered` names every server there is.
+    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
+    processes where the guest has to limit itself because the engine could not.
+    """
+
+    code: str
+    argv: List[str] = _fresh(list)
+    servers: List[Dict[str, Any]] = _fresh(list)
+    discovered: List[Dict[str, Any]] = _fresh(list)
+    capabilities: str = ""
+    limits: Dict[str, Any] = _fresh(dict)
+
+
+class Reply(Frame):
+    """The answer to a `Call`: a value, or an error with "kind" and "message"."""
+
+    id: int
+    value: Any = None
+    error: Optional[Dict[str, Any]] = None
+
+
+if TYPE_CHECKING:
+    GuestFrame = Union[Hello, Call, Cancel, Output, Done, Exited, Ready]
+    HostFrame = Union[Run, Reply, Lane, Next]
+else:
+    GuestFrame = HostFrame = Frame

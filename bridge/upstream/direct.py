@@ -1,0 +1,152 @@
+"""Requests that go from their caller straight to a server's pipe, and answers straight back.
+
+Owns the correlation of these requests. The SDK's session keeps the handshake, lists, notifications
+and whatever the server asks; a tool call over a pipe needs none of what lies between, which would
+be four hand-overs from task to task and two models made and taken apart again.
+
+Answers are read by the same JSON reader as the SDK's, and what is not plainly an answer to one of
+these requests is left alone, to be judged by the SDK's models.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from mcp import MCPError
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types.jsonrpc import CONNECTION_CLOSED
+from pydantic_core import from_json
+
+from bridge.model import Json
+from bridge.upstream.handshake import raw_answers
+from bridge.upstream.writer import LineWriter
+
+FIRST_ID = 1_000_000_000
+"""The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
+
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+"""In the SDK's words, which `failure.is_lost` knows."""
+
+
+class _Waiter:
+    """One request under way."""
+
+    __slots__ = ("answered", "outcome")
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.outcome: Mapping[str, Json] | ErrorData = _CLOSED
+
+
+class Direct:
+    """Requests over one connection. From any task; cancelled at any time."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._ids = itertools.count(FIRST_ID)
+        self._waiting: dict[int, _Waiter] = {}
+        self._closed = False
+
+    async def request(self, method: str, params: bytes) -> dict[str, Json]:
+        """Send a request and return its answer as it came.
+
+        The answer is shown to `raw_answers` too, as the SDK's are.
+
+        Args:
+            params: A JSON object without newlines.
+
+        Raises:
+            MCPError: The server refused, or the connection has ended.
+        """
+        # Once it is cancelled, nothing is sent any more.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            raise _error(_CLOSED)
+        number = next(self._ids)
+        waiter = self._waiting[number] = _Waiter()
+        head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
+        issued = False
+        try:
+            await self._writer.room()
+            issued = True
+            # Alone it goes out at once; otherwise others may be about to ask as well.
+            put = self._writer.put if len(self._waiting) == 1 else self._writer.put_together
+            put(b"%b%b}\n" % (head, params))
+            if not waiter.answered.is_set():
+                await waiter.answered.wait()
+        except anyio.get_cancelled_exc_class():
+            if issued and not self._closed:
+                self._writer.put_if_room(_cancellation(number))
+            raise
+        finally:
+            # A late answer finds nobody.
+            del self._waiting[number]
+        outcome = waiter.outcome
+        if isinstance(outcome, ErrorData):
+            raise _error(outcome)
+        answer = dict(outcome)
+        if (slot := raw_answers.get()) is not None:
+            slot.append(answer)
+        return answer
+
+    def take(self, line: bytes) -> bool:
+        """Give a line to whom it answers; return False if that is nobody here, or cannot be told.
+
+        Only whole and plain answers are taken; all others have to be decoded first and offered to
+        `take_message`.
+        """
+        if not self._waiting:
+            return False
+        try:
+            document: Any = from_json(line)
+        except ValueError:
+            return False
+        if type(document) is not dict or document.get("jsonrpc") != "2.0":
+            return False
+        result = document.get("result")
+        if type(result) is not dict or "error" in document or "method" in document:
+            return False
+        return self._settle(document.get("id"), result)
+
+    def take_message(self, message: JSONRPCMessage) -> bool:
+        """Give a decoded message to whom it answers; return False if that is nobody here."""
+        if isinstance(message, JSONRPCResponse):
+            return self._settle(message.id, message.result)
+        if isinstance(message, JSONRPCError):
+            return self._settle(message.id, message.error)
+        return False
+
+    def close(self) -> None:
+        """Fail what is under way and what comes: the connection has ended. Idempotent."""
+        self._closed = True
+        for waiter in self._waiting.values():
+            waiter.answered.set()
+
+    def _settle(self, number: object, outcome: Mapping[str, Json] | ErrorData) -> bool:
+        # Some servers send the number back as text; the SDK understands that as well.
+        if isinstance(number, str) and number.isdecimal() and len(number) < 20:
+            number = int(number)
+        if type(number) is not int:
+            return False
+        waiter = self._waiting.get(number)
+        if waiter is None:
+            return False
+        if not waiter.answered.is_set():
+            waiter.outcome = outcome
+            waiter.answered.set()
+        return True
+
+
+def _error(data: ErrorData) -> MCPError:
+    return MCPError(code=data.code, message=data.message, data=data.data)
+
+
+def _cancellation(number: int) -> bytes:
+    params = {"requestId": number, "reason": "the caller does not wait any more"}
+    message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

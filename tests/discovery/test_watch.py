@@ -1,0 +1,136 @@
+"""That the shortcut says what the survey says, and that it is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.find import DiscoveryContext, current_stamp
+from bridge.discovery.watch import Watch
+
+LONG_AGO = 1_000_000_000
+"""Seconds; what changed then has settled."""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> DiscoveryContext:
+    """A user with one configuration file, whose project is a repository."""
+    home = tmp_path / "home"
+    project = home / "work" / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / "part").mkdir()
+    (home / ".config" / "mcp" / "servers").mkdir(parents=True)
+    (home / ".claude.json").write_text("{}")
+    context = DiscoveryContext(
+        home=home,
+        cwd=project / "part",
+        platform="linux",
+        environ={},
+        system_root=tmp_path / "system",
+    )
+    settle(tmp_path)
+    return context
+
+
+def settle(root: Path) -> None:
+    """Let everything have changed long ago."""
+    for directory, _, names in os.walk(root):
+        for path in (directory, *(os.path.join(directory, name) for name in names)):  # noqa: PTH118
+            if not Path(path).is_symlink():
+                os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def test_nothing_is_surveyed_while_nothing_changes(context: DiscoveryContext) -> None:
+    """Once, at the start."""
+    watch = Watch(context)
+    stamps = {watch.stamp() for _ in range(5)}
+    assert watch.surveys == 1
+    assert stamps == {current_stamp(context)}
+
+
+def test_what_changed_just_now_is_surveyed_again(context: DiscoveryContext) -> None:
+    """A second change within the same tick of the file system's clock would not show."""
+    (context.home / ".claude.json").write_text('{"a": 1}')
+    watch = Watch(context)
+    watch.stamp()
+    watch.stamp()
+    assert watch.surveys == 2
+
+
+def _add_to_directory(context: DiscoveryContext) -> None:
+    (context.home / ".config" / "mcp" / "servers" / "a.json").write_text("{}")
+
+
+def _make_directory(context: DiscoveryContext) -> None:
+    (context.home / "MCPs").mkdir()
+    (context.home / "MCPs" / "a.json").write_text("{}")
+
+
+def _add_in_project(context: DiscoveryContext) -> None:
+    (context.cwd / ".mcp.json").write_text("{}")
+
+
+def _add_above(context: DiscoveryContext) -> None:
+    (context.cwd.parent / ".mcp.json").write_text("{}")
+
+
+def _change(context: DiscoveryContext) -> None:
+    (context.home / ".claude.json").write_text('{"mcpServers": {}}')
+
+
+def _remove(context: DiscoveryContext) -> None:
+    (context.home / ".claude.json").unlink()
+
+
+def _replace(context: DiscoveryContext) -> None:
+    other = context.home / "other"
+    other.write_text("[]")
+    os.utime(other, (LONG_AGO, LONG_AGO))
+    other.replace(context.home / ".claude.json")
+    os.utime(context.home, (LONG_AGO, LONG_AGO))
+
+
+def _lose_repository(context: DiscoveryContext) -> None:
+    (context.cwd.parent / ".git").rmdir()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        _add_to_directory,
+        _make_directory,
+        _add_in_project,
+        _add_above,
+        _change,
+        _remove,
+        _replace,
+        _lose_repository,
+    ],
+)
+def test_every_change_that_the_survey_sees_is_seen(
+    context: DiscoveryContext, act: Callable[[DiscoveryContext], None]
+) -> None:
+    """In a file, of a file, or of a directory that was not there."""
+    watch = Watch(context)
+    before = watch.stamp()
+    act(context)
+    after = watch.stamp()
+    assert after != before
+    assert after == current_stamp(context)
+
+
+def test_a_link_to_nothing_is_seen_when_there_is_something(
+    context: DiscoveryContext, tmp_path: Path
+) -> None:
+    """No directory on the way to it changes then."""
+    (context.home / "MCPs").symlink_to(tmp_path / "elsewhere" / "servers")
+    (tmp_path / "elsewhere").mkdir()
+    settle(tmp_path)
+    watch = Watch(context)
+    before = watch.stamp()
+    (tmp_path / "elsewhere" / "servers").mkdir()
+    (tmp_path / "elsewhere" / "servers" / "a.json").write_text("{}")
+    assert watch.stamp() == current_stamp(context) != before

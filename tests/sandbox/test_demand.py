@@ -1,0 +1,98 @@
+"""How many sandboxes wait, and when the next is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.sandbox.demand import (
+    BUSY_SECONDS,
+    FORGOTTEN_SECONDS,
+    RECENT_SECONDS,
+    SETTLE_SECONDS,
+    SHORTEST_LEAD_SECONDS,
+    Decision,
+    Situation,
+    decide,
+    wanted,
+)
+
+BURST = (10.0, 10.01, 10.02, 10.03)
+
+QUIET = Situation(wanted=3, waiting=0, starting=0, awaited=0, running=0, quiet=9.0, cores=2)
+
+
+def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
+    return wanted(claims, now, most=most, start_seconds=start)
+
+
+@pytest.mark.parametrize(
+    ("claims", "now", "number"),
+    [
+        ((), 100.0, 0),
+        ((10.0,), 10.0, 1),
+        ((10.0, 11.0, 12.0), 12.0, 1),
+        (BURST, 10.03, 4),
+        ((*BURST, 40.0), 40.0, 4),
+        (BURST, 10.0 + RECENT_SECONDS + 1, 1),
+        (BURST, 10.1 + FORGOTTEN_SECONDS, 0),
+    ],
+    ids=["unused", "one", "apart", "burst", "burst before", "burst long ago", "forgotten"],
+)
+def test_as_many_wait_as_came_at_once_lately(
+    claims: tuple[float, ...], now: float, number: int
+) -> None:
+    """A burst is met by a stock; the stock goes when the bursts do, and at last altogether."""
+    assert _wanted(claims, now) == number
+
+
+def test_slow_starts_ask_for_more_to_wait() -> None:
+    """What comes while one is started anew has to be there already."""
+    claims = (0.0, 1.0, 2.0, 3.0)
+    assert [_wanted(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
+
+
+@given(
+    claims=st.lists(st.floats(0, 2000), max_size=64).map(sorted),
+    later=st.floats(0, 2000),
+    most=st.integers(0, 32),
+    start=st.floats(0, 30),
+)
+def test_never_more_than_the_most_and_never_more_for_waiting_longer(
+    claims: list[float], later: float, most: int, start: float
+) -> None:
+    """Time alone only ever lowers what is wanted."""
+    now = claims[-1] if claims else 0.0
+    at_once = wanted(claims, now, most=most, start_seconds=start)
+    then = wanted(claims, now + later, most=most, start_seconds=start)
+    assert 0 <= then <= at_once <= min(most, len(claims))
+
+
+@pytest.mark.parametrize(
+    ("change", "decision"),
+    [
+        ({}, Decision(start=1)),
+        ({"cores": 8}, Decision(start=3)),
+        ({"starting": 1}, Decision()),
+        ({"awaited": 1}, Decision()),
+        ({"wanted": 1, "waiting": 1}, Decision()),
+        ({"wanted": 1, "waiting": 3}, Decision(drop=2)),
+        ({"quiet": 0.0}, Decision(again=SETTLE_SECONDS)),
+        ({"quiet": 0.0, "running": 1}, Decision(again=BUSY_SECONDS)),
+        ({"quiet": 0.0, "running": 1, "cores": 8}, Decision(again=SETTLE_SECONDS)),
+        ({"running": 1}, Decision(start=1)),
+    ],
+    ids=str,
+)
+def test_starts_give_way_to_what_runs(change: dict[str, int], decision: Decision) -> None:
+    """One at a time on few cores, none beside a start that is waited for, none in a busy moment."""
+    assert decide(replace(QUIET, **change)) == decision
+
+
+def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
+    """Where they start in 20 ms, calls a tenth of a second apart are one burst all the same."""
+    claims = (0.0, SHORTEST_LEAD_SECONDS / 5)
+    assert _wanted(claims, 1.0, start=0.02) == 2

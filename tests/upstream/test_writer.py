@@ -1,0 +1,150 @@
+"""Messages into a pipe: at once, whole and in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from bridge.upstream.direct import Direct
+from bridge.upstream.writer import MAX_QUEUED, LineWriter
+
+MORE_THAN_A_PIPE = 300_000
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    for fd in (reader, writer):
+        os.set_blocking(fd, False)
+    yield reader, writer
+    for fd in (reader, writer):
+        os.close(fd)
+
+
+async def read(reader: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        await anyio.wait_readable(reader)
+        data += os.read(reader, size - len(data))
+    return data
+
+
+def test_a_message_is_written_by_whoever_sends_it(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    writer.put(b"one\n")
+    writer.put(b"two\n")
+    assert os.read(pipe[0], 100) == b"one\ntwo\n"
+
+
+async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            writer.put(b"a" * MORE_THAN_A_PIPE)
+            writer.put(b"b\n")
+            data = await read(pipe[0], MORE_THAN_A_PIPE + 2)
+            await writer.drained()
+            tasks.cancel_scope.cancel()
+    assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
+
+
+async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
+    pipe: tuple[int, int],
+) -> None:
+    writer = LineWriter(pipe[1])
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    for _ in range(2 * MAX_QUEUED):
+        writer.put_if_room(b"note\n")
+    with anyio.move_on_after(0) as scope:
+        await writer.room()
+    assert scope.cancelled_caught
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            data = await read(pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
+            await writer.room()
+            tasks.cancel_scope.cancel()
+    assert data.endswith(b"a" + b"note\n" * (MAX_QUEUED - 1))
+
+
+async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    direct = Direct(writer)
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    for _ in range(MAX_QUEUED):
+        writer.put_if_room(b"-")
+    with anyio.move_on_after(0):
+        await direct.request("tools/call", b"{}")
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            data = await read(pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
+            await writer.drained()
+            tasks.cancel_scope.cancel()
+    assert b"tools/call" not in data
+    with pytest.raises(BlockingIOError):
+        os.read(pipe[0], 1)
+
+
+async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
+    pipe: tuple[int, int],
+) -> None:
+    direct = Direct(LineWriter(pipe[1]))
+    with anyio.move_on_after(0.01):
+        await direct.request("tools/call", b"{}")
+    asked, cancelled = os.read(pipe[0], 1000).splitlines()
+    assert b'"tools/call"' in asked
+    assert b"notifications/cancelled" in cancelled
+    assert not direct.take(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}')
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        (b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}', True),
+        (b'{"jsonrpc":"2.0","id":"1000000000","result":{"a":1}}', True),
+        (b'{"jsonrpc":"2.0","id":1000000000,"method":"ping"}', False),
+        (b'{"jsonrpc":"2.0","id":1000000000,"result":[1]}', False),
+        (b'{"jsonrpc":"2.0","id":true,"result":{}}', False),
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', False),
+        (b'{"jsonrpc":"1.0","id":1000000000,"result":{}}', False),
+        (b'{"id":1000000000', False),
+        (b"[]", False),
+    ],
+)
+async def test_only_plain_answers_are_taken(
+    pipe: tuple[int, int], line: bytes, taken: bool
+) -> None:
+    direct = Direct(LineWriter(pipe[1]))
+    got: list[object] = []
+
+    async def ask() -> None:
+        got.append(await direct.request("tools/call", b"{}"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_readable(pipe[0])
+        assert direct.take(line) is taken
+        if not taken:
+            tasks.cancel_scope.cancel()
+    assert got == ([{"a": 1}] if taken else [])
+
+
+async def test_messages_put_at_the_same_moment_stay_in_order(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            writer.put(b"1")
+            writer.put_together(b"2")
+            writer.put_together(b"3")
+            assert os.read(pipe[0], 100) == b"1"
+            writer.put(b"4")
+            writer.put_together(b"5")
+            await writer.drained()
+            tasks.cancel_scope.cancel()
+    assert os.read(pipe[0], 100) == b"2345"
