@@ -110,6 +110,10 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) check
 	@$(MAKE) pytest
 
+.PHONY: test-lanes
+test-lanes: ## the attacks and the contract once more, on runs that share a container one by one
+	@$(MAKE) pytest PYTEST_ARGS="tests/security tests/contract -m lanes"
+
 # How many examples for each property; and where the search starts, to have the same one again.
 FUZZ_EXAMPLES ?= 2000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell echo $$RANDOM$$RANDOM))
@@ -128,9 +132,21 @@ SOAK_BACKENDS ?= bubblewrap,podman,docker
 soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
 	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS)
 
+# What `python -m benchmarks --help` lists: BENCH_ARGS='--quick --engine podman --only warm'.
+BENCH_ARGS ?=
+
 .PHONY: bench
-bench: venv node ## measure; results go to the terminal
-	@$(WITH_ENGINES) $(VENV)/python -m benchmarks
+bench: packages venv ## measure on every engine, beside floors of the same run; BENCH_ARGS says what
+	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: bench-compare
+bench-compare: venv ## what got worse since the results in OLD; NEW is the last run's unless given
+	@[ -n "$(OLD)" ] || { echo "Name a results file: make bench-compare OLD=path [NEW=path]" >&2; exit 2; }
+	@$(VENV)/python -m benchmarks.compare $(OLD) $(NEW)
+
+.PHONY: bench-publish
+bench-publish: venv ## put the last results into docs/performance.md
+	@$(VENV)/python -m benchmarks.publish
 
 .PHONY: lock
 lock: ## write requirements.lock anew, with the newest versions

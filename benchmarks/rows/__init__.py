@@ -1,0 +1,1 @@
+"""How the rows are measured, a module for each kind of question."""

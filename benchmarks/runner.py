@@ -1,0 +1,110 @@
+"""One run of the benchmark: which groups of rows, on which engines, in what order."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import anyio
+
+from benchmarks.bench import Bench, Group
+from benchmarks.engines import Engine
+from benchmarks.results import Measurement
+from benchmarks.rows import bulk, calls, flat, idle, latency, rates, starts
+from benchmarks.targets import BY_KEY
+
+GROUP_SECONDS = 300
+"""For one group on one engine; the longest takes two minutes. What is stuck does not keep the rest
+from being measured."""
+
+GROUPS = (
+    Group(
+        keys=("warm", "first-line"),
+        measure=latency.both,
+        apart=(
+            Group(keys=("warm",), measure=latency.warm),
+            Group(keys=("first-line",), measure=latency.first_line),
+        ),
+    ),
+    Group(keys=("back-to-back",), measure=starts.back_to_back),
+    Group(keys=("cold",), measure=starts.cold),
+    Group(keys=("call",), measure=calls.sequential),
+    Group(keys=("gather", "throughput"), measure=calls.gathered),
+    Group(keys=("sustained",), measure=rates.sustained),
+    Group(keys=("fast-lane",), measure=rates.fast_lane),
+    Group(keys=("result-time", "result-memory"), measure=bulk.result),
+    Group(keys=("stdout-time", "stdout-memory"), measure=bulk.stdout),
+    Group(keys=("idle-cpu", "idle-memory"), measure=idle.idle),
+    Group(keys=("first-answer",), measure=starts.first_answer),
+    Group(keys=("flat-servers",), measure=flat.servers),
+    Group(keys=("flat-tools",), measure=flat.tools),
+    Group(keys=("linear-calls",), measure=calls.linear),
+    Group(keys=("linear-bytes",), measure=bulk.linear),
+)
+
+HOST_ENGINES = ("bubblewrap", "podman", "docker")
+"""Where rows are measured in which no engine has a part: the first of these that works, for it is
+the one with the least of its own in the figures."""
+
+
+def chosen(only: Sequence[str] | None) -> tuple[Group, ...]:
+    """Return the groups that measure the rows asked for; all of them when none is."""
+    if not only:
+        return GROUPS
+    found: list[Group] = []
+    for group in GROUPS:
+        smaller = group.apart if set(group.keys) - set(only) else ()
+        found += [part for part in smaller or (group,) if set(part.keys) & set(only)]
+    return tuple(found)
+
+
+async def measure(
+    bench: Bench, engines: Mapping[str, Engine], only: Sequence[str] | None = None
+) -> tuple[Measurement, ...]:
+    """Measure on every engine, one after the other, so that none disturbs another."""
+    groups = chosen(only)
+    found: list[Measurement] = []
+    for engine in engines.values():
+        for group in groups:
+            if not _on_host(group):
+                found += await _guarded(bench, engine, group)
+    host = next((engines[name] for name in HOST_ENGINES if name in engines), None)
+    for group in groups:
+        if host is not None and _on_host(group):
+            found += await _guarded(bench, host, group)
+    return tuple(one for one in found if not only or one.row in only)
+
+
+def _on_host(group: Group) -> bool:
+    return BY_KEY[group.keys[0]].host_only
+
+
+async def _guarded(bench: Bench, engine: Engine, group: Group) -> list[Measurement]:
+    """Measure one group; whatever goes wrong with it is said in its rows."""
+    started = time.monotonic()
+    name = "" if _on_host(group) else engine.name
+    try:
+        with anyio.fail_after(GROUP_SECONDS):
+            measured = await group.measure(bench, engine)
+    except TimeoutError:
+        measured = _absent(group, name, f"it took longer than {GROUP_SECONDS} s")
+    except Exception as error:
+        # A named boundary: one row that cannot be measured must not cost the others.
+        measured = _absent(group, name, reason(error))
+    taken = time.monotonic() - started
+    said = ", ".join(group.keys)
+    print(f"  {engine.name}: {said}: {taken:.0f} s", file=sys.stderr, flush=True)
+    return measured
+
+
+def _absent(group: Group, engine: str, why: str) -> list[Measurement]:
+    return [Measurement(row=key, engine=engine, unavailable=why) for key in group.keys]
+
+
+def reason(error: BaseException) -> str:
+    """Return one line on what went wrong, from inside whatever it is wrapped in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())
+    return text[:300] if text else type(error).__name__

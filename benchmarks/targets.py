@@ -1,0 +1,267 @@
+"""The rows of the table: what each measures, what it has to reach, and whether it did. Pure.
+
+Owns the targets, as data. An engine that a target says nothing about is measured and shown without
+a verdict. How a row is measured is the business of `benchmarks.rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal["met", "missed", "no target", "not measured"]
+
+FLAT = 1.2
+"""What "flat" and "linear" allow between a small and a large case. Medians of the same work differ
+by up to a tenth within one run of the benchmark; a cost that grew with what is configured would be
+a multiple."""
+
+CONTAINERS = ("podman", "docker")
+ENGINES = (*CONTAINERS, "bubblewrap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Bounds of a figure and of its ratio to the floor; all that are given have to hold."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+    ratio_at_most: float | None = None
+    ratio_at_least: float | None = None
+
+    def text(self, unit: str) -> str:
+        """Say it in the table's words."""
+        space = f" {unit}" if unit else ""
+        parts = [
+            f"{sign} {limit:g}{what}"
+            for sign, limit, what in (
+                ("≤", self.at_most, space),
+                ("≥", self.at_least, space),
+                ("≤", self.ratio_at_most, " × floor"),
+                ("≥", self.ratio_at_least, " × floor"),
+            )
+            if limit is not None
+        ]
+        return " and ".join(parts) or "–"
+
+    def verdict(self, figure: float | None, ratio: float | None) -> Verdict:
+        """Say whether a figure and its ratio are within the bounds.
+
+        A bound on a ratio that could not be had counts as missed: nothing shows that it holds.
+        """
+        if figure is None:
+            return "not measured"
+        bounds = [
+            (figure, self.at_most, 1),
+            (figure, self.at_least, -1),
+            (ratio, self.ratio_at_most, 1),
+            (ratio, self.ratio_at_least, -1),
+        ]
+        asked = [(value, limit, sign) for value, limit, sign in bounds if limit is not None]
+        if not asked:
+            return "no target"
+        held = all(
+            value is not None and value * sign <= limit * sign for value, limit, sign in asked
+        )
+        return "met" if held else "missed"
+
+
+NO_TARGET = Target()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        key: What `--only` takes.
+        what: What is measured, for readers.
+        unit: Of the figure and the floor.
+        floor: What the figure is compared with.
+        targets: By engine; "" stands for every engine that is not named.
+        more_is_better: Whether a larger figure is the better one.
+        host_only: Whether it is measured once, since no engine has a part in it.
+        histogram: Whether its samples are drawn.
+    """
+
+    key: str
+    what: str
+    unit: str
+    floor: str
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    more_is_better: bool = False
+    host_only: bool = False
+    histogram: bool = False
+
+    def target(self, engine: str) -> Target:
+        """Return what it has to reach on an engine."""
+        return self.targets.get(engine, self.targets.get("", NO_TARGET))
+
+
+def _everywhere(target: Target) -> Mapping[str, Target]:
+    return {"": target}
+
+
+_ONE_RUN = "the engine's own `run --rm`; bare bubblewrap"
+
+ROWS = (
+    Row(
+        key="warm",
+        what="run_python(1+1) through client and bridge, a second apart, p50",
+        unit="ms",
+        floor="no-op MCP call at the same moments",
+        targets={
+            "": Target(at_most=5, ratio_at_most=3),
+            "bubblewrap": Target(at_most=4),
+        },
+        histogram=True,
+    ),
+    Row(
+        key="back-to-back",
+        what="run_python(1+1) back to back, the pool drained, p50",
+        unit="ms",
+        floor=_ONE_RUN,
+        targets={"": Target(ratio_at_most=1.0), "bubblewrap": Target(at_most=60)},
+        histogram=True,
+    ),
+    Row(
+        key="first-line",
+        what="first line of output at the host, p99",
+        unit="ms",
+        floor="no-op MCP call, p99",
+        targets=_everywhere(Target(at_most=20)),
+        histogram=True,
+    ),
+    Row(
+        key="cold",
+        what="run_python(1+1) with the pool off, p50",
+        unit="ms",
+        floor=_ONE_RUN,
+        targets={"": Target(ratio_at_most=1.0), "bubblewrap": Target(at_most=60)},
+        histogram=True,
+    ),
+    Row(
+        key="call",
+        what="tool call from the sandbox, one after another, p50",
+        unit="ms",
+        floor="the same call by the client",
+        targets=_everywhere(Target(ratio_at_most=1.35)),
+        histogram=True,
+    ),
+    Row(
+        key="gather",
+        what="200 gathered calls to a tool that sleeps 50 ms",
+        unit="ms",
+        floor="the same calls by the client",
+        targets=_everywhere(Target(at_most=150)),
+    ),
+    Row(
+        key="throughput",
+        what="200 gathered calls to a tool that does not sleep",
+        unit="calls/s",
+        floor="the same calls by the client",
+        targets=_everywhere(Target(ratio_at_least=0.9)),
+        more_is_better=True,
+    ),
+    Row(
+        key="sustained",
+        what="one-shot runs, 8 at a time",
+        unit="runs/s",
+        floor="the engine's own create, start, wait, remove; bare bubblewrap",
+        targets={"podman": Target(ratio_at_least=0.8), "bubblewrap": Target(at_least=40)},
+        more_is_better=True,
+    ),
+    Row(
+        key="fast-lane",
+        what="runs with MCP_BRIDGE_ISOLATION=fork, 8 at a time",
+        unit="runs/s",
+        floor="bare fork",
+        targets=_everywhere(Target(at_least=150)),
+        more_is_better=True,
+    ),
+    Row(
+        key="result-time",
+        what="50 MB result from a tool into the sandbox",
+        unit="ms",
+        floor="plain pipe copy of it",
+        targets=_everywhere(Target(ratio_at_most=3)),
+    ),
+    Row(
+        key="result-memory",
+        what="50 MB result: growth of the bridge's memory at its peak",
+        unit="MB",
+        floor="size of the result",
+        targets=_everywhere(Target(ratio_at_most=3)),
+    ),
+    Row(
+        key="stdout-time",
+        what="1 GB of stdout",
+        unit="s",
+        floor="python | head -c",
+        targets=_everywhere(Target(ratio_at_most=2)),
+    ),
+    Row(
+        key="stdout-memory",
+        what="1 GB of stdout: growth of the bridge's memory at its peak",
+        unit="MB",
+        floor="",
+        targets=_everywhere(Target(at_most=20)),
+    ),
+    Row(
+        key="first-answer",
+        what="first MCP answer after starting the process, p50",
+        unit="ms",
+        floor="starting Python and importing the SDK",
+        targets=_everywhere(Target(ratio_at_most=1.2)),
+        host_only=True,
+        histogram=True,
+    ),
+    Row(
+        key="idle-cpu",
+        what="idle with 4 warm sandboxes: CPU of one core",
+        unit="%",
+        floor="",
+        targets=_everywhere(Target(at_most=1)),
+    ),
+    Row(
+        key="idle-memory",
+        what="idle with 4 warm sandboxes: memory of bridge and sandboxes",
+        unit="MB",
+        floor="",
+    ),
+    Row(
+        key="flat-servers",
+        what="warm run that uses one server, of 200 configured",
+        unit="ms",
+        floor="of 1 configured",
+        targets=_everywhere(Target(ratio_at_most=FLAT)),
+        host_only=True,
+    ),
+    Row(
+        key="flat-tools",
+        what="warm run that uses one tool, of 5,000 of its server",
+        unit="ms",
+        floor="of 10",
+        targets=_everywhere(Target(ratio_at_most=FLAT)),
+        host_only=True,
+    ),
+    Row(
+        key="linear-calls",
+        what="a call's cost in a run of 2,000",
+        unit="ms",
+        floor="in a run of 200",
+        targets=_everywhere(Target(ratio_at_most=FLAT)),
+        host_only=True,
+    ),
+    Row(
+        key="linear-bytes",
+        what="a megabyte's cost in a result of 40 MB",
+        unit="ms",
+        floor="in a result of 4 MB",
+        targets=_everywhere(Target(ratio_at_most=FLAT)),
+        host_only=True,
+    ),
+)
+
+BY_KEY: Mapping[str, Row] = {row.key: row for row in ROWS}
