@@ -14,8 +14,9 @@ from pathlib import Path
 MAX_FILES_PER_DIRECTORY = 256
 """Files taken of one directory of server files; by name, so the choice is stable."""
 
-Fingerprint = tuple[str, int, int, int, int]
-"""Path, time of change, size, inode, kind; or path, minus one, error number, zero, zero."""
+Fingerprint = tuple[str, int, int, int, int, int]
+"""Path, time of its content, size, inode, kind, time of any change; or path, minus one, error
+number and zeros. The last time cannot be set back, as copying tools do with the first."""
 
 
 def read_regular(path: Path, *, limit: int) -> bytes | str:
@@ -67,15 +68,16 @@ def fingerprint(path: Path) -> Fingerprint:
     try:
         status = path.stat()
     except OSError as error:
-        return (str(path), -1, error.errno or 0, 0, 0)
+        return (str(path), -1, error.errno or 0, 0, 0, 0)
     except ValueError:
-        return (str(path), -1, 0, 0, 0)
+        return (str(path), -1, 0, 0, 0, 0)
     return (
         str(path),
         status.st_mtime_ns,
         status.st_size,
         status.st_ino,
         stat.S_IFMT(status.st_mode),
+        status.st_ctime_ns,
     )
 
 

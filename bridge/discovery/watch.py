@@ -32,26 +32,25 @@ class Watch:
 
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
-        self._paths: tuple[str, ...] = ()
-        self._look: _Look | None = None
-        self._stamp: Stamp = ()
+        # One value, since two threads may survey at once: what is compared belongs to the stamp.
+        self._seen: tuple[tuple[str, ...], _Look | None, Stamp] = ((), None, ())
         self.surveys = 0
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any file of the configuration does."""
-        if self._look is None or _look(self._paths) != self._look:
-            self._survey()
-        return self._stamp
+        paths, look, stamp = self._seen
+        return stamp if look is not None and _look(paths) == look else self._survey()
 
-    def _survey(self) -> None:
+    def _survey(self) -> Stamp:
         self.surveys += 1
         # Looked at first, so that a change during the survey is noticed by the next comparison.
-        self._paths = _telling(looked_at(self._context))
-        look = _look(self._paths)
-        self._stamp = current_stamp(self._context)
+        paths = _telling(looked_at(self._context))
+        look = _look(paths)
+        stamp = current_stamp(self._context)
         settled = time.time_ns() - max((entry[0] for entry in look), default=0) > SETTLED_NS
-        same = _telling(looked_at(self._context)) == self._paths
-        self._look = look if settled and same else None
+        same = _telling(looked_at(self._context)) == paths
+        self._seen = (paths, look if settled and same else None, stamp)
+        return stamp
 
 
 def _look(paths: Iterable[str]) -> _Look:
@@ -67,9 +66,9 @@ def _state(path: str) -> tuple[int, ...]:
         return (0,)
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:
-        # Its size and mode say nothing of what is in it.
-        return (found.st_mtime_ns, found.st_ino, kind)
-    return (found.st_mtime_ns, found.st_ino, kind, found.st_size)
+        # Its size says nothing of what is in it.
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, kind)
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, kind, found.st_size)
 
 
 def _telling(paths: Iterable[Path]) -> tuple[str, ...]:

@@ -204,14 +204,19 @@ class Engine:
             for name, error in errors.items():
                 logger.warning("server %s is left out of this run: %s", name, error)
             try:
-                return await self._run_in(await reservation.get(), plan, tools)
+                return await self._run_in(await reservation.get(), plan, tools, waited=True)
             except NotStartedError as error:
                 logger.warning("the program is started again in a new sandbox: %s", error)
         async with self.sandboxes.reserve(plan.limits, principal=who, fresh=True) as reservation:
             return await self._run_in(await reservation.get(), plan, tools)
 
     async def _run_in(
-        self, session: GuestSession, plan: _Plan, tools: Mapping[str, tuple[Tool, ...]]
+        self,
+        session: GuestSession,
+        plan: _Plan,
+        tools: Mapping[str, tuple[Tool, ...]],
+        *,
+        waited: bool = False,
     ) -> RunResult:
         """Run the program in a sandbox that waits.
 
@@ -223,7 +228,7 @@ class Engine:
             started = time.monotonic()
             gate = Gate(self._grant(plan), self._servers.pool.call_tool)
             questions = Questions(self._servers, self.guide, gate)
-            program = Program(session, questions.handle, plan.limits)
+            program = Program(session, questions.handle, plan.limits, waited=waited)
             await program.start(self._frame(plan, tools, session))
             facts = await program.finish()
             wall = time.monotonic() - started

@@ -68,6 +68,11 @@ class LaneChannel(Channel):
             self._exited = frame
         return frame
 
+    @property
+    def ending(self) -> str:
+        """What the guest wants to hear before it gets the next run ready."""
+        return "" if self._exited is None else self._exited.ending
+
     def clean(self) -> bool:
         """Tell whether the run ended as agreed, and all that was sent to it is sent whole."""
         exited = self._exited
@@ -122,7 +127,7 @@ class LaneSession:
 
     async def renew(self) -> None:
         """Have the guest end what is left of the last run, and get the next one ready."""
-        await self._channel.send(Next())
+        await self._channel.send(Next(ending=self._channel.ending))
         await self.look()
 
     async def look(self) -> None:

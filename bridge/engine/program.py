@@ -40,6 +40,10 @@ GRACE_SECONDS = 2.0
 """The guest stops itself at the deadline, which keeps the tail of the output. This much later the
 host stops it, whatever the guest does."""
 
+STALE_SECONDS = 0.1
+"""A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
+end had not been noticed yet."""
+
 STILL_SECONDS = 4.0
 """A sandbox silent for as long after it was given a program is looked at, once, whether it is
 paused. Long enough that few programs cost their engine the question."""
@@ -72,7 +76,15 @@ class Facts:
 class Program:
     """Drives one program from its start to its end. Used once."""
 
-    def __init__(self, session: GuestSession, handler: Handler, limits: Limits) -> None:
+    def __init__(
+        self, session: GuestSession, handler: Handler, limits: Limits, *, waited: bool = False
+    ) -> None:
+        """Make one.
+
+        Args:
+            waited: Whether the sandbox may have waited, and died, before it was taken.
+        """
+        self._waited = waited
         self._session = session
         self._handler = handler
         self._limits = limits
@@ -108,7 +120,7 @@ class Program:
         """Serve the program to its end, be it that the engine broke the stream.
 
         Raises:
-            NotStartedError: The sandbox is paused.
+            NotStartedError: The sandbox is paused, or was dead when it was taken.
         """
         deadline_passed = True
         with anyio.move_on_after(self._limits.timeout + GRACE_SECONDS):
@@ -131,7 +143,18 @@ class Program:
         if self._standing_still:
             message = "The sandbox was paused before its program began."
             raise NotStartedError(message, remedy=_STILL_REMEDY)
+        if self._was_dead():
+            message = "The sandbox was gone before its program began."
+            raise NotStartedError(message)
         return await self._facts(deadline_passed=deadline_passed)
+
+    def _was_dead(self) -> bool:
+        """Tell whether the sandbox ended before or as it was taken, for all that can be seen.
+
+        Should the program have begun in that moment, it has called nothing: it can begin again.
+        """
+        age = anyio.current_time() - self._started
+        return self._waited and not self._heard and age < STALE_SECONDS
 
     async def _look_whether_it_stands_still(self, serving: anyio.CancelScope) -> None:
         """End the serving of a sandbox that is paused and was never heard of."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from bridge.catalog.entries import ServerEntry
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
 from bridge.discovery.watch import Watch
 from bridge.engine.known import Known
+from bridge.engine.look import Look
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import BridgeError, ServerStartError, UnknownServerError, UpstreamError
 from bridge.model import ServerSpec, Tool
@@ -46,10 +46,6 @@ package first go on starting, and are there the next time."""
 FAILURE_SECONDS = 60.0
 """How long a server that failed is left alone by those who can do without it. Short enough for a
 user who has mended it, long enough that a row of searches does not wait for it each time."""
-
-QUICK_SECONDS = 0.002
-"""To look at the configuration's files takes a twentieth of this where they are on a disk; what
-took longer is next time done in a thread, where nothing else has to wait for it."""
 
 
 class Finder(Protocol):
@@ -125,11 +121,10 @@ class Servers:
         failure_seconds: float = FAILURE_SECONDS,
     ) -> None:
         self._finder = finder
+        self._look = Look(finder.stamp)
         self._pool = pool
         self._cache = cache
         self._stamp: object = None
-        # Unknown, so the first look is taken from a thread.
-        self._stamp_seconds = QUICK_SECONDS
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
         self.known = Known()
@@ -174,29 +169,15 @@ class Servers:
 
     async def refresh(self) -> bool:
         """Read the configuration if a file of it changed since; return whether one did."""
-        if await self._stamped() == self._stamp:
+        if await self._look.take() == self._stamp:
             return False
         async with self._refreshing:
-            stamp = await self._stamped()
+            stamp = await self._look.take()
             if stamp == self._stamp:
                 # Somebody else has read it meanwhile.
                 return False
             await self._take(stamp)
         return True
-
-    async def _stamped(self) -> object:
-        """Return the configuration's state, from here if that is quick, else from a thread.
-
-        A thread costs more than the looking does; a home directory on a slow network costs more
-        than a thread.
-        """
-        started = time.perf_counter()
-        if self._stamp_seconds < QUICK_SECONDS:
-            stamp = self._finder.stamp()
-        else:
-            stamp = await anyio.to_thread.run_sync(self._finder.stamp)
-        self._stamp_seconds = time.perf_counter() - started
-        return stamp
 
     async def _take(self, stamp: object) -> None:
         self.discovery, known = await anyio.to_thread.run_sync(self._read)
@@ -277,6 +258,8 @@ class Servers:
         Raises:
             BridgeError: One failed and `tolerant` is false.
         """
+        if not names:
+            return {}, {}
         outcomes: dict[str, tuple[Tool, ...] | BridgeError] = {}
         how = self._ask_briefly if tolerant and not patient else self._ask
 

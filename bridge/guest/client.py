@@ -9,14 +9,14 @@ when there is no room to write.
 
 from __future__ import annotations
 
+# What `socket` and `threading` are made of: a program that calls nothing does without the rest.
+import _socket
+import _thread
 import contextlib
 import itertools
 import os
 import re
-import socket
 import sys
-import threading
-import warnings
 
 from bridge.guest.replies import Replies, read_reply
 from bridge.guest.values import MCPError, error_from_wire
@@ -32,6 +32,7 @@ from bridge.guest.wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
+    import threading
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
     _Waiter = Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
@@ -47,13 +48,13 @@ class Client:
     """Sends calls and hands each its reply."""
 
     def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._socket = socket.socket(fileno=fd)
+        self._socket = _socket.socket(fileno=fd)
         self._frame_bytes = frame_bytes
         self._ids = itertools.count(1)
         self._pid = os.getpid()
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._lock = threading.Lock()
+        self._writing = _thread.allocate_lock()
+        self._reading = _thread.allocate_lock()
+        self._lock = _thread.allocate_lock()
         self._waiting: Dict[int, _Waiter] = {}
         self._replies = Replies()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
@@ -144,6 +145,9 @@ class Client:
 
     def _start_thread(self) -> None:
         """Have a thread read the replies from now on."""
+        import threading
+        import warnings
+
         with self._reading:
             if self._thread is not None:
                 return
@@ -166,7 +170,7 @@ class Client:
                 sent = 0
                 if self._thread is None:
                     with contextlib.suppress(BlockingIOError):
-                        sent = self._socket.send(line, socket.MSG_DONTWAIT)
+                        sent = self._socket.send(line, _socket.MSG_DONTWAIT)
                     if sent == len(line):
                         return
                     # To wait here for the bridge, which may wait for its replies to be read, takes
@@ -187,7 +191,7 @@ class Client:
                     loop.remove_reader(self._socket.fileno())
                     return
                 try:
-                    data = self._socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                    data = self._socket.recv(RECEIVE_BYTES, _socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     return
                 replies = list(self._replies.feed(data))
@@ -265,9 +269,9 @@ class Client:
     def _leave(self) -> None:
         """In a forked child: let go of the channel, which is the parent's."""
         # The fork may have come while a thread held them that the child does not have.
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._lock = threading.Lock()
+        self._writing = _thread.allocate_lock()
+        self._reading = _thread.allocate_lock()
+        self._lock = _thread.allocate_lock()
         self._waiting = {}
         self._loop = self._parted = self._thread = None
         if self._socket.fileno() >= 0:

@@ -8,10 +8,10 @@ probe sends this file by itself.
 
 from __future__ import annotations
 
+import _socket  # what `socket` is made of, without what takes milliseconds to import
 import contextlib
 import os
 import resource
-import socket
 import stat
 import sys
 
@@ -130,7 +130,7 @@ def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
     return facts
 
 
-def interfaces(read: Reader = _read, listed: Lister = socket.if_nameindex) -> Optional[List[str]]:
+def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
     """Return the names of this network namespace's interfaces; None where nothing tells."""
     # The file comes first: asking takes a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]

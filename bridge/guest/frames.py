@@ -147,7 +147,10 @@ class Done(Frame):
 
 
 class Exited(Frame):
-    """The worker process is gone; the last frame of a run, sent by the supervisor."""
+    """The worker process is gone; the last frame of a run, sent by the supervisor.
+
+    `ending` is what a lane's `Next` has to repeat.
+    """
 
     code: Optional[int] = None
     signal: Optional[int] = None
@@ -155,6 +158,7 @@ class Exited(Frame):
     oom_kills: int = 0
     cpu_ms: int = 0
     peak_memory_bytes: int = 0
+    ending: str = ""
 
 
 class Ready(Frame):
@@ -185,7 +189,13 @@ class Lane(Frame):
 
 
 class Next(Frame):
-    """Nothing more is sent for the run that has exited: a lane may get the next one ready."""
+    """Nothing more is sent for the run that has exited: a lane may get the next one ready.
+
+    `ending` is what the run's `Exited` held. Nobody knew it while the run was there, so that no
+    answer to one of its calls can be taken for this frame.
+    """
+
+    ending: str = ""
 
 
 class Run(Frame):

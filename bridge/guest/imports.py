@@ -114,24 +114,31 @@ class OnImport:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
-        """Find the module as if this were not here, and remember to come back."""
-        if name != self._name:
+        """Find the module as if this were not here; that it is looked for loads nothing yet."""
+        if name != self._name or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec: "ModuleSpec | None" = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _Announced(spec.loader, self._action)  # type: ignore[assignment]
+                spec.loader = _Announced(spec.loader, self._loaded)  # type: ignore[assignment]
                 return spec
         return None
 
+    def _loaded(self, module: "ModuleType") -> None:
+        if self in sys.meta_path and sys.modules.get(self._name) is module:
+            sys.meta_path.remove(self)
+            self._action()
+
 
 class _Announced:
-    """A loader that says when it is through; the module shows the real one."""
+    """A loader that says when it is through, and else is the real one, which the module shows."""
 
     def __init__(self, loader: Any, action: Any) -> None:
         self._loader = loader
         self._action = action
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
 
     def create_module(self, spec: "ModuleSpec") -> Any:
         return self._loader.create_module(spec)
@@ -140,4 +147,4 @@ class _Announced:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._action()
+        self._action(module)

@@ -18,14 +18,14 @@ import select
 import signal
 import sys
 
-from bridge.guest import imports, namespaces, worker
+from bridge.guest import imports, namespaces, program, worker
 from bridge.guest.denials import denials
 from bridge.guest.descriptors import Outbox, read_some
 from bridge.guest.facts import process_facts
 from bridge.guest.lane_filter import UnknownMachineError
 from bridge.guest.processes import allow_tracing, forbid_tracing
 from bridge.guest.relay import HostGoneError, Terminated
-from bridge.guest.wire import Lane, Next, Ready, encode
+from bridge.guest.wire import Lane, Next, Ready, Run, decode_host_frame, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,18 +37,19 @@ WRITE_SECONDS = 20.0
 EXIT_BROKEN = 70
 EXIT_REFUSED = 75
 
-_NEXT = encode(Next()).rstrip(b"\n")
-_HEAD_BYTES = 64
+_RUN = encode(Run(code="1", limits={"timeout": 1.0})).rstrip(b"\n")
+_HEAD_BYTES = 128
 """Kept of an unfinished line: more than the only one that is waited for."""
 
 
-def serve(plan: Lane, reader: int, writer: int, wake: int, run: Callable[[Outbox], None]) -> int:
+def serve(plan: Lane, reader: int, writer: int, wake: int, run: Callable[[Outbox], str]) -> int:
     """Fork for one run after another; return this process's exit status when that is over.
 
     Args:
         reader, writer: The channel.
         wake: Where signals are noted, until now.
-        run: Serves one run, in a process of its own that says so by the outbox.
+        run: Serves one run, in a process of its own that says so by the outbox; returns what the
+            host's word has to hold that nothing more is sent.
     """
     # From here on signals interrupt: nothing else is waited for but a child.
     os.close(signal.set_wakeup_fd(-1))
@@ -103,6 +104,11 @@ def fork_worker() -> int:
             loaded["random"].seed()
         if "threading" in loaded:
             loaded["threading"].main_thread()._set_native_id()
+        program.compile_program("print(1)\n1")
+        sys.modules["linecache"].cache.clear()
+    # What a run begins with, done once before it: after a fork the first use of each page of memory
+    # copies it, which would be a millisecond of the run's.
+    encode(decode_host_frame(_RUN))
     return pid
 
 
@@ -123,7 +129,7 @@ def _first_process(
     reader: int,
     writer: int,
     before: Dict[str, str],
-    run: Callable[[Outbox], None],
+    run: Callable[[Outbox], str],
 ) -> NoReturn:
     """Be the supervisor of one run."""
     code = EXIT_BROKEN
@@ -138,8 +144,7 @@ def _first_process(
             forbid_tracing()
             _freshen()
             _say(outbox, Ready(facts=facts))
-            run(outbox)
-            _await_next(reader)
+            _await_next(reader, run(outbox))
             code = 0
     except (HostGoneError, Terminated):
         code = EXIT_BROKEN
@@ -217,14 +222,18 @@ def _say(outbox: Outbox, frame: Ready) -> None:
         outbox.flush()
 
 
-def _await_next(reader: int) -> None:
+def _await_next(reader: int, ending: str) -> None:
     """Read what was sent to a run that is over, up to the word that it is all.
+
+    What comes before may be the text of a tool's answer, and hold any line that its server or the
+    program thought of; but not one with `ending`, which is newer.
 
     Raises:
         HostGoneError: The host closed the channel instead.
     """
     poller = select.poll()
     poller.register(reader, select.POLLIN)
+    word = encode(Next(ending=ending)).rstrip(b"\n")
     head = b""
     while True:
         poller.poll()
@@ -232,7 +241,7 @@ def _await_next(reader: int) -> None:
         if data == b"":
             raise HostGoneError
         lines = (head + (data or b"")).split(b"\n")
-        if _NEXT in lines[:-1]:
+        if word in lines[:-1]:
             return
         # What was kept of a long line is not the beginning of that one.
         head = lines[-1][:_HEAD_BYTES]

@@ -7,9 +7,9 @@ What needs all discovered servers is asked of the host.
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections import abc
-from importlib.machinery import ModuleSpec
 
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
@@ -26,10 +26,14 @@ from bridge.guest.values import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
     from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
     from bridge.guest.client import Client
     from bridge.guest.wire import Run
+else:
+    # What `importlib.machinery` calls so, without importing that.
+    ModuleSpec = type(sys.__spec__)
 
 MAX_SEARCH_LIMIT = 50
 """Most tools that one search returns; more would cost the reader what searching saves."""

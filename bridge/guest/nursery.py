@@ -7,8 +7,8 @@ program gets the second if its text names one of them, and whichever is left ove
 
 from __future__ import annotations
 
+import _socket  # what `socket` is made of, without what takes milliseconds to import
 import os
-import socket
 
 from bridge.guest import imports, worker
 from bridge.guest.descriptors import private
@@ -39,10 +39,14 @@ class Candidate:
         """Whether a run's line calls for what this worker has imported."""
         return not self.words or any(word in line for word in self.words)
 
-    def dismiss(self) -> None:
-        """Let go of it and end it."""
+    def close(self) -> None:
+        """Let go of it."""
         for fd in (self.channel, self.stdout, self.stderr):
             os.close(fd)
+
+    def dismiss(self) -> None:
+        """Let go of it and end it."""
+        self.close()
         kill(self.pid)
 
 
@@ -81,7 +85,8 @@ class Nursery:
         for candidate in list(self._waiting):
             if candidate.pid not in self._children.spare:
                 self._waiting.remove(candidate)
-                candidate.dismiss()
+                # Its number may be another process's by now.
+                candidate.close()
                 if not candidate.words:
                     message = "the process that waited for the program has ended"
                     raise ChildProcessError(message)
@@ -105,7 +110,7 @@ class Nursery:
         words: Sequence[bytes],
         fork: Callable[[], int] = os.fork,
     ) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         pid = fork()

@@ -7,6 +7,7 @@ ends a program into a `Done` frame. Runs in the worker, in its main thread.
 from __future__ import annotations
 
 import _ast
+import atexit
 import gc
 import sys
 import types
@@ -240,8 +241,6 @@ def wind_down(module: types.ModuleType) -> None:
     Non-daemon threads are joined, exit handlers run, and the program's globals are dropped, which
     is when Python warns of coroutines that nobody awaited.
     """
-    import atexit
-
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         _quietly(threading._shutdown)

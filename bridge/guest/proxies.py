@@ -12,18 +12,21 @@ import keyword
 import sys
 import types
 from collections import abc
-from importlib.machinery import ModuleSpec
 
 from bridge.guest.values import MissingKeyError, listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
     from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NoReturn, Sequence
 
     from bridge.guest.arguments import Parameter, Parameters
 
     # Sends a bound call: server, tool, arguments.
     CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
+else:
+    # What `importlib.machinery` calls so, without importing that.
+    ModuleSpec = type(sys.__spec__)
 
 MAX_DOC_CHARS = 2000
 """Of one parameter's description in a function's documentation."""

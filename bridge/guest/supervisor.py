@@ -23,6 +23,7 @@ from bridge.guest.processes import Children, adopt_orphans, forbid_tracing
 from bridge.guest.relay import HostGoneError, Relay, Terminated
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
+    MAX_ID,
     Exited,
     Hello,
     Lane,
@@ -44,6 +45,12 @@ EXIT_TERMINATED = 143
 
 LANE_HEAD = b'{"type":"lane",'
 """How the frame begins that asks for many runs instead of one."""
+
+_MOST_SAID = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
+"""What a goodbye must say, and the most of each that is believed."""
+
+ENDING_BYTES = 16
+"""Of what a lane's run is told to have ended by: no answer to a call can hold it by chance."""
 
 FLUSH_SECONDS = 20.0
 """How long the host may leave the last frames unread before the sandbox ends without them."""
@@ -106,13 +113,15 @@ def _become_lane(line: bytes, reader: int, writer: int, wake: int, oom: OomKills
     plan = decode_host_frame(line)
     assert isinstance(plan, Lane)
 
-    def run_one(outbox: Outbox) -> None:
+    def run_one(outbox: Outbox) -> str:
         children = Children()
         wake = _wake_on_signals()
         nursery = Nursery(children)
         nursery.fork_prepared(lane.fork_worker)
         line, rest = _await_run(reader, outbox, wake, nursery)
-        _carry_out(line, rest, reader, outbox, wake, children, nursery, oom)
+        ending = os.urandom(ENDING_BYTES).hex()
+        _carry_out(line, rest, reader, outbox, wake, children, nursery, oom, ending)
+        return ending
 
     return lane.serve(plan, reader, writer, wake, run_one)
 
@@ -126,6 +135,7 @@ def _carry_out(
     children: Children,
     nursery: Nursery,
     oom: OomKills,
+    ending: str = "",
 ) -> None:
     """Serve one run to its end."""
     run = decode_host_frame(line)
@@ -147,7 +157,7 @@ def _carry_out(
     relay.from_host(frame_for_worker(line))
     relay.from_host(rest)
     timed_out = not relay.until_worker_ends(children)
-    _finish(relay, children, timed_out, max(0, oom.count() - kills))
+    _finish(relay, children, timed_out, max(0, oom.count() - kills), ending)
 
 
 def _wake_on_signals() -> int:
@@ -204,21 +214,24 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> byt
             raise HostGoneError
 
 
-def _finish(relay: Relay, children: Children, timed_out: bool, kills: int) -> None:
+def _finish(relay: Relay, children: Children, timed_out: bool, kills: int, ending: str) -> None:
     """Report how the worker ended, and leave nothing of it."""
-    if not relay.leaving:
+    if _understood(relay.leaving) is None:
+        # Of whoever garbled it the kernel tells.
         children.kill_all()
     relay.drain()
-    relay.send(_report(relay.leaving, children, timed_out, kills))
+    said = _understood(relay.leaving)
+    relay.send(_report(said, children, timed_out, kills, ending))
     relay.flush(FLUSH_SECONDS)
-    if relay.leaving and not children.is_init:
+    if said is not None and not children.is_init:
         children.kill_all()
 
 
-def _report(leaving: bytes, children: Children, timed_out: bool, kills: int) -> Exited:
-    said = _understood(leaving)
+def _report(
+    said: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, ending: str
+) -> Exited:
     if said is not None:
-        return Exited(oom_kills=kills, timed_out=timed_out, **said)
+        return Exited(oom_kills=kills, timed_out=timed_out, ending=ending, **said)
     status = children.status
     code = signal_number = None
     if status is not None and os.WIFEXITED(status):
@@ -232,13 +245,15 @@ def _report(leaving: bytes, children: Children, timed_out: bool, kills: int) -> 
         oom_kills=kills,
         cpu_ms=max(0, int(children.cpu_seconds * 1000)),
         peak_memory_bytes=children.peak_bytes,
+        ending=ending,
     )
 
 
 def _understood(leaving: bytes) -> Optional[Dict[str, int]]:
-    """Return what a worker's goodbye says; None if it says nothing of use."""
+    """Return what a worker's goodbye says; None if it says nothing that a kernel could have."""
     try:
-        said = json.loads(leaving)
-        return {key: int(said[key]) for key in ("code", "cpu_ms", "peak_memory_bytes")}
+        document = json.loads(leaving)
+        said = {key: int(document[key]) for key in _MOST_SAID}
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
+    return said if all(0 <= said[key] <= most for key, most in _MOST_SAID.items()) else None

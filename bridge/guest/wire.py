@@ -277,6 +277,7 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "oom_kills": (_INT, False),
         "cpu_ms": (_INT, False),
         "peak_memory_bytes": (_INT, False),
+        "ending": (_TEXT, False),
     },
     "ready": {"facts": (_MAP, False), "refused": (_TEXT, False)},
 }

@@ -93,6 +93,11 @@ def _replace(context: DiscoveryContext) -> None:
     os.utime(context.home, (LONG_AGO, LONG_AGO))
 
 
+def _rewrite_with_the_same_time_and_size(context: DiscoveryContext) -> None:
+    (context.home / ".claude.json").write_text("[]")
+    os.utime(context.home / ".claude.json", (LONG_AGO, LONG_AGO))
+
+
 def _lose_repository(context: DiscoveryContext) -> None:
     (context.cwd.parent / ".git").rmdir()
 
@@ -107,6 +112,7 @@ def _lose_repository(context: DiscoveryContext) -> None:
         _change,
         _remove,
         _replace,
+        _rewrite_with_the_same_time_and_size,
         _lose_repository,
     ],
 )
@@ -134,3 +140,12 @@ def test_a_link_to_nothing_is_seen_when_there_is_something(
     (tmp_path / "elsewhere" / "servers").mkdir()
     (tmp_path / "elsewhere" / "servers" / "a.json").write_text("{}")
     assert watch.stamp() == current_stamp(context) != before
+
+
+def test_other_rights_of_a_directory_are_looked_into(context: DiscoveryContext) -> None:
+    """They may open to us what was closed, and are no content, whose time therefore stays."""
+    watch = Watch(context)
+    watch.stamp()
+    (context.home / ".config" / "mcp" / "servers").chmod(0o700)
+    watch.stamp()
+    assert watch.surveys == 2

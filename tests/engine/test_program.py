@@ -10,7 +10,13 @@ import anyio
 import pytest
 
 from bridge.engine.guest_session import GuestSession
-from bridge.engine.program import START_SECONDS, STILL_SECONDS, NotStartedError, Program
+from bridge.engine.program import (
+    STALE_SECONDS,
+    START_SECONDS,
+    STILL_SECONDS,
+    NotStartedError,
+    Program,
+)
 from bridge.guest.wire import Exited, Output, Run
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
@@ -69,6 +75,35 @@ def test_a_sandbox_that_ends_silently_at_the_deadline_ran_out_of_time(
         program = Program(session, handle, LIMITS)
         await program.start(FRAME)
         return classify((await program.finish()).ending, LIMITS).reason
+
+    assert run(play) == reason
+
+
+@pytest.mark.parametrize(
+    ("waited", "seconds", "reason"),
+    [
+        (True, STALE_SECONDS / 2, None),
+        (True, STALE_SECONDS * 2, "crash"),
+        (False, STALE_SECONDS / 2, "crash"),
+    ],
+)
+def test_a_sandbox_that_ends_as_it_is_taken_is_no_end_of_the_program(
+    waited: bool, seconds: float, reason: str | None
+) -> None:
+    """It may have died while it waited; a program that ran has had time to end it."""
+
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> str | None:
+        silent = Silent(seconds=seconds)
+        session = cast("GuestSession", SimpleSession(sandbox=silent, channel=silent))
+        program = Program(session, handle, LIMITS, waited=waited)
+        await program.start(FRAME)
+        try:
+            return classify((await program.finish()).ending, LIMITS).reason
+        except NotStartedError:
+            return None
 
     assert run(play) == reason
 

@@ -17,7 +17,6 @@ import pytest
 
 from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.engine import open_engine
-from bridge.engine import servers as engine_servers
 from bridge.engine.servers import ConfigFinder, Servers
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import ServerStartError
@@ -313,19 +312,3 @@ async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_pat
         with anyio.fail_after(20):
             await servers.refresh()
         assert servers.names() == ("work-shop",)
-
-
-async def test_a_slow_look_at_the_configuration_is_taken_in_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A quick one is not, since asking a thread costs more; the first is always."""
-    finder = Counting()
-    async with Servers(
-        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(tmp_path)
-    ) as servers:
-        monkeypatch.setattr(engine_servers, "QUICK_SECONDS", 0.0)
-        await servers.refresh()
-        assert not any(finder.here)
-        monkeypatch.setattr(engine_servers, "QUICK_SECONDS", 1000.0)
-        await servers.refresh()
-        assert finder.here[-1]

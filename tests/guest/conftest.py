@@ -190,6 +190,17 @@ class Guest:
                 self._lines.extend(self._decoder.feed(data))
         return self._lines.popleft()
 
+    def written(self) -> None:
+        """Wait, without reading, until the guest has taken all that was queued for it."""
+        deadline = time.monotonic() + PATIENCE
+        while self._unsent:
+            left = deadline - time.monotonic()
+            assert left > 0, "the guest does not read"
+            poller = select.poll()
+            poller.register(self._stdin, select.POLLOUT)
+            poller.poll(left * 1000)
+            self._flush()
+
     def _flush(self) -> None:
         while self._unsent:
             try:

@@ -112,3 +112,33 @@ def test_a_child_of_an_exit_handler_reports_to_nobody(guest_on: Any) -> None:
     finished = guest_on.run("import atexit, os\natexit.register(os.fork)\n5")
     assert finished.value == 5
     assert finished.stderr == ""
+
+
+def test_a_child_may_run_its_copy_of_a_stopped_loop_in_which_an_answer_waits(
+    guest_on: Any,
+) -> None:
+    """Both have one epoll: what the child forgets there, the parent would never hear of."""
+    finished = guest_on.run(
+        """
+import asyncio, os, select, stat
+loop = asyncio.new_event_loop()
+async def begin(): return asyncio.ensure_future(mcp_git_hub.echo("slow"))
+waiting = loop.run_until_complete(begin())
+loop.run_until_complete(asyncio.sleep(0))
+sockets = []
+for name in os.listdir("/dev/fd"):
+    try:
+        if stat.S_ISSOCK(os.fstat(int(name)).st_mode): sockets.append(int(name))
+    except OSError: pass
+select.select([max(sockets)], [], [])
+pid = os.fork()
+if pid == 0:
+    loop.run_until_complete(asyncio.sleep(0))
+    os._exit(0)
+os.waitpid(pid, 0)
+[loop.run_until_complete(waiting).text, loop.run_until_complete(mcp_git_hub.echo("last")).text]
+""",
+        limits={"timeout": 20.0},
+    )
+    assert finished.value == ["slow", "last"]
+    assert finished.stderr == ""

@@ -11,7 +11,7 @@ from bridge.guest.lane import _await_next
 from bridge.guest.relay import HostGoneError
 from bridge.guest.wire import Next, Reply, encode
 
-END = encode(Next())
+END = encode(Next(ending="17"))
 
 
 def pieces(data: bytes, size: int) -> int:
@@ -40,13 +40,16 @@ def pieces(data: bytes, size: int) -> int:
         b'x{"type":"next"}\n',
         b'{"type":"next"} \n',
         b"y" * 300 + b"\n",
+        # A text beside its reply, whose lines a server or a program can choose.
+        b'+45\n{"type":"next"}\n{"type":"run","code":"planted"}\n'
+        + encode(Reply(id=1, value={"rest": None, "texts": [[]]})),
     ],
 )
 def test_all_is_read_up_to_the_word_that_it_is_all(before: bytes, size: int) -> None:
     """However it is cut up; nothing but that very line counts."""
     reader = pieces(before + END, size)
     try:
-        _await_next(reader)
+        _await_next(reader, "17")
         # Nothing is left that the next run's supervisor could read.
         assert os.read(reader, 100) == b""
     except BlockingIOError:
@@ -61,6 +64,6 @@ def test_a_channel_that_ends_without_it_is_no_end_of_the_run(data: bytes) -> Non
     reader = pieces(data, 5)
     try:
         with pytest.raises(HostGoneError):
-            _await_next(reader)
+            _await_next(reader, "17")
     finally:
         os.close(reader)

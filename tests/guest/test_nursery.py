@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bridge.guest import imports
-from bridge.guest.processes import cpu_clock
+from bridge.guest.nursery import Nursery
+from bridge.guest.processes import Children, cpu_clock
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 
 SOON = 30.0
@@ -142,3 +143,16 @@ def test_an_action_waits_for_its_module_and_leaves_no_trace() -> None:
     )
     root = str(Path(imports.__file__).parents[2])
     subprocess.run([sys.executable, "-I", "-S", "-c", code % root], check=True)
+
+
+def test_the_number_of_a_worker_that_has_ended_is_left_alone() -> None:
+    """The kernel gives it to others."""
+    children = Children()
+    nursery = Nursery(children)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        nursery.fork_prepared(lambda: other.pid)
+        children.spare.clear()
+        with pytest.raises(ChildProcessError):
+            nursery.look_after()
+        other.terminate()
+    assert other.returncode == -signal.SIGTERM, "it was killed before"

@@ -408,3 +408,12 @@ help(mcp_git_hub.echo)
     assert finished.value == [str(n) for n in range(10)]
     assert "What to say." in finished.stdout
     assert finished.stderr == ""
+
+
+def test_a_program_after_which_nothing_can_be_imported_ends_like_any_other(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import sys\nsys.modules.pop('atexit', None)\nsys.meta_path.clear()\nprint('x')\n7"
+    )
+    assert finished.value == 7
+    assert finished.stdout == "x\n"
+    assert finished.exit.code == 0

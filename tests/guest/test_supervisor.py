@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,44 @@ def test_a_torn_line_costs_only_the_frame_it_is_part_of(guest_on: Any) -> None:
     )
     assert finished.stdout == "x\n"
     assert finished.outcome == Done("ok")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "",
+        '"code":-7,"cpu_ms":1,"peak_memory_bytes":1}',
+        '"code":256,"cpu_ms":1,"peak_memory_bytes":1}',
+        '"code":0,"cpu_ms":-1,"peak_memory_bytes":1}',
+        f'"code":0,"cpu_ms":1,"peak_memory_bytes":{10**30}}}',
+    ],
+)
+def test_a_goodbye_that_no_kernel_could_have_said_is_not_passed_on(guest: Any, rest: str) -> None:
+    line = '{"type":"leaving",' + rest + "\n"
+    finished = guest.run(
+        FIND_CHANNEL + f"import time\nos.write(fd, {line.encode()!r})\ntime.sleep(60)"
+    )
+    assert finished.done is None
+    assert finished.exit.signal == signal.SIGKILL
+    assert finished.exit.cpu_ms >= 0
+
+
+def test_a_goodbye_before_the_end_ends_all_that_was_started(init_guest: Any) -> None:
+    """What it did not wait for must not go on."""
+    finished = init_guest.run(
+        FIND_CHANNEL
+        + """
+import time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(60)
+os.write(fd, b'{"type":"leaving","code":3,"cpu_ms":1,"peak_memory_bytes":1}\\n')
+time.sleep(60)
+"""
+    )
+    assert finished.done is None
+    assert finished.exit.code == 3
+    assert finished.status == 0
 
 
 def test_an_overlong_line_is_left_out_without_being_held(guest: Any) -> None:

@@ -14,17 +14,15 @@ from __future__ import annotations
 import json
 import marshal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
 from bridge.errors import LaunchError
 from bridge.model import Json
-from bridge.sandbox.bundle import BOOTSTRAP_ARGV, INTERPRETER
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV, INTERPRETER, own_tag
 from bridge.sandbox.process.interpreter import Interpreter
 
 COMPILE_SECONDS = 60.0
@@ -42,8 +40,8 @@ is looked for before the stage is done: that would make loading modules a third 
 _COMPILE = """
 import json, marshal, sys
 name, texts = json.load(sys.stdin)
-codes = [marshal.dumps(compile(text, name, "exec", dont_inherit=True)) for text in texts]
-sys.stdout.buffer.write(marshal.dumps(codes, 2))
+for text in texts:
+    print(marshal.dumps(compile(text, name, "exec", dont_inherit=True)).hex())
 """
 
 
@@ -103,11 +101,6 @@ def compiled_for(interpreter: Interpreter) -> Compiled:
     )
 
 
-def own_tag() -> str:
-    """Return what this interpreter's code is compiled for, as `interpreter` asks others."""
-    return f"{sys.implementation.cache_tag}-{int.from_bytes(MAGIC_NUMBER, 'little'):x}"
-
-
 def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
     """Have an interpreter compile texts; return each as it marshals it. Blocks.
 
@@ -124,11 +117,11 @@ def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[byt
             timeout=COMPILE_SECONDS,
             check=True,
         )
-        codes: list[bytes] = marshal.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError, EOFError, TypeError) as error:
+        # As text: nothing outside a sandbox ever reads what `marshal` wrote.
+        return [bytes.fromhex(line) for line in done.stdout.decode("ascii").splitlines()]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
         message = f"{executable} does not compile what sandboxes start with: {error}."
         raise LaunchError(message) from error
-    return codes
 
 
 def _compile(text: str) -> CodeType:

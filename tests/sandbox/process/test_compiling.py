@@ -12,13 +12,12 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.model import Json
-from bridge.sandbox.bundle import BOOTSTRAP_ARGV
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV, own_tag
 from bridge.sandbox.process.compiling import (
     LOADER,
     Compiled,
     compiled_by,
     compiled_for,
-    own_tag,
     stage_command,
     stage_text,
 )
