@@ -1,12 +1,16 @@
 """A guest's calls, served concurrently.
 
-Owns ids, one task per call, the bounds on what may be under way, and the mapping of errors to
-replies. What a method does is the handler's business.
+Owns ids, the tasks that serve calls, the bounds on what may be under way, and the mapping of errors
+to replies. What a method does is the handler's business.
+
+A task serves one call after another: to start one takes longer than all else that a small call
+costs here.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -81,8 +85,33 @@ class DispatchLimits:
     pending_cost: int = field(default=MAX_PENDING_COST)
 
 
+@dataclass(eq=False)
+class _Accepted:
+    """A call accepted and not yet answered.
+
+    Attributes:
+        scope: What ends it, while its answer is being made.
+        called_off: It was given up before that began.
+    """
+
+    call: Call
+    cost: int
+    scope: anyio.CancelScope | None = None
+    called_off: bool = False
+
+
+@dataclass(eq=False)
+class _Idle:
+    """A task without a call."""
+
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    next: _Accepted | None = None
+
+
 class Dispatcher:
     """Serves the calls of one run inside the run's own task group.
+
+    The group's tasks last until `close`, or until the group is cancelled.
 
     Args:
         send_together: Like `send`, for when several replies may be ready at the same moment.
@@ -102,11 +131,14 @@ class Dispatcher:
         self._send_together = send_together or send
         self._handler = handler
         self._limits = limits
-        self._slots = anyio.Semaphore(limits.concurrent, fast_acquire=True)
         self._freed = anyio.Event()
         self._cost = 0
         self._accepted = 0
-        self._under_way: dict[int, anyio.CancelScope] = {}
+        self._under_way: dict[int, _Accepted] = {}
+        self._queue: deque[_Accepted] = deque()
+        self._idle: list[_Idle] = []
+        self._serving = 0
+        self._closed = False
 
     @property
     def under_way(self) -> int:
@@ -133,10 +165,16 @@ class Dispatcher:
             if self._freed.is_set():
                 self._freed = anyio.Event()
             await self._freed.wait()
-        scope = anyio.CancelScope()
-        self._under_way[call.id] = scope
+        accepted = self._under_way[call.id] = _Accepted(call, cost)
         self._cost += cost
-        self._tasks.start_soon(self._serve, call, scope, cost)
+        if self._idle:
+            idle = self._idle.pop()
+            idle.next = accepted
+            idle.woken.set()
+        elif self._serving < self._limits.concurrent:
+            self._start(accepted)
+        else:
+            self._queue.append(accepted)
 
     def _has_room_for(self, cost: int) -> bool:
         if not self._under_way:
@@ -148,28 +186,82 @@ class Dispatcher:
 
     def cancel(self, call_id: int) -> None:
         """End the call of that id, if it is under way; it gets no reply unless it has one."""
-        scope = self._under_way.get(call_id)
-        if scope is not None:
-            scope.cancel()
+        accepted = self._under_way.get(call_id)
+        if accepted is None:
+            return
+        if accepted.scope is not None:
+            accepted.scope.cancel()
+        elif accepted in self._queue:
+            self._queue.remove(accepted)
+            self._settle(accepted)
+        else:
+            # A task is about to begin with it, or has its reply.
+            accepted.called_off = True
 
-    async def _serve(self, call: Call, scope: anyio.CancelScope, cost: int) -> None:
-        reply: bytes = b""
+    def close(self) -> None:
+        """Accept no more: the tasks end with the calls under way."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().woken.set()
+
+    def _start(self, accepted: _Accepted) -> None:
+        self._serving += 1
+        self._tasks.start_soon(self._serve, accepted)
+
+    async def _serve(self, accepted: _Accepted | None) -> None:
+        """Serve that call and those after it, until one is called off."""
         try:
-            with scope:
-                async with self._slots:
-                    reply = await self._answer(call)
-            # Not in its scope: half a reply would garble the channel for all the other calls.
-            if reply:
-                # Alone it goes out at once; otherwise others may be ready at the same moment.
-                send = self._send if len(self._under_way) == 1 else self._send_together
-                await send(reply)
-        except ChannelClosedError:
-            logger.debug("reply to call %d dropped: the sandbox is gone", call.id)
+            with anyio.CancelScope() as scope:
+                while accepted is not None:
+                    try:
+                        await self._serve_one(accepted, scope)
+                    finally:
+                        self._settle(accepted)
+                    if scope.cancel_called:
+                        break
+                    accepted = await self._next()
         finally:
-            del self._under_way[call.id]
-            self._cost -= cost
-            # Waits for nothing: a thousand calls that are called off at once end at once.
-            self._freed.set()
+            self._serving -= 1
+        if self._queue:
+            self._start(self._queue.popleft())
+
+    async def _serve_one(self, accepted: _Accepted, scope: anyio.CancelScope) -> None:
+        if accepted.called_off:
+            return
+        accepted.scope = scope
+        try:
+            reply = await self._answer(accepted.call)
+        finally:
+            # From here on it cannot be called off: half a reply would garble the channel for all
+            # the other calls.
+            accepted.scope = None
+        if scope.cancel_called:
+            return
+        # Alone it goes out at once; otherwise others may be ready at the same moment.
+        send = self._send if len(self._under_way) == 1 else self._send_together
+        try:
+            await send(reply)
+        except ChannelClosedError:
+            logger.debug("reply to call %d dropped: the sandbox is gone", accepted.call.id)
+
+    async def _next(self) -> _Accepted | None:
+        if self._queue:
+            # Many short calls in a row must not keep the event loop from other tasks.
+            await anyio.lowlevel.checkpoint()
+        if self._queue:
+            return self._queue.popleft()
+        if self._closed:
+            return None
+        idle = _Idle()
+        self._idle.append(idle)
+        await idle.woken.wait()
+        return idle.next
+
+    def _settle(self, accepted: _Accepted) -> None:
+        del self._under_way[accepted.call.id]
+        self._cost -= accepted.cost
+        # Waits for nothing: a thousand calls that are called off at once end at once.
+        self._freed.set()
 
     async def _answer(self, call: Call) -> bytes:
         try:

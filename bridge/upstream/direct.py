@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import anyio
@@ -23,7 +23,6 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED
 from pydantic_core import from_json
 
 from bridge.model import Json
-from bridge.upstream.handshake import raw_answers
 from bridge.upstream.writer import LineWriter
 
 FIRST_ID = 1_000_000_000
@@ -34,51 +33,62 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 class _Waiter:
-    """One request under way."""
+    """One request under way. Its outcome is None if its time was up."""
 
-    __slots__ = ("answered", "outcome")
+    __slots__ = ("answered", "deadline", "outcome")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float) -> None:
         self.answered = anyio.Event()
-        self.outcome: Mapping[str, Json] | ErrorData = _CLOSED
+        self.deadline = deadline
+        self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
 
 
 class Direct:
-    """Requests over one connection. From any task; cancelled at any time."""
+    """Requests over one connection. From any task; cancelled at any time.
+
+    `run` has to run meanwhile, for those whose time is limited.
+    """
 
     def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
         self._ids = itertools.count(FIRST_ID)
         self._waiting: dict[int, _Waiter] = {}
+        self._next_look = math.inf
+        self._look_sooner = anyio.Event()
         self._closed = False
 
-    async def request(self, method: str, params: bytes) -> dict[str, Json]:
+    async def request(
+        self, method: str, params: bytes, seconds: float = math.inf
+    ) -> dict[str, Json]:
         """Send a request and return its answer as it came.
-
-        The answer is shown to `raw_answers` too, as the SDK's are.
 
         Args:
             params: A JSON object without newlines.
 
         Raises:
             MCPError: The server refused, or the connection has ended.
+            TimeoutError: No answer came within `seconds`; the server was told to stop.
         """
         # Once it is cancelled, nothing is sent any more.
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise _error(_CLOSED)
         number = next(self._ids)
-        waiter = self._waiting[number] = _Waiter()
+        waiter = self._waiting[number] = _Waiter(anyio.current_time() + seconds)
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
         issued = False
         try:
-            await self._writer.room()
+            if self._writer.full:
+                with anyio.fail_after(seconds):
+                    await self._writer.room()
             issued = True
             # Alone it goes out at once; otherwise others may be about to ask as well.
             put = self._writer.put if len(self._waiting) == 1 else self._writer.put_together
             put(b"%b%b}\n" % (head, params))
-            if not waiter.answered.is_set():
-                await waiter.answered.wait()
+            if waiter.deadline < self._next_look:
+                self._next_look = waiter.deadline
+                self._look_sooner.set()
+            await waiter.answered.wait()
         except anyio.get_cancelled_exc_class():
             if issued and not self._closed:
                 self._writer.put_if_room(_cancellation(number))
@@ -87,12 +97,33 @@ class Direct:
             # A late answer finds nobody.
             del self._waiting[number]
         outcome = waiter.outcome
+        if outcome is None:
+            self._writer.put_if_room(_cancellation(number))
+            raise TimeoutError
         if isinstance(outcome, ErrorData):
             raise _error(outcome)
-        answer = dict(outcome)
-        if (slot := raw_answers.get()) is not None:
-            slot.append(answer)
-        return answer
+        return outcome
+
+    async def run(self) -> None:
+        """End the requests whose time is up.
+
+        One look at all of them now and then costs less than a timer for each: nearly every request
+        is answered long before.
+        """
+        while True:
+            self._look_sooner = anyio.Event()
+            now = anyio.current_time()
+            self._next_look = math.inf
+            for waiter in self._waiting.values():
+                if waiter.answered.is_set():
+                    continue
+                if waiter.deadline <= now:
+                    waiter.outcome = None
+                    waiter.answered.set()
+                else:
+                    self._next_look = min(self._next_look, waiter.deadline)
+            with anyio.CancelScope(deadline=self._next_look):
+                await self._look_sooner.wait()
 
     def take(self, line: bytes) -> bool:
         """Give a line to whom it answers; return False if that is nobody here, or cannot be told.
@@ -127,7 +158,7 @@ class Direct:
         for waiter in self._waiting.values():
             waiter.answered.set()
 
-    def _settle(self, number: object, outcome: Mapping[str, Json] | ErrorData) -> bool:
+    def _settle(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
         # Some servers send the number back as text; the SDK understands that as well.
         if isinstance(number, str) and number.isdecimal() and len(number) < 20:
             number = int(number)

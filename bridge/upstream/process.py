@@ -21,9 +21,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
+from bridge.reader import Reader
 from bridge.upstream.proctree import (
     HAS_PROC,
     TAG_VARIABLE,
@@ -66,6 +66,9 @@ class Child:
     """A running server process in a session of its own.
 
     Made by `spawn`, ended by `stop`; in between its pipes are non-blocking descriptors.
+
+    Attributes:
+        output, errors: What reads its stdout and its stderr.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
@@ -84,6 +87,7 @@ class Child:
             # Refused once a user's pipes hold too much; the default size works, only slower.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, READ_BYTES)
+        self.output, self.errors = _reader(self.stdout), _reader(self.stderr)
         self._pidfd = open_pidfd(self.pid)
         self._exit_code: int | None = None
         self._ended = anyio.Event()
@@ -149,6 +153,8 @@ class Child:
     def close(self) -> None:
         """Release the descriptors. Nobody may be using them."""
         self.close_stdin()
+        for reader in (self.output, self.errors):
+            reader.close()
         for pipe in self._pipes[1:]:
             pipe.close()
         if self._pidfd is not None:
@@ -209,20 +215,14 @@ def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -
     return Child(popen, tag)
 
 
-async def read_chunk(fd: int) -> bytes:
-    """Read what is there from a non-blocking descriptor; empty at end of file."""
-    waited = False
-    while True:
+def _reader(fd: int) -> Reader:
+    def attempt() -> bytes | None:
         try:
-            data = os.read(fd, READ_BYTES)
+            return os.read(fd, READ_BYTES)
         except BlockingIOError:
-            await anyio.wait_readable(fd)
-            waited = True
-        else:
-            # A server that never stops writing must not keep the event loop from other tasks.
-            if not waited:
-                await anyio.lowlevel.checkpoint()
-            return data
+            return None
+
+    return Reader(fd, attempt)
 
 
 async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -> None:

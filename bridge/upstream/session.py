@@ -1,7 +1,8 @@
 """One server over time: connections that come and go, and requests to whichever there is.
 
 Owns when a connection is made, what a caller gets when it breaks, the cached list of tools and the
-server's state as shown to users. The connection itself is `link.py`'s.
+server's state as shown to users. The connection itself is `link.py`'s, and what goes
+over it `requests.py`'s.
 
 State changes happen synchronously and I/O follows: between looking at the current connection and
 counting oneself among its users no other task runs, so that concurrent first requests start a
@@ -10,50 +11,21 @@ server once, and none is given a connection that is being closed.
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
-from mcp import MCPError
-from mcp.types import (
-    CallToolRequest,
-    CallToolRequestParams,
-    PaginatedRequestParams,
-)
-from mcp_types.jsonrpc import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-)
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from bridge.errors import CallTimeoutError, MessageTooLargeError, ServerLostError, ToolCallError
+from bridge.errors import ServerLostError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
-from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
-from bridge.upstream.handshake import raw_answers
+from bridge.upstream.failure import lost_error
 from bridge.upstream.link import Link
-from bridge.upstream.listing import parse_tools, read_all_pages
-
-logger = logging.getLogger(__name__)
-
-SURELY_SHALLOW = 100
-"""So few objects and lists cannot be nested too deeply, whatever they hold."""
-
-LOST_DETAIL_SECONDS = 0.5
-"""How long a failed call waits to learn why its connection ended; the reason arrives with the
-owner task's next step, except where closing has to wait for a server."""
+from bridge.upstream.requests import Call, ExpiredError, Requests
 
 State = Literal["idle", "starting", "ready", "failed", "closed"]
-
-_COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-_ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +51,6 @@ class ServerState:
     restarts: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    """One call of a tool. `text` is its arguments as JSON."""
-
-    tool: str
-    arguments: Mapping[str, Json]
-    text: bytes
-    what: str
-    seconds: float
-
-
-class _ExpiredError(Exception):
-    """The server has forgotten the session, and so cannot have acted on the request."""
-
-
 class Session:
     """One server. Requests may come from any task and be cancelled at any time.
 
@@ -111,8 +68,9 @@ class Session:
     ) -> None:
         self.spec = spec
         self._connect = connect
-        self._call_timeout = spec.call_timeout or call_timeout
-        self._max_bytes = max_message_bytes
+        self._requests = Requests(
+            spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
+        )
         self._link: Link | None = None
         self._closed = False
         self._connections = 0
@@ -200,7 +158,7 @@ class Session:
                 # The one before us had no answer; asking here again would have none either.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            tools = await self._list_tools(link)
+            tools = await self._requests.list_tools(link)
             if link.cacheable and link.usable and before == self._changes:
                 self._tools = tools
             return tools
@@ -213,20 +171,17 @@ class Session:
         Raises:
             UpstreamError: No result came. A result that reports an error is a result.
         """
-        seconds = self._call_timeout if timeout is None else timeout
-        what = f"tool {tool!r}"
-        text = self._checked(what, arguments)
-        call = _Call(tool=tool, arguments=arguments, text=text, what=what, seconds=seconds)
+        call = self._requests.prepared(tool, arguments, timeout)
         try:
             result = await self._call(call)
-        except _ExpiredError:
+        except ExpiredError:
             try:
                 result = await self._call(call)
-            except _ExpiredError:
+            except ExpiredError:
                 raise lost_error(self.spec.name, "It keeps forgetting its session.") from None
         if result.get("resultType") == "input_required":
             msg = (
-                f"Server {self.spec.name!r}, {what}: it wants input from the user before it "
+                f"Server {self.spec.name!r}, {call.what}: it wants input from the user before it "
                 "answers, which this bridge does not offer."
             )
             raise ToolCallError(
@@ -266,149 +221,9 @@ class Session:
             self._link = link = self._connect(self, previous)
         return link
 
-    async def _call(self, call: _Call) -> dict[str, Json]:
-        what, seconds = call.what, call.seconds
+    async def _call(self, call: Call) -> dict[str, Json]:
         async with self._use() as link:
-            direct = link.direct
-            if direct is not None:
-                params = b'{"name":%b,"arguments":%b}' % (_quoted(call.tool), call.text)
-                return await self._ask(
-                    link, what, seconds, lambda _: direct.request("tools/call", params)
-                )
-            request = CallToolRequest(
-                params=CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
-            )
-            try:
-                return await self._ask(
-                    link, what, seconds, lambda c: c.send_request(request, _ANYTHING)
-                )
-            except ToolCallError as error:
-                if error.rpc_code != HEADER_MISMATCH:
-                    raise
-            # The server refused the request unseen: some arguments have to be repeated in headers,
-            # which its list of tools says.
-            await self._list_tools(link)
-            return await self._ask(
-                link, what, seconds, lambda c: c.send_request(request, _ANYTHING)
-            )
-
-    async def _list_tools(self, link: Link) -> tuple[Tool, ...]:
-        deadline = anyio.current_time() + self._call_timeout
-
-        async def fetch(cursor: str | None) -> Mapping[str, Json]:
-            kept: list[str] = []
-
-            async def send(client: Any) -> None:
-                params = PaginatedRequestParams(cursor=cursor) if cursor else None
-                result = await client.list_tools(params=params)
-                kept.extend(tool.name for tool in result.tools)
-
-            seconds = max(0.0, deadline - anyio.current_time())
-            page = await self._ask(link, "the list of its tools", seconds, send)
-            # The SDK leaves out what the newer protocol forbids to use.
-            if kept and isinstance(page.get("tools"), list):
-                page["tools"] = [e for e in page["tools"] if e.get("name") in kept]
-            return page
-
-        try:
-            entries = await read_all_pages(self.spec.name, fetch)
-        except ToolCallError as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
-                raise
-            return ()
-        except CallTimeoutError:
-            # A list costs a server nothing: one that does not give it is stuck, and has to restart.
-            link.retire("It did not answer.")
-            raise
-        return parse_tools(self.spec.name, entries)
-
-    async def _ask(
-        self,
-        link: Link,
-        what: str,
-        seconds: float,
-        send: Callable[[Any], Awaitable[object]],
-    ) -> dict[str, Json]:
-        """Send one request and return its answer unparsed."""
-        answers: list[dict[str, Json]] = []
-        token = raw_answers.set(answers)
-        try:
-            with anyio.move_on_after(seconds):
-                await send(link.client)
-        except anyio.get_cancelled_exc_class():
-            # A run that ends before the call's own timeout knows as little of the server.
-            link.doubt()
-            raise
-        except ValidationError as error:
-            logger.debug("server %r: %s has an unusual shape: %s", self.spec.name, what, error)
-        except MCPError as error:
-            if is_lost(error):
-                raise await self._lost(link) from None
-            if link.endpoint.expired and is_unknown_session(error):
-                link.stop()
-                raise _ExpiredError from None
-            raise call_error(self.spec, what, error, refusal=link.endpoint.refusal) from None
-        except (ValueError, RuntimeError) as error:
-            raise self._unsendable(what, error) from error
-        finally:
-            raw_answers.reset(token)
-        if answers:
-            return answers[-1]
-        link.doubt()
-        msg = (
-            f"Server {self.spec.name!r} did not answer {what} within {seconds:g} s; "
-            "it was told to stop."
-        )
-        raise CallTimeoutError(
-            msg,
-            server=self.spec.name,
-            remedy="Give the call more time, or ask for less.",
-        )
-
-    async def _lost(self, link: Link) -> Exception:
-        # The caller may learn of it before the owner task does, and may call again at once.
-        link.abandon()
-        if not link.endpoint.pid:
-            with anyio.move_on_after(LOST_DETAIL_SECONDS):
-                await link.ended.wait()
-        account = link.account or link.endpoint.account()
-        return lost_error(self.spec.name, account)
-
-    def _checked(self, what: str, arguments: Mapping[str, Json]) -> bytes:
-        """Return the arguments as JSON.
-
-        What cannot be sent is refused here: it would break the connection's writer, and so every
-        call.
-        """
-        try:
-            text = _COMPACT.encode(arguments).encode()
-            if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
-                # Servers read no deeper than the SDK's writer goes, which says so.
-                to_json({"params": {"arguments": arguments}})
-        except (ValueError, TypeError, RecursionError) as error:
-            raise self._unsendable(what, error) from None
-        if len(text) > self._max_bytes:
-            msg = (
-                f"Server {self.spec.name!r}, {what}: the arguments have {len(text)} bytes; "
-                f"the limit is {self._max_bytes}."
-            )
-            raise MessageTooLargeError(
-                msg,
-                server=self.spec.name,
-                remedy="Send less at a time.",
-            )
-        return text
-
-    def _unsendable(self, what: str, error: Exception) -> ToolCallError:
-        return ToolCallError(
-            f"Server {self.spec.name!r}, {what}: the arguments cannot be sent as JSON: {error}",
-            server=self.spec.name,
-            rpc_code=INVALID_PARAMS,
-        )
-
-
-def _quoted(name: str) -> bytes:
-    return json.dumps(name).encode()
+            return await self._requests.call(link, call)
 
 
 def _server_info(link: Link) -> dict[str, str]:

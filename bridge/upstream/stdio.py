@@ -38,7 +38,7 @@ from bridge.upstream.framing import (
     decode_line,
     decode_oversize,
 )
-from bridge.upstream.process import STOP_SECONDS, Child, read_chunk, spawn
+from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.serverlog import ServerLog
 from bridge.upstream.writer import LineWriter
 
@@ -214,6 +214,7 @@ class StdioEndpoint:
                 tg.start_soon(pipes.child.watch)
                 tg.start_soon(self._read_messages, pipes)
                 tg.start_soon(self._write_messages, pipes)
+                tg.start_soon(pipes.direct.run)
                 tg.start_soon(self._drain_stderr, pipes.child)
                 tg.start_soon(self._notice_exit, pipes)
 
@@ -233,7 +234,7 @@ class StdioEndpoint:
     async def _read_messages(self, pipes: _Pipes) -> None:
         framer = LineFramer(self._max_bytes)
         async with pipes.inbound:
-            while data := await read_chunk(pipes.child.stdout):
+            while data := await pipes.child.output.read():
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
@@ -297,7 +298,7 @@ class StdioEndpoint:
             pipes.written.set()
 
     async def _drain_stderr(self, child: Child) -> None:
-        while data := await read_chunk(child.stderr):
+        while data := await child.errors.read():
             self._log.write(data)
 
     async def _notice_exit(self, pipes: _Pipes) -> None:

@@ -40,9 +40,14 @@ class LineWriter:
         """Whether nobody reads any more, or `run` has ended."""
         return self._broken
 
+    @property
+    def full(self) -> bool:
+        """Whether a message has to wait for `room`."""
+        return len(self._queue) >= MAX_QUEUED and not self._broken
+
     async def room(self) -> None:
         """Wait until a message may be put."""
-        while len(self._queue) >= MAX_QUEUED and not self._broken:
+        while self.full:
             turn = anyio.Event()
             self._turns.append(turn)
             try:

@@ -73,6 +73,7 @@ async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> 
             dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
             for call in calls:
                 await dispatcher.accept(call)
+            dispatcher.close()
 
 
 async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
@@ -86,6 +87,7 @@ async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
             while host.running < 4:
                 await anyio.lowlevel.checkpoint()
             host.release.set()
+            dispatcher.close()
     assert host.most_running == 4
     assert len(host.replies) == 8
 
@@ -102,6 +104,7 @@ async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
                 await dispatcher.accept(_call(99, "wait"))
             assert scope.cancelled_caught
             host.release.set()
+            dispatcher.close()
 
 
 async def test_an_id_in_use_is_a_violation() -> None:
@@ -113,6 +116,7 @@ async def test_an_id_in_use_is_a_violation() -> None:
         with pytest.raises(WireError, match="id 1 is in use"):
             await dispatcher.accept(_call(1))
         host.release.set()
+        dispatcher.close()
 
 
 async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
@@ -128,6 +132,7 @@ async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
             dispatcher.cancel(2)
             while dispatcher.under_way:
                 await anyio.lowlevel.checkpoint()
+            dispatcher.close()
     assert (host.cancelled, host.replies) == (1, [])
 
 
@@ -206,6 +211,7 @@ async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
             assert scope.cancelled_caught
             host.release.set()
             await dispatcher.accept(_call(3), 99)
+            dispatcher.close()
     assert len(host.replies) == 2
 
 
@@ -227,5 +233,62 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
             await begun.wait()
             dispatcher.cancel(1)
             going_on.set()
+            dispatcher.close()
     assert decode_host_frame(b"".join(written)) == Reply(id=1)
     assert dispatcher.under_way == 0
+
+
+async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
+    """The program gave up before the host had begun: there is nothing to stop or to do."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            await dispatcher.accept(_call(1))
+            dispatcher.cancel(1)
+            for number in range(2, 8):
+                await dispatcher.accept(_call(number, "wait"))
+            # No task is free for the last of them.
+            dispatcher.cancel(7)
+            host.release.set()
+            dispatcher.close()
+    assert sorted(reply.id for reply in host.replies) == [2, 3, 4, 5, 6]
+    assert host.cancelled == 0
+
+
+async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled() -> None:
+    """A task ends with the call that is called off; its place is taken by another."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            for number in range(4):
+                await dispatcher.accept(_call(number, "wait"))
+            while host.running < 4:
+                await anyio.lowlevel.checkpoint()
+            for number in range(4, 8):
+                await dispatcher.accept(_call(number))
+            for number in range(4):
+                dispatcher.cancel(number)
+            dispatcher.close()
+    assert host.cancelled == 4
+    assert sorted(reply.id for reply in host.replies) == [4, 5, 6, 7]
+
+
+async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_task() -> None:
+    """It may come when the answer is there already, and the task is about to go on."""
+    host = _Host()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            await dispatcher.accept(_call(1, "wait"))
+            while not host.running:
+                await anyio.lowlevel.checkpoint()
+            host.release.set()
+            dispatcher.cancel(1)
+            while dispatcher.under_way:
+                await anyio.lowlevel.checkpoint()
+            await dispatcher.accept(_call(1))
+            await dispatcher.accept(_call(2))
+            dispatcher.close()
+    assert [reply.id for reply in host.replies] == [1, 2]

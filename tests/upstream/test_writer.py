@@ -102,6 +102,44 @@ async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
     assert not direct.take(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}')
 
 
+async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple[int, int]) -> None:
+    direct = Direct(LineWriter(pipe[1]))
+    ends: list[object] = []
+
+    async def ask(seconds: float) -> None:
+        try:
+            ends.append(await direct.request("tools/call", b"{}", seconds))
+        except TimeoutError:
+            ends.append("late")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(direct.run)
+            async with anyio.create_task_group() as asking:
+                # The second is due before the one that is looked for first.
+                for seconds in (60.0, 0.02):
+                    asking.start_soon(ask, seconds)
+                while not ends:
+                    await anyio.lowlevel.checkpoint()
+                assert direct.take(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
+            tasks.cancel_scope.cancel()
+    assert ends == ["late", {"a": 1}]
+    lines = os.read(pipe[0], 1000).splitlines()
+    assert b"notifications/cancelled" in lines[-1]
+    assert b'"requestId":1000000001' in lines[-1].replace(b" ", b"")
+    assert len(lines) == 3
+
+
+async def test_a_call_that_has_no_room_in_time_is_never_sent(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    for _ in range(MAX_QUEUED):
+        writer.put_if_room(b"-")
+    with pytest.raises(TimeoutError):
+        await Direct(writer).request("tools/call", b"{}", 0.01)
+    assert b"tools" not in os.read(pipe[0], 2 * MORE_THAN_A_PIPE)
+
+
 @pytest.mark.parametrize(
     ("line", "taken"),
     [

@@ -10,6 +10,7 @@ program that floods its output stops at the kernel's bounds and not at the host'
 
 from __future__ import annotations
 
+import select
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from bridge.errors import ChannelClosedError
+from bridge.reader import Reader
 from bridge.sandbox.container.demux import FrameDecoder, FramingError
 
 READ_BYTES = 256 * 1024
@@ -28,6 +30,9 @@ READ_BYTES = 256 * 1024
 WRITE_BYTES = 256 * 1024
 """Most offered to the kernel at once, so that a large message is not copied again and again."""
 
+
+DISCARDS = 16
+"""Reads in a row of what is thrown away."""
 
 _READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
@@ -73,6 +78,8 @@ class AttachedStream:
         self._ended = False
         self._closed = False
         self._rested = True
+        self._reader = Reader(connection, self._take)
+        self._both: select.epoll | None = None
 
     @property
     def stderr(self) -> str:
@@ -91,7 +98,7 @@ class AttachedStream:
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
         """
-        if self._feeding is None or self._ended:
+        if self._feeding is None or self._ended or self._watches_both(self._feeding):
             return await self._receive()
         received: bytes | ChannelClosedError = b""
         async with anyio.create_task_group() as tasks:
@@ -105,6 +112,43 @@ class AttachedStream:
         if isinstance(received, ChannelClosedError):
             raise received
         return received
+
+    def _watches_both(self, feeding: AttachedStream) -> bool:
+        """Watch both connections behind one descriptor, where the system has such descriptors."""
+        if self._both is None and hasattr(select, "epoll") and not self._encrypted:
+            self._both = select.epoll()
+            for stream in (self, feeding):
+                if not stream._closed:
+                    self._both.register(stream._socket, select.EPOLLIN)
+            self._reader = Reader(self._both, self._take)
+        return self._both is not None
+
+    @property
+    def _encrypted(self) -> bool:
+        return isinstance(self._socket, ssl.SSLSocket)
+
+    def _take(self) -> bytes | None:
+        if self._both is not None and self._feeding is not None:
+            self._feeding.discard_now()
+        try:
+            return self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
+
+    def discard_now(self) -> None:
+        """Throw away what is there."""
+        for _ in range(DISCARDS):  # by turns, when the engine is faster than we are
+            if self._closed:
+                return
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._ended = True
+                self.close()
 
     async def discard(self) -> None:
         """Throw away what comes, until it ends in whatever way."""
@@ -172,6 +216,9 @@ class AttachedStream:
         if self._closed:
             return
         self._closed = True
+        self._reader.close()
+        if self._both is not None:
+            self._both.close()
         with suppress(OSError, ValueError):
             anyio.notify_closing(self._socket)
         with suppress(OSError, ValueError):
@@ -182,6 +229,17 @@ class AttachedStream:
             self._socket.close()
 
     async def _read(self) -> bytes:
+        if self._encrypted:
+            return await self._read_encrypted()
+        try:
+            return await self._reader.read()
+        except ConnectionResetError:
+            # Reset, not closed, when the process ended before it read all that was sent to it.
+            return b""
+        except (OSError, ValueError, anyio.ClosedResourceError) as error:
+            raise self._broken(error, _READ) from error
+
+    async def _read_encrypted(self) -> bytes:
         if not self._rested:
             # A flood must not keep the event loop from other tasks.
             await anyio.lowlevel.checkpoint()
@@ -189,14 +247,13 @@ class AttachedStream:
         while True:
             try:
                 return self._socket.recv(READ_BYTES)
-            except (BlockingIOError, ssl.SSLWantReadError):
+            except ssl.SSLWantReadError:
                 await self._ready(anyio.wait_readable)
                 self._rested = True
             except ssl.SSLWantWriteError:
                 await self._ready(anyio.wait_writable)
                 self._rested = True
             except (ssl.SSLEOFError, ConnectionResetError):
-                # Reset, not closed, when the process ended before it read all that was sent to it.
                 return b""
             except (OSError, ValueError) as error:
                 raise self._broken(error, _READ) from error

@@ -52,7 +52,8 @@ class JobPipes(Pipes):
                 data = b""
             if data is None:
                 return
-            self._stderr_open = bool(data)
+            if not data:
+                self._end_stderr()
             self.on_error(data)
 
     async def drain(self) -> None:

@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 
 from bridge.errors import ChannelClosedError
+from bridge.reader import Reader
 
 READ_BYTES = 256 * 1024
 """Most read at once."""
@@ -35,7 +36,6 @@ class Pipes:
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""
         self._stderr_open = True
-        self._rested = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
         # Both outputs behind one descriptor: to wait for two would take two tasks each time.
@@ -43,6 +43,7 @@ class Pipes:
         if self._either is not None:
             for descriptor in (stdout, stderr):
                 self._either.register(descriptor, select.EPOLLIN)
+            self._reader = Reader(self._either, self._take)
 
     @property
     def diagnostics(self) -> str:
@@ -64,34 +65,39 @@ class Pipes:
 
     async def receive(self) -> bytes:
         """Return the next bytes of stdout; see `Sandbox.receive`."""
+        try:
+            if self._either is None:
+                return await self._receive_from_two()
+            return await self._reader.read()
+        except OSError as error:
+            message = f"The sandbox's output cannot be read: {error.strerror}."
+            raise ChannelClosedError(message) from error
+
+    async def _receive_from_two(self) -> bytes:
         while True:
-            if not self._rested:
-                # A flood must not keep the event loop from other tasks.
-                await anyio.lowlevel.checkpoint()
-            self._rested = False
-            try:
-                data = read_now(self._stdout)
-            except OSError as error:
-                message = f"The sandbox's output cannot be read: {error.strerror}."
-                raise ChannelClosedError(message) from error
+            # A flood must not keep the event loop from other tasks.
+            await anyio.lowlevel.checkpoint()
+            data = self._take()
             if data is not None:
-                if not data:
-                    self._drain()
                 return data
-            self._drain()
             await self._output()
-            self._rested = True
+
+    def _take(self) -> bytes | None:
+        data = read_now(self._stdout)
+        if not data:
+            self._drain()
+        return data
 
     def close(self) -> None:
         """Let go of all three; whoever waits on them is told. Idempotent."""
+        if self._either is not None:
+            self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             if descriptor != _CLOSED:
                 with suppress(OSError, ValueError):
                     anyio.notify_closing(descriptor)
                 os.close(descriptor)
         if self._either is not None:
-            with suppress(OSError, ValueError):
-                anyio.notify_closing(self._either)
             self._either.close()
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
@@ -107,11 +113,16 @@ class Pipes:
                 data = b""
             if data is None:
                 return
-            self._stderr_open = bool(data)
-            if not data and self._either is not None:
-                with suppress(OSError, ValueError):
-                    self._either.unregister(self._stderr)
+            if not data:
+                self._end_stderr()
             self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
+
+    def _end_stderr(self) -> None:
+        self._stderr_open = False
+        if self._either is not None:
+            # Its end would be reported again and again.
+            with suppress(OSError, ValueError):
+                self._either.unregister(self._stderr)
 
     async def _output(self) -> None:
         """Wait until either stream has something, or ends."""
@@ -120,9 +131,6 @@ class Pipes:
             await wait_ready(anyio.wait_readable, descriptor)
             group.cancel_scope.cancel()
 
-        if self._either is not None and not self._either.closed:
-            await wait_ready(anyio.wait_readable, self._either)
-            return
         if not self._stderr_open:
             await wait_ready(anyio.wait_readable, self._stdout)
             return

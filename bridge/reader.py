@@ -1,0 +1,113 @@
+"""Waiting for bytes of one descriptor, again and again.
+
+Owns the wait and nothing of what is read. A descriptor that is read all the time stays known to the
+event loop, and is read in the loop's own callback: to register and unregister it for every wait
+costs as much as the rest of a small message's way. Nothing is read that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+import anyio.lowlevel
+
+
+class HasFileno(Protocol):
+    """Something that the event loop can watch."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        ...
+
+
+class Reader:
+    """Reads one descriptor for one task at a time. `close` it before the descriptor.
+
+    Args:
+        watched: What becomes readable.
+        attempt: Reads without waiting: None for nothing yet, empty for the end. May raise an
+            `OSError`, which whoever reads gets.
+    """
+
+    def __init__(self, watched: int | HasFileno, attempt: Callable[[], bytes | None]) -> None:
+        self._watched = watched
+        self._attempt = attempt
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: asyncio.Future[bytes | None] | None = None
+        self._kept: bytes | None = None
+        self._rested = True
+        self._closed = False
+
+    async def read(self) -> bytes:
+        """Return what is there, or what comes next; empty at the end.
+
+        Raises:
+            OSError: It cannot be read, or was closed.
+        """
+        if not self._rested:
+            # A writer that never stops must not keep the event loop from other tasks.
+            await anyio.lowlevel.checkpoint()
+        self._rested = False
+        data, self._kept = self._kept, None
+        while data is None:
+            data = self._attempt()
+            if data is None:
+                if self._closed:
+                    message = "it was closed"
+                    raise OSError(message)
+                self._rested = True
+                data = await self._wait()
+        return data
+
+    def close(self) -> None:
+        """Watch no longer; who waits tries once more, and fails. Idempotent."""
+        self._closed = True
+        self._unwatch()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _wait(self) -> bytes | None:
+        """Return what came, or None if it is to be tried again."""
+        try:
+            loop = asyncio.get_running_loop()
+            if self._loop is None:
+                loop.add_reader(self._watched, self._readable)
+                self._loop = loop
+        except (NotImplementedError, RuntimeError):
+            # A loop that watches only sockets, or none of asyncio's.
+            await anyio.wait_readable(self._watched)
+            return None
+        waiting: asyncio.Future[bytes | None] = loop.create_future()
+        self._waiting = waiting
+        try:
+            return await waiting
+        except anyio.get_cancelled_exc_class():
+            # Read already, and not lost with whom it was read for; an error comes up again.
+            if not waiting.cancelled() and waiting.exception() is None:
+                self._kept = waiting.result()
+            raise
+        finally:
+            self._waiting = None
+
+    def _readable(self) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            self._unwatch()
+            return
+        try:
+            data = self._attempt()
+        except OSError as error:
+            waiting.set_exception(error)
+        else:
+            if data is not None:
+                waiting.set_result(data)
+
+    def _unwatch(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with suppress(OSError, ValueError, RuntimeError):
+                loop.remove_reader(self._watched)

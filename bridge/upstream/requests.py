@@ -1,0 +1,244 @@
+"""Requests to one server over a connection that is there: sent, bounded in time, answered.
+
+Owns what may be sent, how long an answer may take, and what a caller is told when there is none.
+Which connection is used, and when one is made, is `session.py`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from mcp import MCPError
+from mcp.types import CallToolRequest, CallToolRequestParams, PaginatedRequestParams
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
+from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream.direct import Direct
+from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
+from bridge.upstream.handshake import raw_answers
+from bridge.upstream.link import Link
+from bridge.upstream.listing import parse_tools, read_all_pages
+
+logger = logging.getLogger(__name__)
+
+SURELY_SHALLOW = 100
+"""So few objects and lists cannot be nested too deeply, whatever they hold."""
+
+LOST_DETAIL_SECONDS = 0.5
+"""How long a failed call waits to learn why its connection ended; the reason arrives with the
+owner task's next step, except where closing has to wait for a server."""
+
+_COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+_ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a tool. `text` is its arguments as JSON."""
+
+    tool: str
+    arguments: Mapping[str, Json]
+    text: bytes
+    what: str
+    seconds: float
+
+
+class ExpiredError(Exception):
+    """The server has forgotten the session, and so cannot have acted on the request."""
+
+
+class Requests:
+    """Makes one server's requests. From any task; cancelled at any time."""
+
+    def __init__(self, spec: ServerSpec, *, call_timeout: float, max_message_bytes: int) -> None:
+        self._spec = spec
+        self._call_timeout = spec.call_timeout or call_timeout
+        self._max_bytes = max_message_bytes
+
+    def prepared(self, tool: str, arguments: Mapping[str, Json], timeout: float | None) -> Call:
+        """Return a call that can be sent.
+
+        Raises:
+            UpstreamError: Its arguments cannot.
+        """
+        what = f"tool {tool!r}"
+        return Call(
+            tool=tool,
+            arguments=arguments,
+            text=self._checked(what, arguments),
+            what=what,
+            seconds=self._call_timeout if timeout is None else timeout,
+        )
+
+    async def call(self, link: Link, call: Call) -> dict[str, Json]:
+        """Call a tool and return the result as the server sent it.
+
+        Raises:
+            UpstreamError: No result came.
+            ExpiredError: The call can be made again over another connection.
+        """
+        if link.direct is not None:
+            return await self._call_directly(link, link.direct, call)
+        request = CallToolRequest(
+            params=CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
+        )
+
+        async def send(client: Any) -> None:
+            await client.send_request(request, _ANYTHING)
+
+        try:
+            return await self._ask(link, call.what, call.seconds, send)
+        except ToolCallError as error:
+            if error.rpc_code != HEADER_MISMATCH:
+                raise
+        # The server refused the request unseen: some arguments have to be repeated in headers,
+        # which its list of tools says.
+        await self.list_tools(link)
+        return await self._ask(link, call.what, call.seconds, send)
+
+    async def _call_directly(self, link: Link, direct: Direct, call: Call) -> dict[str, Json]:
+        params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+        try:
+            return await direct.request("tools/call", params, call.seconds)
+        except anyio.get_cancelled_exc_class():
+            # A run that ends before the call's own timeout knows as little of the server.
+            link.doubt()
+            raise
+        except TimeoutError:
+            raise self._late(link, call.what, call.seconds) from None
+        except MCPError as error:
+            raise await self._explained(link, call.what, error) from None
+
+    async def list_tools(self, link: Link) -> tuple[Tool, ...]:
+        """Return the server's tools.
+
+        Raises:
+            UpstreamError: It did not give them.
+        """
+        deadline = anyio.current_time() + self._call_timeout
+
+        async def fetch(cursor: str | None) -> Mapping[str, Json]:
+            kept: list[str] = []
+
+            async def send(client: Any) -> None:
+                params = PaginatedRequestParams(cursor=cursor) if cursor else None
+                result = await client.list_tools(params=params)
+                kept.extend(tool.name for tool in result.tools)
+
+            seconds = max(0.0, deadline - anyio.current_time())
+            page = await self._ask(link, "the list of its tools", seconds, send)
+            # The SDK leaves out what the newer protocol forbids to use.
+            if kept and isinstance(page.get("tools"), list):
+                page["tools"] = [e for e in page["tools"] if e.get("name") in kept]
+            return page
+
+        try:
+            entries = await read_all_pages(self._spec.name, fetch)
+        except ToolCallError as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            return ()
+        except CallTimeoutError:
+            # A list costs a server nothing: one that does not give it is stuck, and has to restart.
+            link.retire("It did not answer.")
+            raise
+        return parse_tools(self._spec.name, entries)
+
+    async def _ask(
+        self,
+        link: Link,
+        what: str,
+        seconds: float,
+        send: Callable[[Any], Awaitable[object]],
+    ) -> dict[str, Json]:
+        """Send one request and return its answer unparsed."""
+        answers: list[dict[str, Json]] = []
+        token = raw_answers.set(answers)
+        try:
+            with anyio.move_on_after(seconds):
+                await send(link.client)
+        except anyio.get_cancelled_exc_class():
+            # A run that ends before the call's own timeout knows as little of the server.
+            link.doubt()
+            raise
+        except ValidationError as error:
+            logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
+        except MCPError as error:
+            raise await self._explained(link, what, error) from None
+        except (ValueError, RuntimeError) as error:
+            raise self._unsendable(what, error) from error
+        finally:
+            raw_answers.reset(token)
+        if answers:
+            return answers[-1]
+        raise self._late(link, what, seconds)
+
+    def _late(self, link: Link, what: str, seconds: float) -> CallTimeoutError:
+        link.doubt()
+        msg = (
+            f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
+            "it was told to stop."
+        )
+        return CallTimeoutError(
+            msg,
+            server=self._spec.name,
+            remedy="Give the call more time, or ask for less.",
+        )
+
+    async def _explained(self, link: Link, what: str, error: MCPError) -> Exception:
+        if is_lost(error):
+            return await self._lost(link)
+        if link.endpoint.expired and is_unknown_session(error):
+            link.stop()
+            return ExpiredError()
+        return call_error(self._spec, what, error, refusal=link.endpoint.refusal)
+
+    async def _lost(self, link: Link) -> Exception:
+        # The caller may learn of it before the owner task does, and may call again at once.
+        link.abandon()
+        if not link.endpoint.pid:
+            with anyio.move_on_after(LOST_DETAIL_SECONDS):
+                await link.ended.wait()
+        account = link.account or link.endpoint.account()
+        return lost_error(self._spec.name, account)
+
+    def _checked(self, what: str, arguments: Mapping[str, Json]) -> bytes:
+        """Return the arguments as JSON.
+
+        What cannot be sent is refused here: it would break the connection's writer, and so every
+        call.
+        """
+        try:
+            text = _COMPACT.encode(arguments).encode()
+            if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
+                # Servers read no deeper than the SDK's writer goes, which says so.
+                to_json({"params": {"arguments": arguments}})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._unsendable(what, error) from None
+        if len(text) > self._max_bytes:
+            msg = (
+                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
+                f"the limit is {self._max_bytes}."
+            )
+            raise MessageTooLargeError(
+                msg,
+                server=self._spec.name,
+                remedy="Send less at a time.",
+            )
+        return text
+
+    def _unsendable(self, what: str, error: Exception) -> ToolCallError:
+        return ToolCallError(
+            f"Server {self._spec.name!r}, {what}: the arguments cannot be sent as JSON: {error}",
+            server=self._spec.name,
+            rpc_code=INVALID_PARAMS,
+        )

@@ -1,0 +1,71 @@
+"""This end of a process's pipes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from bridge.errors import ChannelClosedError
+from bridge.sandbox.process.job_run import JobPipes
+from bridge.sandbox.process.pipes import Pipes
+
+
+class Drains(JobPipes):
+    """Counts how often its stderr is looked at."""
+
+    drains = 0
+
+    def _drain(self) -> None:
+        self.drains += 1
+        super()._drain()
+
+
+@pytest.fixture
+def ends() -> Iterator[list[tuple[int, int]]]:
+    """Three pipes: for stdin, stdout and stderr. What is passed to `Pipes` is closed by it."""
+    made = [os.pipe() for _ in range(3)]
+    yield made
+    for descriptor in (made[0][0], made[1][1], made[2][1]):
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+async def test_a_process_that_closes_its_stderr_wakes_nobody_for_it_again(
+    ends: list[tuple[int, int]],
+) -> None:
+    """A descriptor's end is reported for as long as it is watched, and would keep a core busy."""
+    pipes = Drains(ends[0][1], ends[1][0], ends[2][0])
+    said: list[bytes] = []
+    pipes.on_error = said.append
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pipes.receive)
+            await anyio.wait_all_tasks_blocked()
+            os.write(ends[2][1], b"oops")
+            os.close(ends[2][1])
+            ends[2] = (ends[2][0], -1)
+            while said != [b"oops", b""]:
+                await anyio.lowlevel.checkpoint()
+            before = pipes.drains
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert pipes.drains <= before + 1
+            os.write(ends[1][1], b"more")
+    pipes.close()
+
+
+async def test_closing_tells_who_waits_for_output(ends: list[tuple[int, int]]) -> None:
+    pipes = Pipes(ends[0][1], ends[1][0], ends[2][0])
+
+    async def receive() -> None:
+        with pytest.raises(ChannelClosedError):
+            await pipes.receive()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            await anyio.wait_all_tasks_blocked()
+            pipes.close()
