@@ -106,7 +106,7 @@ _TYPES: Dict[str, Any] = {
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 
-_GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited", "ready"))
+GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited", "ready"))
 _HOST_TYPES = frozenset(("run", "reply", "lane", "next"))
 
 
@@ -212,7 +212,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
     Raises:
         WireError: It is not exactly one of the guest's frames.
     """
-    name, document = _parse(line, _GUEST_TYPES)
+    name, document = _parse(line, GUEST_TYPES)
     if not line.startswith(b'{"type":"%s"' % name.encode()):
         # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
