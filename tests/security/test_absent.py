@@ -16,7 +16,7 @@ from bridge.settings import Settings
 
 def test_no_file_leaves_a_sandbox() -> None:
     """Attack 34: what comes out is one stream of frames, none of which is a file."""
-    assert wire.GUEST_TYPES == {"hello", "ready", "call", "cancel", "output", "done", "exited"}
+    assert {"hello", "ready", "call", "cancel", "output", "done", "exited"} == wire.GUEST_TYPES
     named = [{field.name for field in fields(kind)} for kind in (RunResult, RunRequest)]
     for names in (*named, set(vars(wire.Done("ok"))), set(vars(wire.Output("stdout", "")))):
         assert not names & {"files", "artifacts", "outputs", "downloads", "mounts"}, names
