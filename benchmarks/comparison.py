@@ -14,8 +14,9 @@ from benchmarks.results import Measurement, Results
 from benchmarks.targets import BY_KEY, ROWS
 
 NOISE = 0.15
-"""What two runs of the same code may differ by without it meaning anything: medians of ratios on
-the machine that the targets were set for stayed within a tenth."""
+"""What two runs of the same code may differ by without it meaning anything: chosen, not measured.
+Readings an hour apart on a busy machine differed by less in the medians of runs, and by more where
+a row depends on how eight things share two cores."""
 
 Change = Literal["worse", "better", "same", "gone", "new"]
 

@@ -14,7 +14,7 @@ Verdict = Literal["met", "missed", "no target", "not measured"]
 
 FLAT = 1.2
 """What "flat" and "linear" allow between a small and a large case. Medians of the same work differ
-by up to a tenth within one run of the benchmark; a cost that grew with what is configured would be
+a little within one run of the benchmark; a cost that grew with what is configured would be
 a multiple."""
 
 CONTAINERS = ("podman", "docker")
