@@ -154,7 +154,8 @@ class Program:
         Should the program have begun in that moment, it has called nothing: it can begin again.
         """
         age = anyio.current_time() - self._started
-        return self._waited and not self._heard and age < STALE_SECONDS
+        silent = not self._heard and not self._protocol_error
+        return self._waited and silent and age < STALE_SECONDS
 
     async def _look_whether_it_stands_still(self, serving: anyio.CancelScope) -> None:
         """End the serving of a sandbox that is paused and was never heard of."""

@@ -130,7 +130,8 @@ for name in os.listdir("/dev/fd"):
     try:
         if stat.S_ISSOCK(os.fstat(int(name)).st_mode): sockets.append(int(name))
     except OSError: pass
-select.select([max(sockets)], [], [])
+# Not for ever: it may have come, and been read, already.
+select.select([max(sockets)], [], [], 2)
 pid = os.fork()
 if pid == 0:
     loop.run_until_complete(asyncio.sleep(0))
