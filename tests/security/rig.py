@@ -61,6 +61,9 @@ their number varies; what is left of each sandbox would soon be more than that."
 LASTING = ("oom",)
 """What podman's monitor writes where its service was started, at most once; it goes with that."""
 
+STEADY_LOOKS = 5
+"""Looks at a number that have to agree."""
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 CANARY = "canary-in-the-hosts-environment"
@@ -186,7 +189,7 @@ class Arena:
             await self.settle()
             before = self.footprint()
             victims = list(self.backend.live)
-            inside = {victim: processes(victim) for victim in victims}
+            inside = {victim: await steady_processes(victim) for victim in victims}
             yield victims
             await self.next_run_is_clean()
             await self.settle()
@@ -196,7 +199,7 @@ class Arena:
             for victim in victims:
                 if victim in self.backend.live:
                     # A lane goes on, with one process for the next run in place of the last's.
-                    assert processes(victim) == inside[victim]
+                    assert await steady_processes(victim) == inside[victim]
                 else:
                     await _wait_gone(victim)
 
@@ -291,6 +294,21 @@ def processes(sandbox: str) -> int:
     if not sandbox.isdecimal():
         return len([place for place in remains(sandbox) if place.startswith("/proc/")])
     return len(family(int(sandbox)))
+
+
+async def steady_processes(sandbox: str) -> int:
+    """Count a sandbox's processes once their number stays.
+
+    A guest says that it is ready just before it forks the process that will have the program.
+    """
+    seen: list[int] = []
+
+    def stays() -> bool:
+        seen.append(processes(sandbox))
+        return len(set(seen[-STEADY_LOOKS:])) == 1 and len(seen) >= STEADY_LOOKS
+
+    await until(stays)
+    return seen[-1]
 
 
 def family(ancestor: int) -> list[int]:
