@@ -103,7 +103,7 @@ class Engine:
         return self._servers
 
     async def __aenter__(self) -> Engine:
-        # Both hold task groups, so they are entered here, in the task that will leave them, and
+        # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)

@@ -281,10 +281,3 @@ def _module(name: str, doc: str, package: bool) -> types.ModuleType:
         module.__path__ = []
     sys.modules[name] = module
     return module
-
-
-def is_tool(value: Any) -> bool:
-    """Whether `value` is a tool's function that somebody forgot to call."""
-    import inspect
-
-    return inspect.iscoroutinefunction(value) and hasattr(value, "tool")
