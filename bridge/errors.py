@@ -230,6 +230,12 @@ class ServerStartError(UpstreamError):
     code = "server_start_failed"
 
 
+class LoginRequiredError(ServerStartError):
+    """A server wants the user to log in first, which only the user can do, at a terminal."""
+
+    code = "login_required"
+
+
 class ServerLostError(UpstreamError):
     """A server went away while a request was under way."""
 

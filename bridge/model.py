@@ -55,6 +55,40 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OAuthHints:
+    """What a configuration says about logging in to a remote server; all of it may be empty.
+
+    Attributes:
+        client_id: Of a client registered beforehand; without one the bridge registers itself.
+        client_secret: Of that client.
+        scopes: To ask for; those that the server names if empty.
+        callback_port: Of the loopback redirect; any free one if None.
+    """
+
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scopes: tuple[str, ...] = ()
+    callback_port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFilter:
+    """Which of a server's tools its configuration lets through.
+
+    Attributes:
+        only: Names of those that are; None for all.
+        without: Names of those that are not, whatever `only` says.
+    """
+
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def admits(self, tool: str) -> bool:
+        """Whether a tool of this name is let through."""
+        return tool not in self.without and (self.only is None or tool in self.only)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSpec:
     """One MCP server, ready to be connected to: variables expanded, dialect forgotten.
 
@@ -62,6 +96,10 @@ class ServerSpec:
         command, args, env, cwd: For `stdio`. `env` holds only what the entry adds.
         url, headers: For `http` and `sse`.
         start_timeout, call_timeout: Seconds; None leaves the bridge's default.
+        tools: Which of its tools may be seen and called.
+        oauth: How to log in to it; None if the configuration says nothing of that.
+        also: Where else the same server was found; what differs there is in `differences`. Both
+            are for people to read: a server is the same whatever they say.
     """
 
     name: str
@@ -77,6 +115,10 @@ class ServerSpec:
     description: str = ""
     start_timeout: float | None = None
     call_timeout: float | None = None
+    tools: ToolFilter = field(default_factory=ToolFilter)
+    oauth: OAuthHints | None = None
+    also: tuple[Source, ...] = field(default=(), compare=False)
+    differences: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +127,7 @@ class Tool:
 
     server: str
     name: str
+    title: str = ""
     description: str = ""
     input_schema: Mapping[str, Json] = field(default_factory=dict)
     output_schema: Mapping[str, Json] | None = None

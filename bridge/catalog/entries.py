@@ -11,15 +11,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.catalog.naming import server_aliases, tool_aliases
-from bridge.model import Tool
+from bridge.model import Json, Tool
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool and the name that programs call it by."""
+    """A tool and the name that programs call it by.
+
+    Attributes:
+        observed: A JSON Schema of what its calls have returned, for one that declares none.
+        observations: How many calls that was learnt from.
+    """
 
     tool: Tool
     alias: str
+    observed: Mapping[str, Json] | None = None
+    observations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,12 @@ MAX_PIDS = 32768
 MAX_WARM = 32
 """Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
 
+MIN_DESCRIPTION_TOKENS = 500
+"""What is fixed of the description of `run_python` takes most of it."""
+
+MAX_DESCRIPTION_TOKENS = 100_000
+"""More than a conversation can hold beside it."""
+
 MAX_ID = 2**31 - 1
 """Of users and groups; engines and kernels keep what is above for themselves."""
 
@@ -178,6 +184,27 @@ def names(text: str) -> tuple[str, ...]:
     if len(set(found)) < len(found):
         message = "names something twice"
         raise ValueError(message)
+    return found
+
+
+def sources(text: str) -> tuple[str, ...]:
+    """Return the names of clients to read, or those of clients to leave out, each with its "-"."""
+    found = names(text)
+    if found == ("all",):
+        return ()
+    if len({name.startswith("-") for name in found}) > 1:
+        message = 'mixes names to read with names to leave out (those with a "-")'
+        raise ValueError(message)
+    return found
+
+
+def directories(text: str) -> tuple[Path, ...]:
+    """Return absolute paths out of a comma-separated list, with a leading ~ expanded."""
+    found = tuple(path(name.strip()) for name in text.split(",") if name.strip())
+    for place in found:
+        if not place.is_absolute():
+            message = f"names {str(place)!r}, which is not an absolute path"
+            raise ValueError(message)
     return found
 
 

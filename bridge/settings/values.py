@@ -14,6 +14,7 @@ ProjectServers = Literal["all", "approved", "none"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 GuardMode = Literal["off", "advise", "enforce"]
 RunIsolation = Literal["sandbox", "fork"]
+PreflightMode = Literal["check", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,12 @@ class Settings:
         isolation: What each run gets of its own: a "sandbox", or a "fork" in namespaces of its own
             inside one sandbox.
         warm: The most sandboxes that are kept ready.
+        sources: Which clients' configurations are read: their names, or names each with a "-" in
+            front for all but those; empty means all.
+        description_tokens: What the description of `run_python` may cost.
+        preflight: Whether programs are checked against the tools before they run.
+        type_checker: "off", "auto" (one that is installed), or a checker's name or path.
+        roots: Directories that servers are told of when they ask; without any they cannot ask.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
     """
@@ -64,6 +71,11 @@ class Settings:
     guard: GuardMode = "advise"
     isolation: RunIsolation = "sandbox"
     warm: int = 4
+    sources: tuple[str, ...] = ()
+    description_tokens: int = 1500
+    preflight: PreflightMode = "check"
+    type_checker: str = "off"
+    roots: tuple[Path, ...] = ()
     servers_config: Path | None = None
     allow_self_server: bool = False
     project_servers: ProjectServers = "all"

@@ -66,9 +66,11 @@ def _parse_tool(server: str, entry: Json) -> Tool | None:
         return None
     description = entry.get("description")
     output = entry.get("outputSchema")
+    title = entry.get("title")
     return Tool(
         server=server,
         name=name,
+        title=title if isinstance(title, str) else "",
         description=description if isinstance(description, str) else "",
         input_schema=_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
