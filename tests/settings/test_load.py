@@ -71,6 +71,11 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_ISOLATION", "none", "is not one of sandbox, fork"),
         ("MCP_BRIDGE_WARM", "-1", "must be at least 0"),
         ("MCP_BRIDGE_WARM", "33", "must be at most 32"),
+        ("MCP_BRIDGE_SOURCES", "cursor,-zed", "mixes names to read with names to leave out"),
+        ("MCP_BRIDGE_SOURCES", "zed,zed", "names something twice"),
+        ("MCP_BRIDGE_DESCRIPTION_TOKENS", "100", "must be at least 500"),
+        ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
+        ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
     ],
 )
 def test_a_value_that_does_not_parse_names_its_variable(
@@ -94,6 +99,23 @@ def test_a_value_that_does_not_parse_names_its_variable(
 def test_a_maximum_may_be_asked_for(variable: str, value: str) -> None:
     """The bounds belong to what is allowed."""
     load({}, {"HOME": "/nowhere", variable: value})
+
+
+def test_sources_are_names_to_read_or_names_to_leave_out() -> None:
+    """One or the other; "all" is the default by name."""
+    environ = {"HOME": "/nowhere"}
+    assert load({"sources": "Cursor, zed"}, environ).sources == ("cursor", "zed")
+    assert load({"sources": "-cursor,-zed"}, environ).sources == ("-cursor", "-zed")
+    assert load({"sources": "all"}, environ).sources == ()
+
+
+def test_roots_are_directories_that_a_list_or_a_text_names(tmp_path: Path) -> None:
+    """In the file they may be a list; none are the default, so that servers keep their own."""
+    config = tmp_path / "config.toml"
+    config.write_text('roots = ["/srv/a", "~/b"]')
+    environ = {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(config)}
+    assert load({}, environ).roots == (Path("/srv/a"), Path("~/b").expanduser())
+    assert load({}, {"HOME": "/nowhere"}).roots == ()
 
 
 def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
