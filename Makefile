@@ -139,6 +139,11 @@ BENCH_ARGS ?=
 bench: packages venv ## measure on every engine, beside floors of the same run; BENCH_ARGS says what
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
+.PHONY: bench-disclosure
+bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares
+	@scripts/bench-servers
+	@$(VENV)/python -m benchmarks.disclosure
+
 .PHONY: bench-compare
 bench-compare: venv ## what got worse since the results in OLD; NEW is the last run's unless given
 	@[ -n "$(OLD)" ] || { echo "Name a results file: make bench-compare OLD=path [NEW=path]" >&2; exit 2; }

@@ -26,12 +26,16 @@ its configuration, an engine or a server could not do its part.
     ├── RefusedError                     exit 1
     │   ├── CallDeniedError              a run may not make this call
     │   └── CallBudgetError              it has made all it may make
+    ├── SearchUnavailableError           exit 1: this Python's SQLite has no full-text search
     └── UpstreamError                    exit 4
         ├── ServerStartError             a server could not be started or reached
+        │   └── LoginRequiredError       the user has to log in to it first
+        ├── LoginFailedError             logging in to a server did not work
         ├── ServerLostError              it went away during a call
         ├── CallTimeoutError             it did not answer in time
         ├── MessageTooLargeError         it sent more than the cap
-        └── ToolCallError                it refused the call at protocol level
+        ├── ToolCallError                it refused the call at protocol level
+        └── CannotAskError               it has a question that nobody can be asked
 """
 
 from __future__ import annotations
@@ -236,6 +240,12 @@ class LoginRequiredError(ServerStartError):
     code = "login_required"
 
 
+class LoginFailedError(UpstreamError):
+    """The user tried to log in to a server, and it did not work."""
+
+    code = "login_failed"
+
+
 class ServerLostError(UpstreamError):
     """A server went away while a request was under way."""
 
@@ -276,3 +286,25 @@ class ToolCallError(UpstreamError):
         super().__init__(message, server=server, remedy=remedy)
         self.rpc_code = rpc_code
         self.data = data
+
+
+class CannotAskError(UpstreamError):
+    """A server has a question, and there is nobody who could be asked it."""
+
+    code = "cannot_ask"
+
+    def __init__(self, message: str, *, server: str = "", remedy: str | None = None) -> None:
+        super().__init__(message, server=server, remedy=remedy)
+
+
+class SearchUnavailableError(BridgeError):
+    """This Python has no SQLite, or one without full-text search."""
+
+    code = "search_unavailable"
+    default_remedy = (
+        "Use a Python whose sqlite3 module has FTS5, as those of Debian, Homebrew, uv and "
+        "python.org do; or list a server's tools instead."
+    )
+
+    def __init__(self) -> None:
+        super().__init__("Tools cannot be searched: this Python's SQLite has no full-text search.")

@@ -31,6 +31,8 @@ Reason = Literal[
 
 Severity = Literal["deny", "note"]
 
+FindingSource = Literal["guard", "preflight"]
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -242,7 +244,9 @@ class Finding:
     Attributes:
         line, column: From 1; 0 when it is about the program as a whole.
         rule: A short, stable name ("native-code", "syntax").
-        severity: "deny" if `enforce` refuses a program for it.
+        severity: "deny" if a program is refused for it: by the guard if it enforces, by the
+            preflight always.
+        source: Who found it.
     """
 
     line: int
@@ -250,6 +254,7 @@ class Finding:
     message: str
     column: int = 0
     severity: Severity = "deny"
+    source: FindingSource = "guard"
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line else ""

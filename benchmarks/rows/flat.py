@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command
 from benchmarks.results import Measurement
 from bridge.engine.servers import ConfigFinder, context_for
-from bridge.engine.tool_cache import ToolCache
+from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.model import Tool
 from bridge.settings import load
 
@@ -100,7 +101,7 @@ async def _remember_tools(home: Path, engine: Engine) -> None:
         argv = (spec.command, *spec.args)
         if argv not in listed:
             listed[argv] = await _listed(argv)
-        own = [
+        own = tuple(
             Tool(
                 server=spec.name,
                 name=tool.name,
@@ -108,8 +109,8 @@ async def _remember_tools(home: Path, engine: Engine) -> None:
                 input_schema=tool.input_schema,
             )
             for tool in listed[argv]
-        ]
-        cache.save(spec, own)
+        )
+        cache.save(spec, Listing(server=spec.name, tools=own, listed_at=time.time()))
 
 
 async def _listed(command: tuple[str, ...]) -> list[Tool]:

@@ -10,14 +10,17 @@ program cannot use as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal
 
+from bridge.catalog.disclosure import disclosed
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature, is_argument_name
+from bridge.catalog.tokens import count_tokens
+from bridge.catalog.typed import tool_stub
 from bridge.model import Limits
 from bridge.text import valid_text
 
@@ -26,17 +29,18 @@ Detail = Literal["summary", "full"]
 MAX_CAPABILITIES_CHARS = 2_500
 """The guide is read whole, by a model that pays for it."""
 
-LISTING_BYTES = 8_000
-"""For servers and tools in the description of `run_python`: about 2,000 tokens, paid once in every
-conversation, where being spared a search pays most."""
+DESCRIPTION_TOKENS = 1_500
+"""For the description of `run_python`: paid once in every conversation, where being spared a search
+pays most."""
+
+MIN_DESCRIPTION_TOKENS = 500
+"""Below this there would be no room for servers beside the rest, in the worst case."""
 
 _SUMMARY_CHARS = 240
-_LISTED_SUMMARY_CHARS = 80
-_LISTED_SERVER_CHARS = 100
+_PACKAGES_CHARS = 200
 _GUIDE_SERVERS_CHARS = 400
 _SAMPLE_CHARS = 100
 _SAMPLED_TOOLS = 50
-_UNLISTED = "  (not asked for its tools yet; searching does)"
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * 1024
 
@@ -58,7 +62,11 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
     docs["inputSchema"] = dict(tool.input_schema)
     if tool.output_schema is not None:
         docs["outputSchema"] = dict(tool.output_schema)
+    elif entry.observed is not None:
+        docs["observedSchema"] = dict(entry.observed)
+        docs["observations"] = entry.observations
     docs["example"] = example_call(server, entry)
+    docs["stub"] = tool_stub(entry, server.alias)
     return docs
 
 
@@ -127,11 +135,12 @@ except runtime.MCPError as error:
 ## Finding tools
 ```python
 await runtime.search_tool_docs("create issue", limit=5)       # all servers, best first
-await runtime.query_tool_docs("server", "tool", detail="full")  # schemas and an example
+await runtime.query_tool_docs("server", "tool", detail="full")  # ["stub"], schemas, an example
 await runtime.list_tools("server")
 runtime.discovered_servers(detailed=True)                     # no await
 await runtime.call_tool("server", "tool", {{"key": "value"}})   # by name
 await runtime.call_tool_raw("server", "tool", {{}})             # the whole CallToolResult
+await runtime.read_resource("server", "uri")  # list_resources, list_prompts, get_prompt as well
 ```
 `LOADED_MCP_SERVERS` names the servers of this run.
 
@@ -147,120 +156,50 @@ def tool_description(
     *,
     max_timeout: float = 120,
     packages: Sequence[str] = (),
-    listing_bytes: int = LISTING_BYTES,
+    tokens: int = DESCRIPTION_TOKENS,
+    checked: bool = True,
 ) -> str:
     """Return the description of `run_python`.
 
     Args:
         servers: Every server, with the tools known so far.
         packages: What can be imported besides the standard library.
-        listing_bytes: Budget of the list of servers; the rest is of fixed length.
+        tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
+            to the servers.
+        checked: Whether programs are checked before they run.
     """
     imports = "the standard library"
     if packages:
-        imports += f" and {one_line(', '.join(packages), 200)}"
-    return f"""\
-Run a Python program that can call the tools of the MCP servers listed below. It runs in a \
-sandbox; only what it prints, and the value of its last expression, comes back. Do the whole job \
-in one program: call tools, keep their results in variables, filter and join them in code, and \
-print only what you need.
+        imports += f", {one_line(', '.join(packages), _PACKAGES_CHARS)}"
+    refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
+    refusal = f"{refused}with line numbers." if checked else "Wrong arguments raise `TypeError`."
+    fixed = f"""\
+Run a Python program that calls the tools of the MCP servers below. Only what it prints, and the \
+value of its last expression, comes back. Do the whole job in one program: keep results in \
+variables, filter and join them in code, print only what you need.
 
-- Call: `{_sample_call(servers)}`. Every tool is async: always `await`, at top level too. Run \
-independent calls at once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
-- Value: the tool's structured content, else its text (parsed if it is a JSON object or array). If \
-no return type is listed, print a shortened sample first: `print(str(value)[:500])`.
-- Errors: a failing tool raises `runtime.MCPError` with the tool's message; wrong arguments raise \
-`TypeError` naming the parameter. What is not caught comes back as a traceback.
-- Find tools on all servers: `for d in await runtime.search_tool_docs("create issue"): \
-print(d["signature"], d["description"])`. Everything on one tool: \
-`print(await runtime.query_tool_docs("server", "tool", detail="full"))`.
-- A server is loaded because the code names it; give `servers` only for names picked at run time.
-- Importable: {imports}. No network, no installing. Files in `/workspace` are gone after the run. \
+- Call: `{_sample_call(servers)}`. Always `await`, at top level too. At once: `import asyncio`, \
+then `await asyncio.gather(call1, call2)`.
+- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a \
+shortened sample first: `print(str(value)[:500])`.
+- Errors: a failing tool raises `runtime.MCPError`. {refusal}
+- More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): \
+print(d["signature"], d["description"])`. One tool's typed stub: \
+`print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
+- A server is loaded because the code names it; `servers` is for names picked at run time.
+- Importable: {imports}. No network. Files in `/workspace` are gone after the run. \
 {_limits_text(limits, max_timeout)}
 
-{_listing(servers, listing_bytes)}"""
+"""
+    return fixed + disclosed(servers, tokens - count_tokens(fixed))
 
 
 def _limits_text(limits: Limits, max_timeout: float) -> str:
     return (
         f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`. "
-        f"Memory: {limits.memory_bytes // _MEBIBYTE} MiB, files included. "
-        f"Output past {limits.output_bytes // _KIBIBYTE} KiB is dropped, and that is reported."
+        f"Memory: {limits.memory_bytes // _MEBIBYTE} MiB. "
+        f"Output: {limits.output_bytes // _KIBIBYTE} KiB; the rest is dropped."
     )
-
-
-def _listing(servers: Sequence[ServerEntry], budget: int) -> str:
-    """Return the servers with as much on their tools as the budget holds."""
-    if not servers:
-        return "No MCP servers are configured; programs can still compute."
-    levels: tuple[tuple[str, Callable[[ServerEntry], Iterable[str]]], ...] = (
-        ("Servers and their tools (optional arguments after `*`):", _with_summaries),
-        ("Servers and their tools (optional arguments after `*`):", _with_signatures),
-        ("Servers and their tools (search for how to call them):", _with_names),
-        ("Servers (search for their tools):", _alone),
-    )
-    for heading, write in levels:
-        text = _within(budget, chain([heading], chain.from_iterable(map(write, servers))))
-        if text is not None:
-            return text
-    heading = f"{len(servers)} servers (search for their tools): "
-    aliases = [f"mcp_{server.alias}" for server in servers]
-    return f"{heading}{_joined(aliases, budget - len(heading))}."
-
-
-def _within(budget: int, lines: Iterable[str]) -> str | None:
-    """Return the lines joined by newlines; None as soon as they pass the budget."""
-    kept: list[str] = []
-    size = -1
-    for line in lines:
-        size += len(line.encode()) + 1
-        if size > budget:
-            # With thousands of tools most of the work is in the lines that are not made now.
-            return None
-        kept.append(line)
-    return "\n".join(kept)
-
-
-def _line(server: ServerEntry) -> str:
-    """Return for example "mcp_git_hub = git-hub: Issues and pull requests."."""
-    name = one_line(server.name, 60)
-    text = f"mcp_{server.alias} = {name}"
-    summary = first_sentence(server.description, _LISTED_SERVER_CHARS)
-    return f"{text}: {summary}" if summary else text
-
-
-def _alone(server: ServerEntry) -> Iterable[str]:
-    yield _line(server)
-
-
-def _with_names(server: ServerEntry) -> Iterable[str]:
-    yield _line(server)
-    if server.known:
-        yield f"  tools: {', '.join(entry.alias for entry in server.tools)}"
-    else:
-        yield _UNLISTED
-
-
-def _with_signatures(server: ServerEntry) -> Iterable[str]:
-    yield _line(server)
-    for entry in server.tools:
-        yield f"  .{_short_signature(server, entry)}"
-    if not server.known:
-        yield _UNLISTED
-
-
-def _with_summaries(server: ServerEntry) -> Iterable[str]:
-    yield _line(server)
-    for entry in server.tools:
-        summary = first_sentence(entry.tool.description, _LISTED_SUMMARY_CHARS)
-        comment = f"  # {summary}" if summary else ""
-        yield f"  .{_short_signature(server, entry)}{comment}"
-    if not server.known:
-        yield _UNLISTED
-
-
-def _short_signature(server: ServerEntry, entry: ToolEntry) -> str:
-    return call_signature(server.alias, entry).removeprefix(f"mcp_{server.alias}.")
 
 
 def _sample_call(servers: Sequence[ServerEntry]) -> str:

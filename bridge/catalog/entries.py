@@ -7,11 +7,41 @@ here too, marked so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.model import Json, Tool
+
+SERVER_METHODS = frozenset(
+    {
+        "get_prompt",
+        "list_prompts",
+        "list_resource_templates",
+        "list_resources",
+        "list_tools",
+        "read_resource",
+    }
+)
+"""What a server object in a program has besides its tools. A tool of such a name takes its place,
+but for `list_tools`. The guest's own list is `bridge.guest.mcp_api.OF_SERVERS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What calls of a tool have returned.
+
+    Attributes:
+        schema: Their shape as a JSON Schema, without any value.
+        count: From how many calls it was learnt.
+    """
+
+    schema: Mapping[str, Json]
+    count: int
+
+
+Recall = Callable[[Tool], Observation | None]
+"""Gives what calls of a tool have returned, if that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +105,32 @@ def server_entries(
     )
 
 
-def tool_entries(tools: Sequence[Tool]) -> tuple[ToolEntry, ...]:
-    """Return the tools of one server with their aliases; of two with one name the first counts."""
+def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
+    """Return the tools of one server with their aliases; of two with one name the first counts.
+
+    Args:
+        recall: Asked about the tools that do not declare what they return.
+    """
     unique: dict[str, Tool] = {}
     for tool in tools:
         unique.setdefault(tool.name, tool)
     aliases = tool_aliases(tuple(unique))
-    return tuple(ToolEntry(tool=tool, alias=aliases[name]) for name, tool in unique.items())
+    return tuple(_entry(tool, aliases[name], recall) for name, tool in unique.items())
+
+
+def _entry(tool: Tool, alias: str, recall: Recall | None) -> ToolEntry:
+    seen = recall(tool) if recall is not None and tool.output_schema is None else None
+    if seen is None:
+        return ToolEntry(tool=tool, alias=alias)
+    return ToolEntry(tool=tool, alias=alias, observed=seen.schema, observations=seen.count)
+
+
+def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
+    """Return the schema of what a tool returns, and whether it is only observed.
+
+    What a tool declares is a promise; what it was seen to return may differ the next time. None if
+    neither is known.
+    """
+    if entry.tool.output_schema is not None:
+        return entry.tool.output_schema, False
+    return entry.observed, entry.observed is not None

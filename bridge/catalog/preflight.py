@@ -35,7 +35,13 @@ _PREFIX = "mcp_"
 _MAPPING = "mcp_servers"
 _PACKAGE = "mcp.servers"
 _RUNTIME = "mcp.runtime"
-_CALLS = frozenset({"call_tool", "call_tool_raw", "list_tools", "query_tool_docs"})
+_CALLS = frozenset(
+    """
+    call_tool call_tool_raw get_prompt list_prompts list_resource_templates list_resources
+    list_tools query_tool_docs read_resource
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Of `runtime`: what takes a server first."""
 _NAMING = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -230,13 +236,13 @@ class _Reader:
             # Asking with `get` is how a program copes with a server that is not there.
             self.dynamic |= not self._literal(node, node.args[0], must_exist=False)
         elif method in _CALLS and (owner in self.runtime_names or owner == _RUNTIME):
-            self._server_argument(node)
+            self._server_argument(node, method)
         elif method in _IMPORTERS:
             self._import_call(node)
 
     def _plain_call(self, node: ast.Call, name: str) -> None:
         if name in self.call_names:
-            self._server_argument(node)
+            self._server_argument(node, self.call_names[name])
         elif name in _IMPORTERS:
             self._import_call(node)
         elif name == "globals":
@@ -244,7 +250,10 @@ class _Reader:
         elif name == "getattr" and len(node.args) > 1 and self._is_package(_dotted(node.args[0])):
             self.dynamic |= not self._literal(node, node.args[1], must_exist=False)
 
-    def _server_argument(self, node: ast.Call) -> None:
+    def _server_argument(self, node: ast.Call, method: str) -> None:
+        if method == "read_resource" and len(node.args) == 1:
+            # The server may be left out: this is the resource.
+            return
         named = [keyword.value for keyword in node.keywords if keyword.arg == "server"]
         for argument in node.args[:1] or named:
             self._literal(node, argument)
@@ -325,7 +334,7 @@ _BY_IMPORT = re.compile(
 )
 _BY_TEXT = re.compile(
     r"\b(?:mcp_servers\s{0,8}(?:\[|\.get\()"
-    r"|(?:call_tool|call_tool_raw|list_tools|query_tool_docs)\()"
+    rf"|(?:{'|'.join(sorted(_CALLS))})\()"
     r"\s{0,8}(?:server\s{0,8}=\s{0,8})?(?P<quote>['\"])(?P<name>[^'\"\n]{1,200})(?P=quote)"
 )
 _DYNAMIC = re.compile(

@@ -35,7 +35,7 @@ _REFLECTIVE = frozenset(
 )
 """Names and attributes by which a program gets at what it does not name."""
 
-_HARMLESS = frozenset({"__name__", "__doc__", "__init__", "__file__", "__version__"})
+_HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
 
 _EVERYTHING = frozenset({"mcp", "mcp_servers"})
 

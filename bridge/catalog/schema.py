@@ -21,6 +21,7 @@ from bridge.catalog.pytypes import (
     split_union,
     union,
 )
+from bridge.guest.typetext import BLOB
 from bridge.model import Json
 
 MAX_TYPE_CHARS = 160
@@ -145,6 +146,8 @@ class _Writer:
         self.nodes += 1
         if schema is False:
             return "Never"
+        if schema == BLOB:
+            return "Blob"
         if not isinstance(schema, Mapping) or self.nodes > _MAX_NODES or id(schema) in active:
             return "Any"
         schema, seen = self._resolve(schema, active)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import keyword
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.entries import ServerEntry, ToolEntry, returns
 from bridge.catalog.prose import one_line
 from bridge.catalog.schema import Parameter, is_open, parameters, schema_order, type_text
-from bridge.model import Tool
+from bridge.catalog.typed_methods import tool_data
+from bridge.model import Json, Tool
 
 MAX_SIGNATURE_CHARS = 480
 """Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
@@ -30,32 +31,39 @@ _MAX_NAME_CHARS = 64
 """A parameter with a longer name is left to the full documentation."""
 
 
-def signature(tool: Tool, alias: str) -> str:
+def signature(tool: Tool, alias: str, result: Mapping[str, Json] | None = None) -> str:
     """Return how to call `tool`, as the head of an async function.
 
     Arguments before the bare `*` may be given by position: they are the required ones that the
     schema has first, so "schema order" and "required first" mean the same for them. `= ...` marks
     an optional argument without a default worth showing. Names that are no Python names stand in
     `**{...}`, which is also how to pass them.
+
+    Args:
+        result: The schema of what it returns, if that is known otherwise than from the tool.
     """
+    result = tool.output_schema if result is None else result
     for budget in _TYPE_BUDGETS:
-        text = _head(tool, alias, parameters(tool.input_schema, budget=budget), budget)
+        text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
+        text = f"{text} -> {_returns(result, budget)}"
         if len(text) <= MAX_SIGNATURE_CHARS:
             return text
     listed = parameters(tool.input_schema, budget=0)
     required = tuple(parameter for parameter in listed if parameter.required)
-    text = _head(tool, alias, required, 0, more=len(listed) > len(required))
+    text = _head(tool, alias, required, more=len(listed) > len(required))
+    text = f"{text} -> {_returns(result, 0)}"
     if len(text) <= MAX_SIGNATURE_CHARS:
         return text
-    return f"async def {alias}(**arguments) -> {_returns(tool, 0)}"
+    return f"async def {alias}(**arguments) -> {_returns(result, 0)}"
 
 
 def call_signature(server_alias: str, entry: ToolEntry) -> str:
     """Return the signature as a program has to write the call: `mcp_github.create_issue(...)`.
 
-    A return type of `Any` says nothing, so it is left out.
+    A return type of `Any` says nothing, so it is left out. One that was only observed looks like
+    one that is declared: the full documentation tells them apart.
     """
-    text = signature(entry.tool, entry.alias).removeprefix("async def ")
+    text = signature(entry.tool, entry.alias, returns(entry)[0]).removeprefix("async def ")
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 
@@ -70,8 +78,16 @@ def run_server(server: ServerEntry) -> dict[str, Any]:
         "name": server.name,
         "alias": server.alias,
         "description": server.description,
-        "tools": [_run_tool(entry) for entry in server.tools],
+        "tools": [tool_data(entry) for entry in server.tools],
     }
+
+
+def to_call(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a tool's part of `Run.servers` what a program needs that only calls it.
+
+    The guest then makes no documentation and no signature either.
+    """
+    return {key: tool[key] for key in ("name", "alias", "inputSchema")}
 
 
 def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
@@ -97,28 +113,11 @@ def is_argument_name(name: str) -> bool:
     )
 
 
-def _run_tool(entry: ToolEntry) -> dict[str, Any]:
-    tool = entry.tool
-    document: dict[str, Any] = {
-        "name": tool.name,
-        "alias": entry.alias,
-        "description": tool.description,
-        "inputSchema": dict(tool.input_schema),
-    }
-    if tool.output_schema is not None:
-        document["outputSchema"] = dict(tool.output_schema)
-    return document
+def _returns(result: Mapping[str, Json] | None, budget: int) -> str:
+    return "Any" if result is None else type_text(result, budget=budget)
 
 
-def _returns(tool: Tool, budget: int) -> str:
-    if tool.output_schema is None:
-        return "Any"
-    return type_text(tool.output_schema, budget=budget)
-
-
-def _head(
-    tool: Tool, alias: str, listed: Sequence[Parameter], budget: int, *, more: bool = False
-) -> str:
+def _head(tool: Tool, alias: str, listed: Sequence[Parameter], *, more: bool = False) -> str:
     plain = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and is_argument_name(p.name)]
     odd = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and not is_argument_name(p.name)]
     more = more or len(plain) + len(odd) < len(listed)
@@ -139,7 +138,7 @@ def _head(
         parts.append("**others")
     elif is_open(tool.input_schema):
         parts.append("**arguments")
-    return f"async def {alias}({', '.join(parts)}) -> {_returns(tool, budget)}"
+    return f"async def {alias}({', '.join(parts)})"
 
 
 def _argument(parameter: Parameter) -> str:

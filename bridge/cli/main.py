@@ -175,12 +175,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print the structured result")
     command.add_argument("argv", nargs="*", metavar="ARG", help="after --: the program's sys.argv")
     command = add("servers", "List every discovered server.", "bridge.cli.servers:servers")
-    command.add_argument("--start", action="store_true", help="start each, to show its state")
+    command.add_argument(
+        *("--check", "--start"),
+        action="store_true",
+        help="start each, and say what it has and what it costs",
+    )
     command.add_argument("--json", action="store_true")
-    command = add("tools", "List or search tools across servers.", "bridge.cli.servers:tools")
-    command.add_argument("query", nargs="?", metavar="QUERY", help="words to search for")
+    command = add("tools", "List or search tools across servers.", "bridge.cli.tools:tools")
+    command.add_argument(
+        "query", nargs="?", metavar="QUERY", help="words to search for, or SERVER.TOOL"
+    )
     command.add_argument("--server", metavar="NAME", help="only this server's")
+    command.add_argument("--stub", action="store_true", help="as typed Python")
+    command.add_argument("--fresh", action="store_true", help="ask the servers again")
     command.add_argument("--json", action="store_true")
+    _add_logins(add)
     command = add(
         "doctor", "Try each engine and say what would be used.", "bridge.cli.doctor:doctor"
     )
@@ -192,6 +201,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--fresh", action="store_true", help="build though it is up to date")
     command.add_argument("--json", action="store_true")
     return parser
+
+
+def _add_logins(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    command = add("login", "Log in to a remote server.", "bridge.cli.login:login")
+    command.add_argument("server", metavar="SERVER", help="its name or alias")
+    command.add_argument("--no-browser", action="store_true", help="only print the address")
+    command.add_argument("--timeout", metavar="SECONDS", help="how long to wait for you")
+    command = add("logout", "Forget the login to a server.", "bridge.cli.login:logout")
+    command.add_argument("server", metavar="SERVER", help="its name or alias")
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, str]:
@@ -211,5 +229,5 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     logging.basicConfig(level=level, handlers=[handler])
-    for noisy in ("mcp", "httpx2", "urllib3", "docker", "uvicorn"):
+    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

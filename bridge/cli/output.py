@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
+
+_GAP = "  "
+_USUAL_WIDTH = 80
+_LEAST_WIDTH = 40
+_LEAST_COLUMN = 8
 
 
 def write_out(text: str) -> None:
@@ -57,15 +63,43 @@ class VisibleFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def terminal_width() -> int | None:
+    """Return how wide stdout's terminal is; None if stdout is no terminal."""
+    if not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns, _LEAST_WIDTH)
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None
+) -> str:
     """Return rows in columns as wide as their widest cell; the last column is left open.
 
     Cells come from elsewhere: not even a newline may pass, or a name could forge a row.
+
+    Args:
+        width: Of the terminal; the widest columns are cut until a row fits into a line. Without
+            one nothing is cut, for what reads it is a program.
     """
     rows = [[visible(cell, keep="") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    if width is not None:
+        widths = _narrowed(widths, width - len(_GAP) * (len(widths) - 1))
+        rows = [[_cut(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
     lines = []
     for row in [headings, *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
+        cells = [cell.ljust(size) for cell, size in zip(row[:-1], widths, strict=False)]
+        lines.append(_GAP.join([*cells, row[-1]]).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _narrowed(widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths with the widest lowered, all to the same, until they fit into `room`."""
+    least, most = _LEAST_COLUMN, max(widths)
+    while sum(min(size, most) for size in widths) > room and most > least:
+        most -= 1
+    return [min(size, most) for size in widths]
+
+
+def _cut(cell: str, size: int) -> str:
+    return cell if len(cell) <= size else f"{cell[: size - 1]}…"

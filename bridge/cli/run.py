@@ -7,13 +7,15 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 from bridge.cli.output import write_err, write_out
+from bridge.cli.terminal import Terminal
 from bridge.engine import open_engine
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
-from bridge.model import RunRequest, RunResult
+from bridge.model import FindingSource, RunRequest, RunResult
 from bridge.render.structured import structured
 from bridge.render.text import finding_lines
 from bridge.settings import Settings
@@ -31,7 +33,7 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
         request = _request(arguments)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
-            result = await engine.run(request)
+            result = await engine.run(request, Terminal(sys.stdin, sys.stderr))
     except BridgeError as error:
         if not arguments.json:
             raise
@@ -69,8 +71,9 @@ def show(result: RunResult, *, terminal: bool) -> None:
         write_err(f"=> {shown}\n")
     if terminal:
         # Nor is what the guard says of it; `--json` has it for scripts.
-        for line in finding_lines(result):
-            write_err(f"guard: {line}\n")
+        for source in get_args(FindingSource):
+            for line in finding_lines(result, source):
+                write_err(f"{source}: {line}\n")
 
 
 def _request(arguments: argparse.Namespace) -> RunRequest:

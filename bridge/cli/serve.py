@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from bridge.engine import open_engine
+from bridge.discovery.find import DiscoveryContext
+from bridge.engine import Engine, open_engine
+from bridge.engine.servers import context_for
+from bridge.engine.watching import Watching, configuration
 from bridge.errors import UsageError
 from bridge.server.transports import parse_address, serve_http, serve_stdio
 from bridge.settings import Settings
@@ -16,11 +20,17 @@ ALONE = (
 )
 
 
+def _watching(engine: Engine, context: DiscoveryContext) -> Watching:
+    servers = engine.servers
+    return Watching(lambda: configuration(context, servers.discovery.references), servers.refresh)
+
+
 async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(arguments.http) if arguments.http else None
+    context = context_for(settings, str(Path.cwd()), sys.platform)
     # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
-    async with open_engine(settings, eager=False) as engine:
+    async with open_engine(settings, eager=False) as engine, _watching(engine, context).running():
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."

@@ -1,7 +1,7 @@
 """Bytes of a configuration file to plain values.
 
-Owns decoding: UTF-8, strict JSON, TOML, and saying in the reader's words what is wrong. Knows
-nothing about servers.
+Owns decoding: UTF-8, JSON as strict as the client that owns the file, TOML, YAML, and saying in
+the reader's words what is wrong. Knows nothing about servers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,19 @@ import tomllib
 from collections.abc import Mapping
 from typing import NoReturn
 
+from bridge.discovery.clients import Format
+from bridge.discovery.jsonc import OpenCommentError, strip_comments
 from bridge.discovery.report import shown
+from bridge.discovery.yaml_documents import UnusableYamlError, load_yaml
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Claude Code keeps all its state in the file that holds its servers; some megabytes are usual."""
+
+MAX_LENIENT_BYTES = 2 * 1024 * 1024
+"""Of a format that is read by Python code rather than by C: some seconds at worst."""
+
+MAX_YAML_BYTES = 256 * 1024
+"""Where there is no C library for YAML, this takes seconds."""
 
 MAX_REPEATED_SHOWN = 5
 """Repeated keys named in one message; more only say how many."""
@@ -32,12 +41,43 @@ class Members(dict[str, object]):
     repeated: tuple[str, ...] = ()
 
 
-def decode(raw: bytes, *, toml: bool) -> object:
+def size_limit(format: Format) -> int:
+    """How many bytes of a file in this format are read."""
+    if format == "json":
+        return MAX_FILE_BYTES
+    return MAX_YAML_BYTES if format == "yaml" else MAX_LENIENT_BYTES
+
+
+def decode(raw: bytes, format: Format = "json") -> object:
     """The value that a file's bytes stand for.
 
     Raises:
         MalformedError: They stand for none.
     """
+    text = _text(raw)
+    try:
+        return _load(text, format)
+    except json.JSONDecodeError as error:
+        raise MalformedError(_explain(error)) from error
+    except tomllib.TOMLDecodeError as error:
+        msg = f"not valid TOML: {error}"
+        raise MalformedError(msg) from error
+    except OpenCommentError as error:
+        line = text.count("\n", 0, error.args[0]) + 1
+        msg = f"the comment that starts at line {line} does not end"
+        raise MalformedError(msg) from error
+    except UnusableYamlError as error:
+        raise MalformedError(str(error)) from error
+    except RecursionError as error:
+        msg = "nested too deeply"
+        raise MalformedError(msg) from error
+    except ValueError as error:
+        # A number of thousands of digits, or NaN and Infinity, which JSON does not have.
+        msg = f"holds an unusable number: {error}"
+        raise MalformedError(msg) from error
+
+
+def _text(raw: bytes) -> str:
     if raw.startswith(_UTF16_MARKS):
         msg = "the file is UTF-16; save it as UTF-8"
         raise MalformedError(msg)
@@ -49,20 +89,17 @@ def decode(raw: bytes, *, toml: bool) -> object:
     if not text.strip():
         msg = "the file is empty"
         raise MalformedError(msg)
-    try:
-        return tomllib.loads(text) if toml else _load_json(text)
-    except json.JSONDecodeError as error:
-        raise MalformedError(_explain(error)) from error
-    except tomllib.TOMLDecodeError as error:
-        msg = f"not valid TOML: {error}"
-        raise MalformedError(msg) from error
-    except RecursionError as error:
-        msg = "nested too deeply"
-        raise MalformedError(msg) from error
-    except ValueError as error:
-        # A number of thousands of digits, or NaN and Infinity, which JSON does not have.
-        msg = f"holds an unusable number: {error}"
-        raise MalformedError(msg) from error
+    return text
+
+
+def _load(text: str, format: Format) -> object:
+    if format == "toml":
+        return tomllib.loads(text)
+    if format == "yaml":
+        return load_yaml(text)
+    if format in ("jsonc", "json with comments"):
+        text = strip_comments(text, trailing_commas=format == "jsonc")
+    return _load_json(text)
 
 
 def repeated_keys(value: object) -> str:

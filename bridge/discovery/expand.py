@@ -1,31 +1,169 @@
-"""`${VAR}` and `${VAR:-default}`, exactly as Claude Code expands them.
+"""Variables in configurations, exactly as each client writes them: pure.
 
-Measured with Claude Code 2.1: a variable that is set to nothing counts as set; an unset one without
-a default stays as written; `$VAR`, `${VAR:=x}` and names with other characters are plain text; what
-was put in is not expanded again; keys of `env` and `headers` are never expanded.
+Owns the syntaxes. What a client does not know as a variable is plain text in its files, however
+much it looks like one of another's; and what was put in is not expanded again.
+
+- `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
+  nothing counts as set, and one that is not set and has no default stays as written.
+- `shell` (Gemini CLI, Copilot CLI): `$X` too.
+- `vscode`: `${env:X}`, empty when not set; `${userHome}`, `${workspaceFolder}` and its kin;
+  `${input:ID}`. `cursor`: the same without inputs.
+- `env` (Cline, Amazon Q): `${env:X}` alone, left as written when not set.
+- `windsurf`: that and `${file:PATH}`.
+- `opencode`: `{env:X}`, empty when not set, and `{file:PATH}`.
+- `braces` (Kiro, Continue's JSON): `${X}` without defaults.
+- `secrets` (Continue's YAML): `${{ secrets.X }}`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+from bridge.discovery.clients import Syntax
+
+INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
+"""With an input's id in capitals behind it: the variable that gives the input's value. Servers do
+not inherit variables that start with MCP_BRIDGE_."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
+
+_ENV = r"\$\{env:(?P<env>[^{}]+)\}"
+_PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
+
+# Each alternative fills one group, which says what is meant.
+_PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
+    "claude": re.compile(r"\$\{(?P<env>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"),
+    "shell": re.compile(
+        r"\$(?:(?P<env>[A-Za-z_][A-Za-z0-9_]*)"
+        r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})"
+    ),
+    "vscode": re.compile(rf"{_ENV}|{_PLACE}|\$\{{input:(?P<input>[^{{}}]+)\}}"),
+    "cursor": re.compile(rf"{_ENV}|{_PLACE}"),
+    "env": re.compile(_ENV),
+    "windsurf": re.compile(rf"{_ENV}|\$\{{file:(?P<file>[^{{}}]+)\}}"),
+    "opencode": re.compile(r"\{env:(?P<env>[^{}]+)\}|\{file:(?P<file>[^{}]+)\}"),
+    "braces": re.compile(r"\$\{(?P<env>[A-Za-z_][A-Za-z0-9_]*)\}"),
+    "secrets": re.compile(r"\$\{\{\s*secrets\.(?P<env>[A-Za-z_][A-Za-z0-9_]*)\s*\}\}"),
+}
+
+_BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
+
+_EMPTY_WHEN_UNSET: frozenset[Syntax] = frozenset({"vscode", "cursor", "opencode"})
 
 
-def expand(text: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The text with variables put in, and the names of those left as written."""
+class MissingInputError(ValueError):
+    """An input has no value; the argument is its id."""
+
+
+class UnreadableFileError(ValueError):
+    """A file that a value names cannot be read; the argument is the name."""
+
+
+def _no_file(path: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variables:
+    """What variables stand for.
+
+    Attributes:
+        home, workspace: Directories.
+        directory: That of the file, where relative names of files start.
+        inputs: Ids of inputs and their defaults, None for those that have none.
+        read: A file's text; None when it cannot be had.
+        separator: Of the parts of a path.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    home: str = ""
+    workspace: str = ""
+    directory: str = ""
+    inputs: Mapping[str, str | None] = field(default_factory=dict, repr=False)
+    read: Callable[[str], str | None] = _no_file
+    separator: str = "/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanded:
+    """A text with its variables put in.
+
+    Attributes:
+        unset: Names of variables that are not set and have no default.
+        emptied: Whether those became nothing, rather than being left as written.
+    """
+
+    text: str = field(repr=False)
+    unset: tuple[str, ...] = ()
+    emptied: bool = False
+
+
+def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expanded:
+    """The text with its variables put in.
+
+    Raises:
+        MissingInputError, UnreadableFileError: It needs what there is not.
+    """
+    pattern = _PATTERNS.get(syntax)
+    if pattern is None or ("$" not in text and "{" not in text):
+        return Expanded(text=text)
     unset: dict[str, None] = {}
+    emptied = syntax in _EMPTY_WHEN_UNSET
 
     def value(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
-        if name in environ:
-            return environ[name]
+        groups = match.groupdict()
+        if place := groups.get("place"):
+            return _place(place, variables)
+        if name := groups.get("input"):
+            return _input(name, variables)
+        if name := groups.get("file"):
+            return _file(name, variables)
+        name = groups.get("env") or groups.get("braced") or ""
+        if name in variables.environ:
+            return variables.environ[name]
+        default = groups.get("default")
         if default is not None:
             return str(default)
         unset[name] = None
-        return match[0]
+        return "" if emptied else match[0]
 
-    # Behind the last brace nothing can match; looking there could cost quadratic time.
+    # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
-    return _REFERENCE.sub(value, text[:end]) + text[end:], tuple(unset)
+    found = pattern.sub(value, text[:end])
+    found += _BARE.sub(value, text[end:]) if syntax == "shell" else text[end:]
+    return Expanded(text=found, unset=tuple(unset), emptied=emptied)
+
+
+def input_variable(name: str) -> str:
+    """The environment variable that gives an input's value."""
+    return INPUT_PREFIX + _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
+
+
+def _place(name: str, variables: Variables) -> str:
+    match name:
+        case "userHome":
+            return variables.home
+        case "workspaceFolderBasename":
+            return Path(variables.workspace).name
+        case "pathSeparator" | "/":
+            return variables.separator
+        case _:
+            return variables.workspace
+
+
+def _input(name: str, variables: Variables) -> str:
+    given = variables.environ.get(input_variable(name)) or variables.inputs.get(name)
+    if given is None:
+        raise MissingInputError(name)
+    return given
+
+
+def _file(name: str, variables: Variables) -> str:
+    path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
+    text = variables.read(str(Path(variables.directory) / path))
+    if text is None:
+        raise UnreadableFileError(name)
+    return text.strip()

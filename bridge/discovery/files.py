@@ -65,20 +65,26 @@ def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
 
 def fingerprint(path: Path) -> Fingerprint:
     """What changes when the file does, from one `stat`."""
+    name = str(path)
     try:
-        status = path.stat()
+        status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, a hundred times
     except OSError as error:
-        return (str(path), -1, error.errno or 0, 0, 0, 0)
+        return (name, -1, error.errno or 0, 0, 0, 0)
     except ValueError:
-        return (str(path), -1, 0, 0, 0, 0)
+        return (name, -1, 0, 0, 0, 0)
     return (
-        str(path),
+        name,
         status.st_mtime_ns,
         status.st_size,
         status.st_ino,
         stat.S_IFMT(status.st_mode),
         status.st_ctime_ns,
     )
+
+
+def is_absent(found: Fingerprint) -> bool:
+    """Whether a fingerprint is that of no file."""
+    return found[1] == -1 and found[2] in (errno.ENOENT, errno.ENOTDIR)
 
 
 ABSENT = "there is no such file"

@@ -9,18 +9,27 @@ All of it is synchronous and bounded; a caller on an event loop runs it in a thr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
-from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, Location, Platform
-from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError, decode, kind
-from bridge.discovery.files import ABSENT, Fingerprint, fingerprint, list_matching, read_regular
+from bridge.discovery.clients import APPROVAL_FILES, Format, Location, Platform
+from bridge.discovery.documents import MalformedError, decode, kind, size_limit
+from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
+from bridge.discovery.files import (
+    ABSENT,
+    Fingerprint,
+    fingerprint,
+    is_absent,
+    list_matching,
+    read_regular,
+)
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
-from bridge.discovery.places import Places, Project, fill, find_project, places_for
+from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
 from bridge.discovery.report import ConfigWarning, SkippedServer
+from bridge.discovery.sources import locations_read, unknown_sources
 from bridge.model import ServerSpec
 
 __all__ = [
@@ -33,7 +42,10 @@ __all__ = [
     "discover",
 ]
 
-_GLOB = "*.json"
+_ANY_NAME = "*"
+
+MAX_REFERENCES = 64
+"""Files that configurations name, such as `envFile`; a table that names more is no table."""
 
 Stamp = tuple[str | Fingerprint, ...]
 
@@ -49,6 +61,8 @@ class DiscoveryContext:
         project_servers: Whether servers that files of the working directory define are used:
             "all", only those "approved" by Claude Code's own lists, or "none".
         system_root: Where the system's own configuration directories start.
+        sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
+            in front for all but those; all if empty.
     """
 
     home: Path
@@ -59,6 +73,7 @@ class DiscoveryContext:
     allow_self: bool = False
     project_servers: ProjectServers = "all"
     system_root: Path = Path("/")
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,32 +85,42 @@ class Discovery:
         skipped: Definitions that are not used, each with the reason.
         warnings: What the owners of the files should mend.
         stamp: Equal to `current_stamp` for as long as no file has changed.
+        references: Files that the configurations name and that were read for them, or would have
+            been; a stamp does not know them.
     """
 
     servers: tuple[ServerSpec, ...]
     skipped: tuple[SkippedServer, ...]
     warnings: tuple[ConfigWarning, ...]
     stamp: Stamp
+    references: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """One file to read, whether or not it is there."""
+    """One file to read, whether or not it is there.
+
+    Attributes:
+        place: Where its template starts: for a file of the project, the project's directory.
+    """
 
     location: Location
     path: Path
+    place: Path
 
 
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
-    # Before any read, so that a change during one is noticed by the next comparison.
-    stamp = current_stamp(context)
     project, places = _survey(context)
     reader = _Reader()
+    candidates = list(_candidates(context, places, reader.warnings))
+    # Before any read, so that a change during one is noticed by the next comparison.
+    stamp, absent = _stamp(project, places, candidates)
+    reader.leave_out(absent)
     approvals = _approvals(reader, places, project)
     files = [
         (candidate.location, _parsed(candidate, reader, context, project))
-        for candidate in _candidates(context.platform, places, reader.warnings)
+        for candidate in candidates
     ]
     rules = Rules(
         allow_self=context.allow_self,
@@ -104,13 +129,15 @@ def discover(context: DiscoveryContext) -> Discovery:
     )
     servers, skipped = merge(files, rules)
     said = [warning for _, parsed in files for warning in parsed.warnings]
-    warnings = (*reader.warnings, *said, *_missing_directories(servers))
+    about_sources = unknown_sources(context.sources)
+    warnings = (*about_sources, *reader.warnings, *said, *_missing_directories(servers))
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=servers,
         skipped=skipped,
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
+        references=tuple(reader.references),
     )
 
 
@@ -120,11 +147,7 @@ def current_stamp(context: DiscoveryContext) -> Stamp:
     Nothing is opened but the one line that a worktree's `.git` is.
     """
     project, places = _survey(context)
-    ignored: list[ConfigWarning] = []
-    paths = [candidate.path for candidate in _candidates(context.platform, places, ignored)]
-    for approval_file in APPROVAL_FILES:
-        paths.extend(fill(approval_file.template, places))
-    return (*project.keys, *(fingerprint(path) for path in dict.fromkeys(paths)))
+    return _stamp(project, places, _candidates(context, places, []))[0]
 
 
 def looked_at(context: DiscoveryContext) -> Iterator[Path]:
@@ -136,13 +159,24 @@ def looked_at(context: DiscoveryContext) -> Iterator[Path]:
         yield place / ".git"
         if place == project.root:
             break
-    for location in LOCATIONS:
-        if context.platform in location.platforms:
-            for path in fill(location.template, places):
-                yield path.parent if path.name == _GLOB else path
-    yield from (candidate.path for candidate in _candidates(context.platform, places, []))
+    for location in locations_read(context.sources, context.platform):
+        for path in fill(location.template, places):
+            yield path.parent if path.name.startswith(_ANY_NAME) else path
+    yield from (candidate.path for candidate in _candidates(context, places, []))
     for approval_file in APPROVAL_FILES:
         yield from fill(approval_file.template, places)
+
+
+def _stamp(
+    project: Project, places: Places, candidates: Iterable[_Candidate]
+) -> tuple[Stamp, set[Path]]:
+    """What tells one state of the files from another, and which of them are not there."""
+    paths = [candidate.path for candidate in candidates]
+    for approval_file in APPROVAL_FILES:
+        paths.extend(fill(approval_file.template, places))
+    prints = {path: fingerprint(path) for path in dict.fromkeys(paths)}
+    absent = {path for path, found in prints.items() if is_absent(found)}
+    return (*project.keys, *prints.values()), absent
 
 
 class _Reader:
@@ -150,22 +184,38 @@ class _Reader:
 
     def __init__(self) -> None:
         self.warnings: list[ConfigWarning] = []
+        self.references: dict[Path, str | None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
         self._absent: set[Path] = set()
 
-    def document(self, path: Path, *, toml: bool = False) -> Mapping[str, object] | None:
+    def leave_out(self, absent: Iterable[Path]) -> None:
+        """Do not look for these again: most clients that are known are not installed."""
+        self._absent.update(absent)
+        self._documents.update(dict.fromkeys(absent))
+
+    def document(self, path: Path, format: Format = "json") -> Mapping[str, object] | None:
         """A file's decoded value; None when there is none."""
         if path not in self._documents:
-            self._documents[path] = self._read(path, toml=toml)
+            self._documents[path] = self._read(path, format)
         return self._documents[path]
+
+    def reference(self, name: str) -> str | None:
+        """The text of a file that a configuration names; None when it cannot be had."""
+        path = Path(name)
+        if path not in self.references and len(self.references) < MAX_REFERENCES:
+            raw = read_regular(path, limit=MAX_ENV_FILE_BYTES)
+            self.references[path] = (
+                None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
+            )
+        return self.references.get(path)
 
     def demand(self, path: Path) -> None:
         """Warn about a file that somebody named and that is not there."""
         if path in self._absent:
             self._warn(path, ABSENT)
 
-    def _read(self, path: Path, *, toml: bool) -> Mapping[str, object] | None:
-        raw = read_regular(path, limit=MAX_FILE_BYTES)
+    def _read(self, path: Path, format: Format) -> Mapping[str, object] | None:
+        raw = read_regular(path, limit=size_limit(format))
         if isinstance(raw, str):
             if raw == ABSENT:
                 self._absent.add(path)
@@ -173,7 +223,7 @@ class _Reader:
                 self._warn(path, raw)
             return None
         try:
-            value = decode(raw, toml=toml)
+            value = decode(raw, format)
         except MalformedError as error:
             self._warn(path, str(error))
             return None
@@ -201,17 +251,15 @@ def _survey(context: DiscoveryContext) -> tuple[Project, Places]:
 
 
 def _candidates(
-    platform: Platform, places: Places, warnings: list[ConfigWarning]
+    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning]
 ) -> Iterator[_Candidate]:
     """Every file of the table, strongest first; files of a directory only if they are there."""
     seen: set[tuple[Path, bool]] = set()
-    for location in LOCATIONS:
-        if platform not in location.platforms:
-            continue
-        for path in fill(location.template, places):
+    for location in locations_read(context.sources, context.platform):
+        for path, place in spots(location.template, places):
             found: tuple[Path, ...] = (path,)
-            if path.name == _GLOB:
-                found, wrong = list_matching(path.parent, _GLOB.removeprefix("*"))
+            if path.name.startswith(_ANY_NAME):
+                found, wrong = list_matching(path.parent, path.suffix)
                 if wrong:
                     warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
             for file in found:
@@ -219,19 +267,23 @@ def _candidates(
                 identity = (file, location.dialect.per_project)
                 if identity not in seen:
                     seen.add(identity)
-                    yield _Candidate(location=location, path=file)
+                    yield _Candidate(location=location, path=file, place=place)
 
 
 def _parsed(
     candidate: _Candidate, reader: _Reader, context: DiscoveryContext, project: Project
 ) -> Parsed:
     location, path = candidate.location, candidate.path
-    toml = location.format == "by suffix" and path.suffix.lower() == ".toml"
-    document = reader.document(path, toml=toml)
+    format = location.format
+    if format == "by suffix":
+        format = "toml" if path.suffix.lower() == ".toml" else "json"
+    document = reader.document(path, format)
     if document is None:
         if location.required:
             reader.demand(path)
         return Parsed()
+    # What a project's file names is read only where its servers may run.
+    trusted = not location.in_project or context.project_servers == "all"
     origin = Origin(
         client=location.client,
         scope=location.scope,
@@ -239,10 +291,17 @@ def _parsed(
         dialect=location.dialect,
         environ=context.environ,
         home=str(context.home),
-        toml=toml,
+        workspace=str(candidate.place if location.in_project else project.root or context.cwd),
+        format=format,
+        read=reader.reference if trusted else _nothing,
+        separator="\\" if context.platform == "win32" else "/",
         projects=project.keys,
     )
     return parse_document(document, origin)
+
+
+def _nothing(name: str) -> str | None:
+    return None
 
 
 def _approvals(reader: _Reader, places: Places, project: Project) -> Approvals:

@@ -1,13 +1,15 @@
 """Several files' entries to one list of servers: pure.
 
 Owns precedence, and the reasons for leaving out a good entry: it would start this bridge, Claude
-Code's lists reject it, the project's servers are not wanted, or a stronger file has the name.
+Code's lists reject it, the project's servers are not wanted, or a stronger file has the name. The
+same server in several files is one, which knows where else it stands. Under two names it is two:
+programs may use either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bridge.discovery.approvals import Approvals
@@ -18,6 +20,14 @@ from bridge.discovery.report import SkippedServer, printable, where
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
+
+_DEFINING = frozenset({"transport", "command", "args", "env", "cwd", "url", "headers"})
+"""Fields that make a server the one it is; in others, its files may differ."""
+
+_FIELDS = (
+    *("transport", "command", "args", "env", "cwd", "url", "headers"),
+    *("description", "start_timeout", "call_timeout", "tools", "oauth"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,29 +43,64 @@ class Rules:
     approvals: Approvals
 
 
+@dataclass
+class _Holder:
+    """Who has a name, and what weaker files say of it.
+
+    Attributes:
+        spec: The server; None when the entry turns it off.
+    """
+
+    source: Source
+    spec: ServerSpec | None
+    also: list[Source] = field(default_factory=list)
+    differences: dict[str, None] = field(default_factory=dict)
+
+    def result(self) -> ServerSpec | None:
+        if self.spec is None or not (self.also or self.differences):
+            return self.spec
+        differences = tuple(name for name in _FIELDS if name in self.differences)
+        return replace(self.spec, also=tuple(self.also), differences=differences)
+
+
 def merge(
     files: Iterable[tuple[Location, Parsed]], rules: Rules
 ) -> tuple[tuple[ServerSpec, ...], tuple[SkippedServer, ...]]:
     """The servers to use and the definitions left out, strongest file first."""
-    holders: dict[str, tuple[Source, bool]] = {}
-    servers: list[ServerSpec] = []
+    holders: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
     for location, parsed in files:
         for entry in parsed.entries:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
-                continue
-            off = isinstance(verdict, SkippedServer)
-            if holder := holders.get(verdict.name):
-                skipped.append(_shadowed(verdict, *holder))
-                continue
-            holders[verdict.name] = (verdict.source, off)
-            if isinstance(verdict, SkippedServer):
-                skipped.append(verdict)
+            elif holder := holders.get(verdict.name):
+                if not _joined(verdict, holder):
+                    skipped.append(_shadowed(verdict, holder.source, holder.spec is None))
             else:
-                servers.append(verdict)
-    return tuple(servers), tuple(skipped)
+                spec = verdict if isinstance(verdict, ServerSpec) else None
+                holders[verdict.name] = _Holder(source=verdict.source, spec=spec)
+                if isinstance(verdict, SkippedServer):
+                    skipped.append(verdict)
+    servers = tuple(spec for holder in holders.values() if (spec := holder.result()) is not None)
+    return servers, tuple(skipped)
+
+
+def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
+    """Names of the fields that two definitions do not share."""
+    return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
+
+
+def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
+    """Note what a weaker definition says; whether it is of the same server."""
+    if holder.spec is None or not isinstance(entry, ServerSpec):
+        return False
+    differences = differing(holder.spec, entry)
+    holder.differences.update(dict.fromkeys(differences))
+    if _DEFINING & set(differences):
+        return False
+    holder.also.append(entry.source)
+    return True
 
 
 def _verdict(

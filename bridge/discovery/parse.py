@@ -1,19 +1,22 @@
 """A configuration file's bytes to servers, skipped entries and warnings: pure.
 
 Owns the shape of a file above its entries: which keys hold servers, whose project is meant, files
-that are one bare entry. Never raises on what a file says: everything wrong becomes a
-`SkippedServer` or a `ConfigWarning`, and the rest still loads.
+that are one bare entry, lists of entries, inputs, and lists of servers that are on or off. Never
+raises on what a file says: everything wrong becomes a `SkippedServer` or a `ConfigWarning`, and the
+rest still loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from bridge.discovery.clients import Dialect
+from bridge.discovery.clients import Dialect, Format
 from bridge.discovery.documents import MalformedError, decode, kind, repeated_keys
-from bridge.discovery.entries import Setting, read_entry
+from bridge.discovery.entries import read_entry
+from bridge.discovery.expand import Variables
+from bridge.discovery.fields import MAX_ITEMS, Setting
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted, printable
 from bridge.model import ServerSpec
 
@@ -29,8 +32,10 @@ class Origin:
 
     Attributes:
         path: The file, absolute.
-        environ, home: What variables and `~` stand for.
-        toml: Whether the text is TOML rather than JSON.
+        environ, home, workspace: What variables and `~` stand for.
+        format: How the text is encoded.
+        read: A file that the configuration names, as text; None when it cannot be had.
+        separator: Of the parts of a path, on this platform.
         projects: For a dialect with servers per project, the directories that are this project, the
             one that counts most first.
     """
@@ -39,9 +44,12 @@ class Origin:
     scope: str
     path: str
     dialect: Dialect
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
     home: str
-    toml: bool = False
+    workspace: str = ""
+    format: Format = "json"
+    read: Callable[[str], str | None] = lambda _: None
+    separator: str = "/"
     projects: tuple[str, ...] = ()
 
 
@@ -64,7 +72,7 @@ class Parsed:
 def parse_config(raw: bytes, origin: Origin) -> Parsed:
     """What a file's bytes mean."""
     try:
-        document = decode(raw, toml=origin.toml)
+        document = decode(raw, origin.format)
     except MalformedError as error:
         return Parsed(
             warnings=(ConfigWarning(path=origin.path, key="", reason=str(error), unread=True),)
@@ -84,14 +92,6 @@ def parse_document(document: object, origin: Origin) -> Parsed:
         return Parsed(warnings=tuple(warnings))
     if sentence := repeated_keys(document):
         warn("", sentence)
-    setting = Setting(
-        client=origin.client,
-        scope=origin.scope,
-        path=origin.path,
-        dialect=origin.dialect,
-        environ=origin.environ,
-        home=origin.home,
-    )
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, origin))
     if not tables and origin.dialect.servers_expected:
@@ -99,20 +99,94 @@ def parse_document(document: object, origin: Origin) -> Parsed:
         bare = "; nor a command or url" if origin.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
-        if not isinstance(table, Mapping):
-            warn(prefix, f"must be an object of servers, not {kind(table)}")
-            continue
+        setting = _setting(document, prefix, origin)
         if prefix and (sentence := repeated_keys(table)):
             warn(prefix, sentence)
-        for name, value in table.items():
+        try:
+            found = list(_named_entries(prefix, table, origin.dialect))
+        except _ShapeError as error:
+            warn(prefix, str(error))
+            continue
+        for name, key, value in found:
             if len(entries) == MAX_SERVERS_PER_FILE:
                 warn(prefix, f"only the first {MAX_SERVERS_PER_FILE} servers are read")
                 break
-            key = f"{prefix}.{dotted(name)}" if prefix else ""
-            entry, said = read_entry(name, value, key=key, setting=setting)
-            entries.append(entry)
+            off = _gated(name, document, origin.dialect)
+            entry, said = read_entry(name, value, key=key, setting=setting, off=off)
+            if entry is not None:
+                entries.append(entry)
             warnings.extend(said)
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
+
+
+class _ShapeError(ValueError):
+    """The value holds no entries; the message says why."""
+
+
+def _setting(document: Mapping[str, object], prefix: str, origin: Origin) -> Setting:
+    beside = prefix.rpartition(".")[0]
+    inputs = _at(document, f"{beside}.inputs" if beside else "inputs")
+    return Setting(
+        client=origin.client,
+        scope=origin.scope,
+        path=origin.path,
+        dialect=origin.dialect,
+        variables=Variables(
+            environ=origin.environ,
+            home=origin.home,
+            workspace=origin.workspace,
+            directory=str(PurePath(origin.path).parent),
+            inputs=_inputs(inputs) if origin.dialect.inputs else {},
+            read=origin.read,
+            separator=origin.separator,
+        ),
+    )
+
+
+def _inputs(described: object) -> dict[str, str | None]:
+    """Ids of inputs and their defaults."""
+    found: dict[str, str | None] = {}
+    for item in described if isinstance(described, list) else ():
+        if isinstance(item, Mapping) and isinstance(item.get("id"), str):
+            default = item.get("default")
+            found[item["id"]] = default if isinstance(default, str) else None
+    return found
+
+
+def _named_entries(
+    prefix: str, table: object, dialect: Dialect
+) -> Iterator[tuple[str, str, object]]:
+    """Name, dotted place and value of each entry."""
+    if dialect.listed and isinstance(table, list):
+        for at, value in enumerate(table):
+            name = value.get("name") if isinstance(value, Mapping) else None
+            yield name if isinstance(name, str) else "", f"{prefix}[{at}]", value
+        return
+    if not isinstance(table, Mapping):
+        wanted = "a list" if dialect.listed else "an object"
+        msg = f"must be {wanted} of servers, not {kind(table)}"
+        raise _ShapeError(msg)
+    for name, value in table.items():
+        yield name, f"{prefix}.{dotted(name)}" if prefix else "", value
+
+
+def _gated(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
+    """Why a list beside the servers turns one off; empty when none does."""
+    if dialect.gates is None:
+        return ""
+    allowed, excluded = (_at(document, place) for place in dialect.gates)
+    if isinstance(excluded, list) and name in excluded[:MAX_ITEMS]:
+        return f"turned off by {dialect.gates[1]}"
+    if isinstance(allowed, list) and allowed and name not in allowed[:MAX_ITEMS]:
+        return f"turned off by {dialect.gates[0]}, which does not name it"
+    return ""
+
+
+def _at(document: object, place: str) -> object:
+    """The value at a dotted place; None when there is none."""
+    for part in place.split("."):
+        document = document.get(part) if isinstance(document, Mapping) else None
+    return document
 
 
 def project_entries(
@@ -141,11 +215,26 @@ def _server_tables(document: Mapping[str, object], origin: Origin) -> Iterator[t
             if present:
                 return
         return
-    present = [key for key in dialect.server_keys if key in document]
-    for key in present:
-        yield key, document[key]
-    if not present and dialect.bare_server and ("command" in document or "url" in document):
+    taken: dict[str, str] = {}
+    for place in dialect.server_keys:
+        outer, _, inner = place.rpartition(".")
+        holder = _at(document, outer) if outer else document
+        if not isinstance(holder, Mapping) or inner not in holder:
+            continue
+        table = holder[inner]
+        if outer and not _holds_entries(table):
+            # A server may be called as the object is that holds servers elsewhere.
+            continue
+        taken[outer] = inner
+        if place in taken and isinstance(table, Mapping):
+            table = {key: value for key, value in table.items() if key != taken[place]}
+        yield place, table
+    if not taken and dialect.bare_server and ("command" in document or "url" in document):
         yield "", {PurePath(origin.path).stem: document}
+
+
+def _holds_entries(table: object) -> bool:
+    return isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
 
 
 def _slashed(directory: str) -> str:

@@ -1,7 +1,8 @@
 """Where the `{places}` in a template are on this machine, for this user, in this directory.
 
 Owns the lookups that need no file's contents but one: the repository's root, and for a worktree
-the main repository's, which is how Claude Code names a project.
+the main repository's, which is how Claude Code names a project; and the variables with which
+clients let their directories be moved.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from bridge.discovery.clients import Platform
@@ -63,31 +65,127 @@ def places_for(
     """The paths that each place of a template stands for; none when it does not apply."""
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
-    program_files = environ.get("ProgramFiles", "") or "C:/Program Files"
+    config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
+    library = home / "Library" / "Application Support"
+    appdata = Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming")
+    base = {"linux": config, "darwin": library, "win32": appdata}[platform]
     found: dict[str, tuple[Path, ...]] = {
         "home": (home,),
         "cwd": (cwd,),
         "system": (system_root,),
-        "library": (home / "Library" / "Application Support",),
-        "config": (_absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config",),
-        "appdata": (Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming"),),
-        "programs": (Path(program_files),) if platform == "win32" else (),
+        "library": (library,),
+        "config": (config,),
+        "appdata": (appdata,),
+        "programs": _windows_programs(platform, environ),
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
         "upwards": _upwards(project, home),
+        "within": _within(project),
+        "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
         "project": tuple(dict.fromkeys((cwd, project.root or cwd, project.main or cwd))),
+        "vscode": (base / "Code" / "User", base / "Code - Insiders" / "User"),
+        "zed": (appdata / "Zed" if platform == "win32" else config / "zed",),
+        "goose": (
+            appdata / "Block" / "goose" / "config" if platform == "win32" else config / "goose",
+        ),
+        "devin": (appdata / "devin" if platform == "win32" else home / ".config" / "devin",),
+        "intellij": (_intellij(platform, config, home, environ),),
+        "opencode_app": (library / "OpenCode",),
     }
-    return found
+    return {
+        **found,
+        **_movable(environ, home=home, cwd=cwd, config=config),
+        **_system_places(platform, system_root, environ),
+    }
+
+
+def _movable(
+    environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path
+) -> dict[str, tuple[Path, ...]]:
+    """Directories that a client's own variable moves."""
+
+    def moved(variable: str, default: Path) -> Path:
+        named = environ.get(variable, "").strip()
+        return _from_cwd(Path(named), home=home, cwd=cwd) if named else default
+
+    cline = moved("CLINE_DATA_DIR", moved("CLINE_DIR", home / ".cline") / "data")
+    settings = cline / "settings" / "cline_mcp_settings.json"
+    opencode_file = environ.get("OPENCODE_CONFIG", "").strip()
+    opencode_extra = environ.get("OPENCODE_CONFIG_DIR", "").strip()
+    return {
+        "codex": (moved("CODEX_HOME", home / ".codex"),),
+        "gemini": (moved("GEMINI_CLI_HOME", home) / ".gemini",),
+        "continue": (moved("CONTINUE_GLOBAL_DIR", home / ".continue"),),
+        "copilot": (moved("COPILOT_HOME", home / ".copilot"),),
+        "cline_settings": (moved("CLINE_MCP_SETTINGS_PATH", settings),),
+        "opencode": tuple(dict.fromkeys((config / "opencode", home / ".opencode"))),
+        "opencode_file": (cwd / opencode_file,) if opencode_file else (),
+        "opencode_extra": (cwd / opencode_extra,) if opencode_extra else (),
+    }
+
+
+def _system_places(
+    platform: Platform, root: Path, environ: Mapping[str, str]
+) -> dict[str, tuple[Path, ...]]:
+    """Directories where an administrator configures clients."""
+    if platform == "linux":
+        etc = root / "etc"
+        named = {"codex": etc / "codex", "gemini": etc / "gemini-cli", "opencode": etc / "opencode"}
+    elif platform == "darwin":
+        support = root / "Library" / "Application Support"
+        named = {
+            "codex": root / "etc" / "codex",
+            "gemini": support / "GeminiCli",
+            "opencode": support / "opencode",
+        }
+    else:
+        data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
+        named = {
+            "codex": data / "OpenAI" / "Codex",
+            "gemini": data / "gemini-cli",
+            "opencode": data / "opencode",
+        }
+    return {f"{name}_system": (path,) for name, path in named.items()}
+
+
+def _windows_programs(platform: Platform, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    named = environ.get("ProgramFiles", "") or "C:/Program Files"
+    return (Path(named),) if platform == "win32" else ()
+
+
+def _intellij(platform: Platform, config: Path, home: Path, environ: Mapping[str, str]) -> Path:
+    """Where Copilot's plugin for JetBrains keeps its files, on macOS as on Linux."""
+    base = config
+    if platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA", "") or home / "AppData" / "Local")
+    return base / "github-copilot" / "intellij"
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
     """Every path that a template stands for."""
+    return tuple(path for path, _ in spots(template, places))
+
+
+def spots(template: str, places: Places) -> tuple[tuple[Path, Path], ...]:
+    """Every path that a template stands for, with the place that it starts from."""
+    name, rest = _split(template)
+    if not name:
+        return ((Path(rest), Path(rest).parent),)
+    return tuple((place / rest if rest else place, place) for place in places[name])
+
+
+@lru_cache(maxsize=256)
+def _split(template: str) -> tuple[str, str]:
     match = _PLACE.match(template)
-    if match is None:
-        return (Path(template),)
-    rest = template[match.end() :].lstrip("/")
-    return tuple(place / rest if rest else place for place in places[match[1]])
+    return (match[1], template[match.end() :].lstrip("/")) if match else ("", template)
+
+
+def _within(project: Project) -> tuple[Path, ...]:
+    """The working directory and those above it up to the repository's root."""
+    cwd = project.cwd
+    chain = (cwd, *cwd.parents)
+    return chain[: chain.index(project.root) + 1] if project.root in chain else (cwd,)
 
 
 def _upwards(project: Project, home: Path) -> tuple[Path, ...]:

@@ -1,9 +1,10 @@
 """Noticing a changed configuration in a few microseconds.
 
-Owns the shortcut: what `current_stamp` says stays true for as long as no file that it looked at has
-changed, and no directory in which one could appear. There are far fewer of those than files that
-could be there, and they are the same from one look to the next. Whenever they differ, or changed so
-lately that a further change might not show, `current_stamp` is asked itself.
+Owns the directories that a watcher of the file system must be told to watch, and the shortcut: what
+`current_stamp` says stays true for as long as no file that it looked at has changed, and no
+directory in which one could appear. There are far fewer of those than files that could be there,
+and they are the same from one look to the next. Whenever they differ, or changed so lately that a
+further change might not show, `current_stamp` is asked itself.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from bridge.discovery.files import fingerprint
 from bridge.discovery.find import DiscoveryContext, Stamp, current_stamp, looked_at
 
 SETTLED_NS = 1_000_000_000
 """Since a change, before a second one is sure to show: file systems keep times in steps of up to
 this, so that what changes twice within one looks as if it had changed once."""
+
+MAX_WATCHED = 512
+"""Directories given to a watcher; a system gives a user some thousands in all."""
 
 _Look = tuple[tuple[int, ...], ...]
 
@@ -34,7 +39,14 @@ class Watch:
         self._context = context
         # One value, since two threads may survey at once: what is compared belongs to the stamp.
         self._seen: tuple[tuple[str, ...], _Look | None, Stamp] = ((), None, ())
+        self._followed: tuple[Path, ...] = ()
         self.surveys = 0
+
+    def follow(self, references: tuple[Path, ...]) -> None:
+        """Count these files, too: those that the configurations name (`Discovery.references`)."""
+        if references != self._followed:
+            self._followed = references
+            self._seen = ((), None, ())
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any file of the configuration does."""
@@ -43,14 +55,47 @@ class Watch:
 
     def _survey(self) -> Stamp:
         self.surveys += 1
+        followed = self._followed
         # Looked at first, so that a change during the survey is noticed by the next comparison.
-        paths = _telling(looked_at(self._context))
+        paths = _telling((*looked_at(self._context), *followed))
         look = _look(paths)
-        stamp = current_stamp(self._context)
+        stamp = (*current_stamp(self._context), *map(fingerprint, followed))
         settled = time.time_ns() - max((entry[0] for entry in look), default=0) > SETTLED_NS
-        same = _telling(looked_at(self._context)) == paths
+        same = _telling((*looked_at(self._context), *followed)) == paths
         self._seen = (paths, look if settled and same else None, stamp)
         return stamp
+
+
+def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
+    """Directories in which a change may matter, for a watcher that does not descend.
+
+    Directories only: a client that saves a file puts a new one in its place, and who watched the
+    old one would never hear of it. One that does not exist yet is stood for by the nearest that
+    does, and a link by what it leads to as well. They may be others after a change.
+
+    Args:
+        references: As `Discovery` has them.
+    """
+    found: dict[Path, None] = {}
+    for path in (*looked_at(context), *references):
+        for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
+            directory = place
+            while not _is_directory(directory) and directory != directory.parent:
+                directory = directory.parent
+            found[directory] = None
+            if directory == place:
+                # It may be replaced as a whole, which shows in the one above.
+                found[place.parent] = None
+        if len(found) >= MAX_WATCHED:
+            break
+    return tuple(found)[:MAX_WATCHED]
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _look(paths: Iterable[str]) -> _Look:

@@ -6,29 +6,36 @@ sandboxes come from. Decisions are made by the parts; this module puts them in o
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import anyio
 
+from bridge.catalog.guard import Scan
 from bridge.catalog.preflight import References
 from bridge.catalog.reach import Reach
+from bridge.clock import Clock
+from bridge.engine.checking import Check, Checking, stopped
+from bridge.engine.client import Client, OneRun
 from bridge.engine.commands import Commands
-from bridge.engine.guarding import advised, read, refused
+from bridge.engine.guarding import Reading, advised, read, refused
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
+from bridge.engine.observed import Observed
 from bridge.engine.outcome import caught
 from bridge.engine.program import Facts, NotStartedError, Program
 from bridge.engine.questions import Questions
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.engine.suspended import SuspendedRuns
 from bridge.engine.tool_cache import ToolCache
 from bridge.errors import (
     InvalidRequestError,
@@ -50,18 +57,14 @@ from bridge.sandbox.failure import classify
 from bridge.sandbox.layers import OWN_NAMESPACES, guest_limits, verified
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
+from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 1024 * 1024
 """Longest program. Models write thousands of bytes; data belongs in tool calls."""
-
-PROGRESS_SECONDS = 2.0
-"""Between progress reports: well inside the 60 s after which clients give up on a silent call."""
-
-Progress = Callable[[float, str], Awaitable[None]]
-"""Called with the seconds gone and a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,8 @@ class _Plan:
     servers: tuple[str, ...]
     tolerant: bool
     reach: Reach | None
+    program: ast.Module | Scan
+    clock: Clock = field(default_factory=Clock)
 
 
 class Engine:
@@ -90,6 +95,8 @@ class Engine:
         self.guide = Guide(servers, settings)
         self.commands = Commands(settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
+        self.suspended = SuspendedRuns()
+        self._checking = Checking(servers, settings)
         self._stack = AsyncExitStack()
 
     @property
@@ -108,6 +115,7 @@ class Engine:
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
         await self._stack.enter_async_context(self.sandboxes)
+        await self._stack.enter_async_context(self.suspended)
         return self
 
     async def __aexit__(
@@ -122,8 +130,11 @@ class Engine:
         """Return the backend in use; see `Sandboxes.backend`."""
         return await self.sandboxes.backend()
 
-    async def run(self, request: RunRequest, progress: Progress | None = None) -> RunResult:
+    async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
         """Run a program and say how it went.
+
+        Args:
+            client: Who asked for it: told how it gets on, and asked what servers want to know.
 
         Raises:
             UsageError: The request is unusable, or names a server that does not exist.
@@ -133,17 +144,21 @@ class Engine:
         await self._servers.refresh()
         self._check(request)
         reading = await read(request.code, self._servers.aliases, self._settings.guard)
-        plan, scan = self._plan(request, reading.references, reading.reach), reading.scan
+        if reading.references.unknown:
+            raise await self._unknown_servers(request, reading)
+        plan, scan = self._plan(request, reading), reading.scan
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(plan.run_id, scan, plan.limits.timeout)
-        if progress is None:
-            # Without a task to report, whose start and end take a tenth of a millisecond.
-            outcome = await caught(self._carry_out(plan))
-        else:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_report_progress, progress)
+        run = OneRun(client, plan.clock)
+        with on_behalf_of(run):
+            if not run.wants_progress:
+                # Without a task to report, whose start and end take a tenth of a millisecond.
                 outcome = await caught(self._carry_out(plan))
-                tasks.cancel_scope.cancel()
+            else:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(run.tick)
+                    outcome = await caught(self._carry_out(plan))
+                    tasks.cancel_scope.cancel()
         if isinstance(outcome, RunResult):
             return advised(outcome, scan)
         raise outcome
@@ -162,20 +177,28 @@ class Engine:
             remedy = "MCP_BRIDGE_MAX_TIMEOUT sets the largest."
             raise InvalidRequestError(message, remedy=remedy)
 
-    def _plan(self, request: RunRequest, references: References, reach: Reach | None) -> _Plan:
-        if references.unknown:
-            # Said before anything runs: a program must not stop half-way for a typing mistake.
-            problems = "; ".join(str(reference) for reference in references.unknown)
-            detail = self._servers.left_out()
-            raise UnknownServerError(self._servers.unknown(problems), host_detail=detail)
-        servers, tolerant = self._wanted(request, references)
+    async def _unknown_servers(self, request: RunRequest, reading: Reading) -> UnknownServerError:
+        """Return the error on servers that do not exist, with what else is wrong.
+
+        Said before anything runs: a program must not stop half-way for a typing mistake.
+        """
+        named = reading.references
+        check = await self._checking.check(request.code, reading.tree, named.servers)
+        problems = [str(reference) for reference in named.unknown]
+        problems += [str(found) for found in check.verdict.certain]
+        message = self._servers.unknown("; ".join(problems))
+        return UnknownServerError(message, host_detail=self._servers.left_out())
+
+    def _plan(self, request: RunRequest, reading: Reading) -> _Plan:
+        servers, tolerant = self._wanted(request, reading.references)
         return _Plan(
             run_id=uuid.uuid4().hex,
             request=request,
             limits=limits_for(self._settings, request.timeout),
             servers=servers,
             tolerant=tolerant,
-            reach=reach,
+            reach=reading.reach,
+            program=reading.tree,
         )
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
@@ -197,21 +220,46 @@ class Engine:
         return references.servers, False
 
     async def _carry_out(self, plan: _Plan) -> RunResult:
+        check = await self._check_early(plan)
+        if check.verdict.certain:
+            return stopped(plan.run_id, plan.request.code, check.verdict, plan.limits.timeout)
         # The sandbox gets ready while the servers do.
         who = plan.request.principal
         async with self.sandboxes.reserve(plan.limits, principal=who) as reservation:
             tools, errors = await self._servers.load(plan.servers, tolerant=plan.tolerant)
             for name, error in errors.items():
                 logger.warning("server %s is left out of this run: %s", name, error)
+            check = await self._check_again(plan, check, tuple(tools))
+            if check.verdict.certain:
+                return stopped(plan.run_id, plan.request.code, check.verdict, plan.limits.timeout)
             try:
                 session = await reservation.get()
                 # The process that runs a lane's program is known to be well: it has just said so.
                 waited = OWN_NAMESPACES not in session.isolation.layers
-                return await self._run_in(session, plan, tools, waited=waited)
+                result = await self._run_in(session, plan, tools, waited=waited)
+                return await self._checking.explained(result, plan.request.code, check)
             except NotStartedError as error:
                 logger.warning("the program is started again in a new sandbox: %s", error)
         async with self.sandboxes.reserve(plan.limits, principal=who, fresh=True) as reservation:
-            return await self._run_in(await reservation.get(), plan, tools)
+            result = await self._run_in(await reservation.get(), plan, tools)
+            return await self._checking.explained(result, plan.request.code, check)
+
+    async def _check_early(self, plan: _Plan) -> Check:
+        """Check the program before there is a sandbox for it; what is certain needs none."""
+        check = await self._checking.check(plan.request.code, plan.program, plan.servers)
+        if check.verdict.certain and plan.servers:
+            # What hangs on tools is certain only once its servers have been asked. Whatever else
+            # is wrong is told together with that, but waits for no server that does not answer.
+            tolerant = plan.tolerant or not check.may_be_mended
+            tools, _ = await self._servers.load(plan.servers, tolerant=tolerant)
+            check = await self._check_again(plan, check, tuple(tools))
+        return check
+
+    async def _check_again(self, plan: _Plan, check: Check, loaded: tuple[str, ...]) -> Check:
+        """Check against the servers as they turned out to be, if that is news."""
+        if set(loaded) == set(plan.servers) and not self._checking.stale(check):
+            return check
+        return await self._checking.check(plan.request.code, plan.program, loaded)
 
     async def _run_in(
         self,
@@ -231,7 +279,9 @@ class Engine:
             started = time.monotonic()
             gate = Gate(self._grant(plan), self._servers.pool.call_tool)
             questions = Questions(self._servers, self.guide, gate)
-            program = Program(session, questions.handle, plan.limits, waited=waited)
+            program = Program(
+                session, questions.handle, plan.limits, waited=waited, clock=plan.clock
+            )
             await program.start(self._frame(plan, tools, session))
             facts = await program.finish()
             wall = time.monotonic() - started
@@ -310,14 +360,6 @@ class Engine:
         )
 
 
-async def _report_progress(progress: Progress) -> None:
-    started = time.monotonic()
-    while True:
-        await anyio.sleep(PROGRESS_SECONDS)
-        seconds = time.monotonic() - started
-        await progress(seconds, f"running for {seconds:.0f} s")
-
-
 @asynccontextmanager
 async def open_engine(
     settings: Settings,
@@ -343,8 +385,16 @@ async def open_engine(
         environ=settings.environ,
         call_timeout=settings.call_timeout,
         start_timeout=settings.start_timeout,
+        logins=Logins(settings.state_dir / "logins"),
+        roots=settings.roots,
     )
     where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
-    servers = Servers(where, pool, ToolCache(settings.state_dir / "tools"), eager=eager)
+    servers = Servers(
+        where,
+        pool,
+        ToolCache(settings.state_dir / "tools"),
+        eager=eager,
+        observed=Observed(settings.state_dir / "shapes"),
+    )
     async with Engine(settings, servers, choose_backend) as engine:
         yield engine

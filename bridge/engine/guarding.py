@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio.to_thread
 
-from bridge.catalog.guard import Scan, check, parse
+from bridge.catalog.guard import SYNTAX, Scan, check, parse
 from bridge.catalog.preflight import References, references
 from bridge.catalog.reach import Reach, reach
 from bridge.model import RunResult
@@ -36,11 +36,13 @@ class Reading:
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         reach: What of them it can get at; None if that does not show.
+        tree: What was parsed; the guard's verdict on what could not be.
     """
 
     scan: Scan
     references: References
     reach: Reach | None
+    tree: ast.Module | Scan = field(compare=False, repr=False)
 
 
 async def read(code: str, aliases: Mapping[str, str], mode: GuardMode) -> Reading:
@@ -59,12 +61,14 @@ def _reading(
 ) -> Reading:
     if isinstance(tree, Scan):
         scan = Scan() if mode == "off" else tree
-        return Reading(scan=scan, references=references(code, None, aliases), reach=None)
+        named = references(code, None, aliases)
+        return Reading(scan=scan, references=named, reach=None, tree=tree)
     named = references(code, tree, aliases)
     return Reading(
         scan=Scan() if mode == "off" else check(tree),
         references=named,
         reach=reach(tree, {name: aliases[name] for name in named.servers}),
+        tree=tree,
     )
 
 
@@ -98,4 +102,12 @@ def refused(run_id: str, scan: Scan, timeout: float) -> RunResult:
 
 def advised(result: RunResult, scan: Scan) -> RunResult:
     """Return a run's result with what the guard found beforehand."""
-    return dataclasses.replace(result, findings=scan.findings, findings_omitted=scan.omitted)
+    told = {found.rule for found in result.findings}
+    # A syntax error is one, whoever found it.
+    own = [found for found in scan.findings if found.rule != SYNTAX or SYNTAX not in told]
+    found = sorted((*own, *result.findings), key=lambda finding: (finding.line, finding.column))
+    return dataclasses.replace(
+        result,
+        findings=tuple(found),
+        findings_omitted=scan.omitted + result.findings_omitted,
+    )

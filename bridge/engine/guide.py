@@ -9,12 +9,17 @@ import difflib
 import json
 from typing import Any
 
+import anyio
+import anyio.to_thread
+
+from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.search import ToolIndex
+from bridge.catalog.search import Match, ToolIndex
+from bridge.catalog.typed import server_stub
 from bridge.engine.servers import Servers
 from bridge.errors import UsageError
-from bridge.model import Limits
+from bridge.model import Limits, Tool
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 
@@ -24,7 +29,8 @@ MAX_LISTED = 50
 MAX_GUIDES = 32
 """Guides kept, each of 2,500 characters: one for every set of servers that programs use."""
 
-_Places = dict[tuple[str, str], tuple[ServerEntry, ToolEntry]]
+SCORE_DIGITS = 3
+"""Of a hit's score, as it is shown; it compares with those of the same search only."""
 
 
 class Guide:
@@ -33,19 +39,29 @@ class Guide:
     def __init__(self, servers: Servers, settings: Settings) -> None:
         self._servers = servers
         self._settings = settings
-        self._described: tuple[int, str] | None = None
+        self._described: tuple[int | None, str] = (None, "")
+        self._told: tuple[ServerEntry, ...] | None = None
         self._guides: dict[tuple[int, tuple[str, ...], Limits], str] = {}
-        self._indexed: tuple[tuple[int, str | None], _Places, ToolIndex] | None = None
+        self._index = ToolIndex()
+        self._searching = anyio.Lock()
 
     def tool_description(self) -> str:
-        """Return the description of `run_python`."""
+        """Return the description of `run_python`.
+
+        It stays as it is until what it says has become wrong: see `outdated`.
+        """
         revision = self._servers.known.revision
-        if self._described is None or self._described[0] != revision:
-            text = tool_description(
-                self._servers.entries(),
-                limits_for(self._settings),
-                max_timeout=self._settings.max_timeout,
-            )
+        if self._described[0] != revision:
+            text, servers = self._described[1], self._servers.known.settled()
+            if self._told is None or outdated(self._told, servers):
+                self._told = servers
+                text = tool_description(
+                    servers,
+                    limits_for(self._settings),
+                    max_timeout=self._settings.max_timeout,
+                    tokens=self._settings.description_tokens,
+                    checked=self._settings.preflight == "check",
+                )
             self._described = (revision, text)
         return self._described[1]
 
@@ -95,6 +111,17 @@ class Guide:
         await self._servers.load([server])
         return json.dumps(self.server_docs(server, "full"), ensure_ascii=False)
 
+    async def server_stub(self, name: str) -> str:
+        """Return one server's tools as typed Python.
+
+        Raises:
+            BridgeError: There is no such server, or it cannot be reached.
+        """
+        server = self._servers.resolve(name)
+        await self._servers.load([server])
+        # Hundreds of tools take a second.
+        return await anyio.to_thread.run_sync(server_stub, self._entry(server))
+
     def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
         """Return the documentation of a server's tools, as far as they are known."""
         return server_docs(self._entry(server), detail)
@@ -115,43 +142,51 @@ class Guide:
         message = f"The server {server!r} has no tool {tool!r:.100}.{hint}"
         raise UsageError(message)
 
-    def search(
+    async def search(
         self, query: str, limit: int, detail: Detail, *, server: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return the documentation of the tools that fit `query`, best first.
+        """Return the documentation of the tools that fit `query`, best first, each with its score.
 
         Args:
             server: Look only among this server's tools.
 
         Raises:
             InvalidRequestError: There is no word in the query.
+            SearchUnavailableError: This Python has no full-text search.
         """
-        places, index = self._index(server)
-        return [
-            tool_docs(*places[match.tool.server, match.tool.name], detail)
-            for match in index.search(query, limit=limit)
-        ]
+        known = self._servers.known
+        async with self._searching:
+            tools = {name: known.tools(name) or () for name in self._servers.names()}
+            matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
+        documents = []
+        by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
+        for match in matches:
+            name = match.tool.server
+            if name not in known.aliases:
+                # It was taken out of the configuration in this moment.
+                continue
+            if name not in by_server:
+                entry = known.entry(name)
+                by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
+            entry, entries = by_server[name]
+            if match.tool.name in entries:
+                docs = tool_docs(entry, entries[match.tool.name], detail)
+                documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
+        return documents
 
-    def _index(self, server: str | None) -> tuple[_Places, ToolIndex]:
-        """Return the index over the tools; counting words takes longer than searching."""
-        key = (self._servers.known.revision, server)
-        if self._indexed is None or self._indexed[0] != key:
-            places = {
-                (entry.name, tool.tool.name): (entry, tool)
-                for entry in self._servers.entries()
-                for tool in entry.tools
-                if server in (None, entry.name)
-            }
-            index = ToolIndex([tool.tool for _, tool in places.values()])
-            self._indexed = (key, places, index)
-        return self._indexed[1:]
+    def _find(
+        self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
+    ) -> list[Match]:
+        """Search, in a thread: after a change the index takes longer than a query."""
+        self._index.update(tools)
+        return self._index.search(query, limit=limit, server=server)
 
-    def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
+    async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         """Return the tools of `names`, all of them or those that fit a query."""
         if not query:
             return [document for name in names for document in self.server_docs(name, "summary")]
         only = names[0] if len(names) == 1 else None
-        return self.search(query, MAX_LISTED, "summary", server=only)
+        return await self.search(query, MAX_LISTED, "summary", server=only)
 
     def _entry(self, server: str) -> ServerEntry:
         return self._servers.known.entry(server)

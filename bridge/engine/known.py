@@ -7,34 +7,69 @@ what it uses and not what is configured. Whoever keeps something made from entri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.entries import SERVER_METHODS, Recall, ServerEntry, tool_entries
 from bridge.catalog.naming import server_aliases
-from bridge.catalog.stubs import run_discovered, run_server
-from bridge.model import Tool
+from bridge.catalog.stubs import run_discovered, run_server, to_call
+from bridge.engine.observed import Observed
+from bridge.model import Json, Tool
 
 
 class Known:
     """Entries of all servers, made when first asked for.
 
     Attributes:
-        revision: Another number whenever an entry would be another.
         aliases: Every server's name and alias.
+        learnt: Another number whenever something is learnt of what tools return. It changes with
+            the first calls of a tool; what shows it is best made when it is asked for.
+
+    Args:
+        observed: What tools were seen to return; without it nothing is learnt.
     """
 
-    def __init__(self) -> None:
-        self.revision = 0
+    def __init__(self, observed: Observed | None = None) -> None:
+        self.learnt = 0
+        self._observed = observed
+        self._revision = 0
+        self._listeners: list[Callable[[], None]] = []
         self.aliases: Mapping[str, str] = {}
         self._descriptions: Mapping[str, str] = {}
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._entries: dict[str, ServerEntry] = {}
         self._places: Mapping[str, int] = {}
+        self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
+        self._settled: tuple[ServerEntry, ...] | None = None
         self._discovered: list[dict[str, Any]] | None = None
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    @property
+    def revision(self) -> int:
+        """Another number whenever there are other servers or tools."""
+        return self._revision
+
+    @revision.setter
+    def revision(self, revision: int) -> None:
+        self._revision = revision
+        for listener in tuple(self._listeners):
+            listener()
+
+    @contextmanager
+    def heard_by(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Have `listener` called after every change of `revision`, as long as this is open.
+
+        It is called in the middle of the change: it may take note, and look later.
+        """
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
         """Take other servers, and what is known of their tools; aliases depend on the whole set."""
@@ -45,7 +80,17 @@ class Known:
         self._tools = dict(tools)
         self._entries.clear()
         self._stubs.clear()
-        self._all = self._discovered = None
+        self._by_name.clear()
+        self._all = self._settled = self._discovered = None
+
+    def introduce(self, name: str, about: str) -> None:
+        """Take what a server says of itself, in case the configuration says nothing of it."""
+        if not about or self._descriptions.get(name) != "":
+            return
+        self._descriptions = {**self._descriptions, name: about}
+        self.revision += 1
+        self._settled = self._discovered = None
+        self._drop(name)
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
         """Return a server's tools as far as it was ever asked for them."""
@@ -61,10 +106,31 @@ class Known:
         if before == tools:
             return False
         self.revision += 1
+        self._by_name.pop(name, None)
+        self._settled = None
+        self._drop(name)
+        return True
+
+    def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
+        """Learn from what a call has returned, where the tool does not declare it.
+
+        Args:
+            wire: As `bridge.rpc.values.wire_value` gives it.
+        """
+        if self._observed is None:
+            return
+        tools = self._by_name.get(name)
+        if tools is None:
+            tools = self._by_name[name] = {one.name: one for one in self._tools.get(name, ())}
+        found = tools.get(tool)
+        if found is not None and self._observed.learn(name, found, wire):
+            self.learnt += 1
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
         self._entries.pop(name, None)
         self._stubs.pop(name, None)
         self._all = None
-        return True
 
     def place(self, name: str) -> int:
         """Return where in the configuration's order a server stands."""
@@ -78,14 +144,20 @@ class Known:
         """
         found = self._entries.get(name)
         if found is None:
-            found = self._entries[name] = ServerEntry(
-                name=name,
-                alias=self.aliases[name],
-                description=self._descriptions[name],
-                tools=tool_entries(self._tools.get(name, ())),
-                known=name in self._tools,
-            )
+            recall = None if self._observed is None else partial(self._observed.now, name)
+            found = self._entries[name] = self._entry(name, recall)
         return found
+
+    def _entry(self, name: str, recall: Recall | None) -> ServerEntry:
+        if self._observed is None or not self._observed.knows(name):
+            recall = None
+        return ServerEntry(
+            name=name,
+            alias=self.aliases[name],
+            description=self._descriptions[name],
+            tools=tool_entries(self._tools.get(name, ()), recall),
+            known=name in self._tools,
+        )
 
     def entries(self, *, loaded: Collection[str] = ()) -> tuple[ServerEntry, ...]:
         """Return the entries of all servers, in the order of the configuration."""
@@ -96,6 +168,25 @@ class Known:
         return tuple(
             replace(entry, loaded=True) if entry.name in loaded else entry for entry in self._all
         )
+
+    def settled(self) -> tuple[ServerEntry, ...]:
+        """Return all entries with what was seen before this bridge began, and nothing since.
+
+        For texts that stand in a model's context from the start, such as the description of
+        `run_python`: they must not change with every first call of a tool, for the model would pay
+        for its whole conversation again. Depends on `revision` alone.
+        """
+        observed = self._observed
+        if observed is None:
+            return self.entries()
+        if self._settled is None:
+            self._settled = tuple(
+                self._entry(name, partial(observed.at_first, name))
+                if observed.knows(name)
+                else self.entry(name)
+                for name in self._descriptions
+            )
+        return self._settled
 
     def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
         """Return `Run.discovered`."""
@@ -116,14 +207,16 @@ class Known:
         """Return one server's part of `Run.servers`.
 
         Args:
-            used: What the program takes of it by name; None for all that it has. If something is
-                not a tool, all are there: what is said of it then names the nearest.
+            used: What the program takes of it by name, of which it then gets what calling takes;
+                None for all that it has. If something is not a tool, all are there: what is said
+                of it then names the nearest.
         """
         found = self._stubs.get(name)
         if found is None:
             whole = run_server(self.entry(name))
-            found = self._stubs[name] = (whole, {tool["alias"]: tool for tool in whole["tools"]})
+            called = {tool["alias"]: to_call(tool) for tool in whole["tools"]}
+            found = self._stubs[name] = (whole, called)
         whole, tools = found
-        if used is None or not tools.keys() >= used:
+        if used is None or "list_tools" in used or not tools.keys() | SERVER_METHODS >= used:
             return whole
-        return {**whole, "tools": [tools[alias] for alias in sorted(used)]}
+        return {**whole, "tools": [tools[alias] for alias in sorted(used & tools.keys())]}

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
+from anyio.abc import TaskGroup
 
+from bridge.clock import Clock
 from bridge.engine.guest_session import GuestSession
 from bridge.errors import ChannelClosedError, SandboxError
 from bridge.guest.wire import (
@@ -26,6 +28,7 @@ from bridge.guest.wire import (
     Run,
     WireError,
 )
+from bridge.guest.wire import Clock as ClockFrame
 from bridge.model import Limits
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
 from bridge.rpc.output import OutputBuffer
@@ -77,14 +80,24 @@ class Program:
     """Drives one program from its start to its end. Used once."""
 
     def __init__(
-        self, session: GuestSession, handler: Handler, limits: Limits, *, waited: bool = False
+        self,
+        session: GuestSession,
+        handler: Handler,
+        limits: Limits,
+        *,
+        waited: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         """Make one.
 
         Args:
             waited: Whether the sandbox may have waited, and died, before it was taken.
+            clock: What its time is measured by.
         """
         self._waited = waited
+        self._clock = clock or Clock()
+        self._told_running = True
+        self._telling = False
         self._session = session
         self._handler = handler
         self._limits = limits
@@ -106,7 +119,7 @@ class Program:
         Raises:
             NotStartedError: The sandbox is gone, or takes nothing.
         """
-        self._started = anyio.current_time()
+        self._started = self._clock.now()
         with anyio.move_on_after(START_SECONDS):
             try:
                 await self._session.channel.send(frame)
@@ -123,7 +136,7 @@ class Program:
             NotStartedError: The sandbox is paused, or was dead when it was taken.
         """
         deadline_passed = True
-        with anyio.move_on_after(self._limits.timeout + GRACE_SECONDS):
+        with self._clock.limit(self._limits.timeout + GRACE_SECONDS):
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
@@ -136,7 +149,8 @@ class Program:
                     send_together=self._session.channel.send_together,
                 )
                 tasks.start_soon(self._look_whether_it_stands_still, tasks.cancel_scope)
-                await self._serve(dispatcher)
+                with self._clock.watch(lambda _: self._tell_guest(tasks)):
+                    await self._serve(dispatcher)
                 # Whatever the program left under way has nobody to answer to.
                 tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
@@ -148,12 +162,28 @@ class Program:
             raise NotStartedError(message)
         return await self._facts(deadline_passed=deadline_passed)
 
+    def _tell_guest(self, tasks: TaskGroup) -> None:
+        """Have the guest's own timer stopped, or started again; ours counts in any case."""
+        if not self._telling:
+            self._telling = True
+            tasks.start_soon(self._send_clock)
+
+    async def _send_clock(self) -> None:
+        try:
+            while self._told_running != self._clock.running:
+                self._told_running = self._clock.running
+                await self._session.channel.send(ClockFrame(running=self._told_running))
+        except ChannelClosedError as error:
+            logger.debug("sandbox %s is not told the time: %s", self._session.sandbox.id, error)
+        finally:
+            self._telling = False
+
     def _was_dead(self) -> bool:
         """Tell whether the sandbox ended before or as it was taken, for all that can be seen.
 
         Should the program have begun in that moment, it has called nothing: it can begin again.
         """
-        age = anyio.current_time() - self._started
+        age = self._clock.now() - self._started
         silent = not self._heard and not self._protocol_error
         return self._waited and silent and age < STALE_SECONDS
 
@@ -179,7 +209,7 @@ class Program:
         while there is input that nobody reads.
         """
         silent = self._exited is None and not self._protocol_error and not self._lost
-        return silent and anyio.current_time() - self._started >= self._limits.timeout
+        return silent and self._clock.now() - self._started >= self._limits.timeout
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
         while self._exited is None:

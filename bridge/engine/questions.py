@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
+
+import anyio
 
 from bridge.catalog.docs import Detail
 from bridge.engine.guide import Guide
@@ -17,7 +20,8 @@ from bridge.errors import BridgeError
 from bridge.gate.calls import Gate
 from bridge.model import Json
 from bridge.rpc.dispatcher import CallFailedError, as_failed_call
-from bridge.rpc.values import tool_error, wire_value
+from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_value
+from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,9 @@ class Questions:
             "list_tools": self._list_tools,
             "query_tool_docs": self._query_tool_docs,
             "search_tool_docs": self._search_tool_docs,
+            "list_offers": self._list_offers,
+            "read_resource": self._read_resource,
+            "get_prompt": self._get_prompt,
         }
 
     async def handle(self, method: str, params: Mapping[str, Json]) -> Json:
@@ -71,7 +78,70 @@ class Questions:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        return wire_value(result)
+        value = wire_value(result)
+        self._servers.known.observe(server, tool, value)
+        return value
+
+    async def _list_offers(self, params: Mapping[str, Json]) -> Json:
+        kind = _kind(params)
+        if isinstance(params.get("server"), str):
+            server = self._servers.resolve(_text(params, "server"))
+            self._gate.admit(server)
+            return await self._offers(server, kind)
+        named = params.get("servers")
+        listed = named if isinstance(named, list) else []
+        wanted = {name for name in listed if isinstance(name, str)}
+        servers = [name for name in self._servers.names() if name in wanted]
+        for server in servers:
+            self._gate.admit(server)
+        found: dict[str, list[Json]] = {}
+
+        async def ask(server: str) -> None:
+            try:
+                found[server] = await self._offers(server, kind)
+            except BridgeError as error:
+                # As with searching: one server that is down does not hide the others.
+                logger.warning("server %s is left out of a list: %s", server, error)
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(ask, server)
+        return [offer for server in servers for offer in found.get(server, ())]
+
+    async def _offers(self, server: str, kind: Kind) -> list[Json]:
+        offers = await self._servers.pool.offers(server, kind)
+        return [{"server": server, **offer} for offer in offers]
+
+    async def _read_resource(self, params: Mapping[str, Json]) -> Json:
+        name, uri = _text(params, "server"), _text(params, "uri")
+        if len(uri) > MAX_URI_CHARS:
+            message = f"uri has {len(uri):,} characters; the limit is {MAX_URI_CHARS:,}."
+            raise CallFailedError(message, kind="usage", server=name)
+        pool = self._servers.pool
+        try:
+            server = self._servers.resolve(name)
+            request = partial(pool.read_resource, server, uri)
+            result = await self._gate.obtain(server, request, "contents")
+        except BridgeError as error:
+            raise as_failed_call(error, server=name) from error
+        return resource_value(result)
+
+    async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
+        name, prompt = _text(params, "server"), _text(params, "name")
+        arguments = params.get("arguments")
+        if not isinstance(arguments, dict) or not all(
+            isinstance(value, str) for value in arguments.values()
+        ):
+            message = "arguments of a prompt must be a dict of texts."
+            raise CallFailedError(message, kind="usage", server=name)
+        pool = self._servers.pool
+        try:
+            server = self._servers.resolve(name)
+            request = partial(pool.get_prompt, server, prompt, arguments)
+            result = await self._gate.obtain(server, request, "messages")
+        except BridgeError as error:
+            raise as_failed_call(error, server=name) from error
+        return prompt_value(result)
 
     async def _list_servers(self, params: Mapping[str, Json]) -> Json:
         return list(self._servers.names())
@@ -94,10 +164,10 @@ class Questions:
             raise CallFailedError(message, kind="usage")
         self._gate.admit()
         names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
-        _, errors = await self._servers.load(names, tolerant=True)
+        errors = await self._servers.look_up(names)
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
-        found: list[dict[str, Any]] = self._guide.search(
+        found: list[dict[str, Any]] = await self._guide.search(
             _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params)
         )
         return found
@@ -115,6 +185,15 @@ def _text(params: Mapping[str, Json], key: str) -> str:
         message = f"{key} must be a string that is not empty, not {type(value).__name__}."
         raise CallFailedError(message, kind="usage")
     return value
+
+
+def _kind(params: Mapping[str, Json]) -> Kind:
+    kind = params.get("kind")
+    for known in LISTS:
+        if kind == known:
+            return known
+    message = f"kind must be one of {', '.join(LISTS)}."
+    raise CallFailedError(message, kind="usage")
 
 
 def _detail(params: Mapping[str, Json]) -> Detail:

@@ -10,24 +10,25 @@ import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from bridge.catalog.entries import ServerEntry
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
 from bridge.discovery.watch import Watch
 from bridge.engine.known import Known
+from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
 from bridge.engine.look import Look
-from bridge.engine.tool_cache import ToolCache
-from bridge.errors import BridgeError, ServerStartError, UnknownServerError, UpstreamError
-from bridge.model import ServerSpec, Tool
+from bridge.engine.observed import Loaded, Observed
+from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
+from bridge.engine.tool_cache import Listing, ToolCache
+from bridge.errors import BridgeError, UnknownServerError
+from bridge.model import Tool
 from bridge.settings import Settings, home
 from bridge.upstream.pool import Pool
 
@@ -38,14 +39,6 @@ MAX_SHOWN_NAMES = 30
 
 MAX_LEFT_OUT = 5
 """Entries and files, in an error on a server that does not exist."""
-
-STRAGGLER_SECONDS = 5.0
-"""How long those who can do without a server wait for it. Most are up in two; those that fetch a
-package first go on starting, and are there the next time."""
-
-FAILURE_SECONDS = 60.0
-"""How long a server that failed is left alone by those who can do without it. Short enough for a
-user who has mended it, long enough that a row of searches does not wait for it each time."""
 
 
 class Finder(Protocol):
@@ -73,31 +66,9 @@ class ConfigFinder:
 
     def find(self) -> Discovery:
         """Read the files."""
-        return discover(self._context)
-
-
-@dataclass(kw_only=True)
-class _Request:
-    """One question for a server's tools, which goes on when nobody waits for it any more.
-
-    Attributes:
-        deadline: Until when it is waited for.
-        outcome: None until `done`, and when it was cut short.
-    """
-
-    spec: ServerSpec
-    deadline: float
-    done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: tuple[Tool, ...] | BridgeError | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Failure:
-    """Why a server was not there, and until when that is taken to be still so."""
-
-    spec: ServerSpec
-    error: BridgeError
-    until: float
+        found = discover(self._context)
+        self._watch.follow(found.references)
+        return found
 
 
 class Servers:
@@ -108,6 +79,8 @@ class Servers:
             `refresh` before anything else.
         straggler_seconds: How long a tolerant load waits for a server.
         failure_seconds: How long tolerant loads do not try a server again that failed in one.
+        refresh_seconds: How old what is known of a server may become before it is asked again.
+        observed: Learns what tools return, and keeps it; without it nothing is learnt.
     """
 
     def __init__(
@@ -119,32 +92,43 @@ class Servers:
         eager: bool = True,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
+        observed: Observed | None = None,
     ) -> None:
         self._finder = finder
         self._look = Look(finder.stamp)
         self._pool = pool
-        self._cache = cache
         self._stamp: object = None
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
-        self.known = Known()
+        self._observed = observed
+        self.known = Known(observed)
         self._eager = eager
-        self._straggler_seconds = straggler_seconds
-        self._failure_seconds = failure_seconds
-        self._requests: dict[str, _Request] = {}
-        self._failures: dict[str, _Failure] = {}
-        self._tasks: TaskGroup | None = None
+        self._lister = Lister(
+            pool,
+            cache,
+            self.known,
+            straggler_seconds=straggler_seconds,
+            failure_seconds=failure_seconds,
+        )
+        self._refresher = Refresher(pool, self._lister, refresh_seconds=refresh_seconds)
+        pool.on_tools_changed = self._refresher.tools_changed
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Servers:
         async with AsyncExitStack() as stack:
+            if self._observed is not None:
+                stack.push_async_callback(self._observed.close)
             await stack.enter_async_context(self._pool)
             if self._eager:
                 await self.refresh()
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(self._tasks.cancel_scope.cancel)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            self._lister.tasks = tasks
+            if self._observed is not None:
+                tasks.start_soon(self._observed.keep)
             if not self._eager:
-                self._tasks.start_soon(self.refresh)
+                tasks.start_soon(self.refresh)
             self._stack = stack.pop_all()
         return self
 
@@ -180,22 +164,25 @@ class Servers:
         return True
 
     async def _take(self, stamp: object) -> None:
-        self.discovery, known = await anyio.to_thread.run_sync(self._read)
+        self.discovery, known, shapes = await anyio.to_thread.run_sync(self._read)
         self._stamp = stamp
-        self.known.reset({spec.name: spec.description for spec in self.discovery.servers}, known)
+        if self._observed is not None:
+            self._observed.take(self.discovery.servers, shapes)
+        self.known.reset(
+            {spec.name: spec.description for spec in self.discovery.servers},
+            {name: listing.tools for name, listing in known.items()},
+        )
+        for name, listing in known.items():
+            self.known.introduce(name, listing.info.get("about", ""))
         self._pool.update(self.discovery.servers)
-        self._failures = {
-            name: failure
-            for name, failure in self._failures.items()
-            if failure.spec in self.discovery.servers
-        }
+        self._lister.take(self.discovery.servers, known)
         for warning in self.discovery.warnings:
             logger.warning("%s", warning)
 
-    def _read(self) -> tuple[Discovery, dict[str, tuple[Tool, ...]]]:
+    def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_unread(self._finder.find(), self.discovery)
-        cached = {spec.name: self._cache.load(spec) for spec in discovery.servers}
-        return discovery, {name: tools for name, tools in cached.items() if tools is not None}
+        shapes = {} if self._observed is None else self._observed.load(discovery.servers)
+        return discovery, self._lister.read(discovery.servers), shapes
 
     def names(self) -> tuple[str, ...]:
         """Return every discovered server's own name."""
@@ -204,6 +191,10 @@ class Servers:
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
         """Return what is known of every server: tools of those that were ever asked for them."""
         return self.known.entries(loaded=loaded)
+
+    def listing(self, name: str) -> Listing | None:
+        """Return what a server said when it last listed its tools, in this bridge or another."""
+        return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
         """Return the server's own name for a name or an alias.
@@ -245,6 +236,25 @@ class Servers:
         more = f" (and {len(told) - MAX_LEFT_OUT} more)" if len(told) > MAX_LEFT_OUT else ""
         return f"Configured but left out: {shown}{more}."
 
+    async def look_up(
+        self, names: Sequence[str], *, fresh: bool = False, patient: bool = False
+    ) -> dict[str, BridgeError]:
+        """Have the tools of `names` known, for searching and listing; return why some are not.
+
+        Only servers of which nothing is known are started, and stopped again. What is old is asked
+        again in the background, after the answer.
+
+        Args:
+            fresh: Ask all of them now.
+            patient: Wait for the slow, and try what just failed, as a person at a terminal would.
+        """
+        wanted = dict.fromkeys(names)
+        missing = [name for name in wanted if fresh or self.known.tools(name) is None]
+        errors = await self._refresher.first(missing, patient=patient or fresh)
+        if not patient:
+            self._refresher.refresh_later(name for name in wanted if name not in missing)
+        return errors
+
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
@@ -260,8 +270,9 @@ class Servers:
         """
         if not names:
             return {}, {}
+        self._refresher.use(names)
         outcomes: dict[str, tuple[Tool, ...] | BridgeError] = {}
-        how = self._ask_briefly if tolerant and not patient else self._ask
+        how = self._lister.ask_briefly if tolerant and not patient else self._lister.ask
 
         async def ask(name: str) -> None:
             outcomes[name] = await how(name)
@@ -280,78 +291,6 @@ class Servers:
         if errors and not tolerant:
             raise next(iter(errors.values()))
         return tools, errors
-
-    async def _ask(self, name: str) -> tuple[Tool, ...] | BridgeError:
-        """Return a server's tools, or why there are none, however long that takes."""
-        try:
-            spec = self._pool.spec(name)
-            tools = await self._pool.tools(name)
-        except BridgeError as error:
-            return error
-        self._failures.pop(name, None)
-        await self._learn(spec, tools)
-        return tools
-
-    async def _ask_briefly(self, name: str) -> tuple[Tool, ...] | BridgeError:
-        """Return what there is to be had soon; what takes longer goes on meanwhile."""
-        failure = self._failures.get(name)
-        if failure is not None and anyio.current_time() < failure.until:
-            return failure.error
-        try:
-            request = self._request(name)
-        except UnknownServerError as error:
-            return error
-        # Those who come later wait only for what is left: one straggler costs one wait in all.
-        with anyio.move_on_after(max(0.0, request.deadline - anyio.current_time())):
-            await request.done.wait()
-        if request.outcome is not None:
-            return request.outcome
-        known = self.known.tools(name)
-        if known is not None:
-            return known
-        return ServerStartError(
-            f"Server {name!r} did not answer within {self._straggler_seconds:g} s; "
-            "it goes on starting.",
-            server=name,
-            remedy="Try again later, or name it in the program, which then waits for it.",
-        )
-
-    def _request(self, name: str) -> _Request:
-        """Return the question under way to a server, or begin one."""
-        if self._tasks is None:
-            msg = "the servers have to be entered before they can be asked"
-            raise RuntimeError(msg)
-        spec = self._pool.spec(name)
-        request = self._requests.get(name)
-        if request is None or request.spec != spec:
-            deadline = anyio.current_time() + self._straggler_seconds
-            request = self._requests[name] = _Request(spec=spec, deadline=deadline)
-            self._tasks.start_soon(self._carry_out, request)
-        return request
-
-    async def _carry_out(self, request: _Request) -> None:
-        name = request.spec.name
-        try:
-            request.outcome = await self._ask(name)
-        except Exception:
-            # Nobody may be waiting any more, and one server's fault must not end the others.
-            logger.exception("asking server %s for its tools failed", name)
-        finally:
-            request.done.set()
-            if self._requests.get(name) is request:
-                del self._requests[name]
-        error = request.outcome
-        if isinstance(error, UpstreamError) and request.spec in self.discovery.servers:
-            until = anyio.current_time() + self._failure_seconds
-            self._failures[name] = _Failure(spec=request.spec, error=error, until=until)
-
-    async def _learn(self, spec: ServerSpec, tools: tuple[Tool, ...]) -> None:
-        # It may have been redefined since it was asked.
-        if self.known.tools(spec.name) is tools or spec not in self.discovery.servers:
-            return
-        if not self.known.learn(spec.name, tools):
-            return
-        await anyio.to_thread.run_sync(partial(self._cache.save, spec, tools))
 
 
 def with_unread(now: Discovery, before: Discovery) -> Discovery:
@@ -380,4 +319,5 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         extra_config=settings.servers_config,
         allow_self=settings.allow_self_server,
         project_servers=settings.project_servers,
+        sources=settings.sources,
     )

@@ -1,4 +1,4 @@
-"""The path every tool call of a program takes.
+"""The path every request of a program to a server takes.
 
 Owns deciding whether a call may happen, counting it, and making it. Each run has its own `Gate`,
 made with what that run is allowed; nothing a guest sends can widen it.
@@ -17,6 +17,8 @@ LARGE_CHARACTERS = 64 * 1024
 """A text from here on is not counted as JSON, with what that escapes, but as it is."""
 
 _TEXT = json.JSONEncoder(ensure_ascii=False)
+
+Request = Callable[[], Awaitable[dict[str, Json]]]
 
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
@@ -73,10 +75,27 @@ class Gate:
         self.result_bytes += result_size(result)
         return result
 
+    async def obtain(self, server: str, request: Request, part: str) -> dict[str, Json]:
+        """Make a request for something else than a tool's work, which counts as a call does.
 
-def result_size(result: Mapping[str, Json]) -> int:
+        Args:
+            part: Where in the answer is what it would have put into a conversation.
+
+        Raises:
+            CallDeniedError: The run was not given this server.
+            CallBudgetError: The run is out of calls.
+            UpstreamError: The server could not do it.
+        """
+        self.admit(server)
+        self.calls += 1
+        result = await request()
+        self.result_bytes += result_size(result, part)
+        return result
+
+
+def result_size(result: Mapping[str, Json], part: str = "content") -> int:
     """Return the bytes of text that `result` would have put into a conversation."""
-    content = result.get("content", [])
+    content = result.get(part, [])
     large = 0
     if isinstance(content, list):
         small = []

@@ -215,6 +215,16 @@ class Run(Frame):
     limits: Dict[str, Any] = _fresh(dict)
 
 
+class Clock(Frame):
+    """The run's time goes on, or stands still while somebody is asked a question.
+
+    For the supervisor alone; the program's process does not get it. What the guest makes of it is
+    a courtesy: the deadline that counts is the host's.
+    """
+
+    running: bool
+
+
 class Reply(Frame):
     """The answer to a `Call`: a value, or an error with "kind" and "message"."""
 
@@ -225,6 +235,6 @@ class Reply(Frame):
 
 if TYPE_CHECKING:
     GuestFrame = Union[Hello, Call, Cancel, Output, Done, Exited, Ready]
-    HostFrame = Union[Run, Reply, Lane, Next]
+    HostFrame = Union[Run, Reply, Lane, Next, Clock]
 else:
     GuestFrame = HostFrame = Frame

@@ -6,11 +6,13 @@ What needs all discovered servers is asked of the host.
 
 from __future__ import annotations
 
-import re
 import sys
 import types
 from collections import abc
 
+from bridge.guest.checks import detail as _detail
+from bridge.guest.checks import limit as _limit
+from bridge.guest.checks import text as _text
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
     Blob,
@@ -22,6 +24,7 @@ from bridge.guest.values import (
     listed,
     nearest,
     to_argument,
+    to_text,
 )
 
 TYPE_CHECKING = False
@@ -35,11 +38,6 @@ else:
     # What `importlib.machinery` calls so, without importing that.
     ModuleSpec = type(sys.__spec__)
 
-MAX_SEARCH_LIMIT = 50
-"""Most tools that one search returns; more would cost the reader what searching saves."""
-
-DETAILS = ("summary", "full")
-
 PUBLIC = (
     "MCPError",
     "call_tool",
@@ -47,20 +45,32 @@ PUBLIC = (
     "capability_summary",
     "describe_server",
     "discovered_servers",
+    "get_prompt",
     "list_loaded_server_metadata",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
     "list_servers",
     "list_servers_sync",
     "list_tools",
     "list_tools_sync",
     "query_tool_docs",
     "query_tool_docs_sync",
+    "read_resource",
     "search_tool_docs",
     "search_tool_docs_sync",
 )
 """The names of `mcp.runtime`."""
 
-# Where a query's word is found, and what finding it there is worth.
-_WEIGHTS = {"name": 8, "server": 4, "description": 2, "parameters": 1}
+OF_SERVERS = (
+    "get_prompt",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
+    "read_resource",
+)
+"""Those that server objects have too, unless a tool is called so. The host's own list is
+`bridge.catalog.entries.SERVER_METHODS`."""
 
 
 class Runtime:
@@ -85,13 +95,17 @@ class Runtime:
 
         Raises:
             MCPError: The tool, its server or the bridge refused.
+            TypeError: The arguments are not what a loaded server's tool takes.
         """
         return from_wire(await self._call(server, tool, arguments, raw=False))
 
     async def call_tool_raw(
         self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
     ) -> Any:
-        """Call a tool and return the whole CallToolResult as a dict, tool errors included."""
+        """Call a tool and return the whole CallToolResult as a dict, tool errors included.
+
+        The arguments go as they are, and the server judges them.
+        """
         return from_wire(await self._call(server, tool, arguments, raw=True))
 
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
@@ -109,9 +123,94 @@ class Runtime:
             message = "arguments must be a dict of the tool's arguments, not a %s"
             raise TypeError(message % type(arguments).__name__)
         subject = "%s.%s" % (name, tool)
-        plain = to_argument(dict(arguments), "arguments of %s" % subject)
+        entry = None if raw else self._entry(name, tool)
+        if entry is None or not all(isinstance(key, str) for key in arguments):
+            plain = to_argument(dict(arguments), "arguments of %s" % subject)
+        else:
+            from bridge.guest.arguments import Parameters
+
+            plain = Parameters(subject, entry.get("inputSchema")).bind((), arguments)
         params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
         return await self._client.call("call_tool", params, subject)
+
+    # --- resources and prompts --------------------------------------------------------------------
+
+    async def list_resources(self, server: Optional[str] = None) -> Any:
+        """Return the resources of a server, or of all loaded ones: dicts with server, uri, name."""
+        return await self._list("resources", server)
+
+    async def list_resource_templates(self, server: Optional[str] = None) -> Any:
+        """Return templates of resources: dicts with server, uriTemplate, name."""
+        return await self._list("templates", server)
+
+    async def list_prompts(self, server: Optional[str] = None) -> Any:
+        """Return the prompts of a server, or of all loaded ones: server, name, arguments."""
+        return await self._list("prompts", server)
+
+    async def read_resource(self, server: str, uri: Optional[str] = None, /, **values: Any) -> Any:
+        """Return what a resource holds: text, parsed if its type is JSON; binary as a `Blob`.
+
+        Several contents are a list. The server may be left out when one is loaded. `values` fill
+        in a template: `read_resource("db", "db://{table}/rows{?limit}", table="users", limit=5)`.
+
+        Raises:
+            MCPError: There is no such resource, or it cannot be read.
+            TypeError: A value is missing, or is none of the template's.
+        """
+        if uri is None:
+            server, uri = self._only_loaded(_text("uri", server)), server
+        name, uri = self._own_name(_text("server", server)), _text("uri", uri)
+        if values or "{" in uri:
+            from bridge.guest.templates import expand
+
+            uri = expand(uri, values)
+        params = {"server": name, "uri": uri}
+        return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
+
+    async def get_prompt(
+        self, server: str, name: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Return a prompt: `description` and `messages`, each with `role` and `content`.
+
+        Raises:
+            MCPError: There is no such prompt, or its arguments are wrong.
+        """
+        own, name = self._own_name(_text("server", server)), _text("name", name)
+        given: Any = {} if arguments is None else arguments
+        if not isinstance(given, abc.Mapping):
+            message = "arguments must be a dict of the prompt's arguments, not a %s"
+            raise TypeError(message % type(given).__name__)
+        texts = {key: to_text(item, "argument %r" % key) for key, item in given.items()}
+        params = {"server": own, "name": name, "arguments": texts}
+        prompt = await self._client.call("get_prompt", params, "prompt %s.%s" % (own, name))
+        for message in prompt["messages"]:
+            message["content"] = from_wire(message["content"])
+        return prompt
+
+    async def _list(self, kind: str, server: Any) -> Any:
+        params: Dict[str, Any] = {"kind": kind, "servers": list(self._loaded)}
+        if server is not None:
+            params["server"] = self._own_name(_text("server", server))
+        return await self._client.call("list_offers", params, "list of %s" % kind)
+
+    def _only_loaded(self, uri: str) -> str:
+        if len(self._loaded) != 1 or ":" not in uri:
+            message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
+            raise TypeError(message % listed(self._loaded))
+        return next(iter(self._loaded))
+
+    def of_server(self, server: str, name: str) -> Any:
+        """Return a helper for one server; None if there is no such."""
+        if name not in OF_SERVERS:
+            return None
+        helper = getattr(self, name)
+
+        async def bound(*args: Any, **kwargs: Any) -> Any:
+            return await helper(server, *args, **kwargs)
+
+        bound.__name__ = bound.__qualname__ = name
+        bound.__doc__ = helper.__doc__
+        return bound
 
     # --- asked of the host ----------------------------------------------------------------------
 
@@ -168,22 +267,19 @@ class Runtime:
                 message = "server %r has no tool %r.%s Tools: %s."
                 _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
             tools = found
-        return [_docs(owner, entry, detail) for entry in tools]
+        from bridge.guest.finding import docs
+
+        return [docs(owner, entry, detail) for entry in tools]
 
     def search_tool_docs_sync(
         self, query: str, *, limit: int = 5, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
         """Search the loaded servers' tools, best match first."""
-        words = re.findall(r"\w+", _text("query", query).lower().replace("_", " "))
+        from bridge.guest.finding import docs, search
+
+        found = search(self._loaded.values(), _text("query", query))
         limit, detail = _limit(limit), _detail(detail)
-        scored: List[Tuple[int, int, Mapping[str, Any], Mapping[str, Any]]] = []
-        for server in self._loaded.values():
-            for tool in server.get("tools") or ():
-                score = _score(words, server, tool)
-                if score or not words:
-                    scored.append((-score, len(scored), server, tool))
-        scored.sort(key=lambda entry: entry[:2])
-        return [_docs(server, tool, detail) for _, _, server, tool in scored[:limit]]
+        return [docs(server, tool, detail) for server, tool in found[:limit]]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
         """Return the names of all discovered servers, or with `detailed` what they are for."""
@@ -236,9 +332,13 @@ class Runtime:
 
     def _tool_name(self, server: str, tool: str) -> str:
         tools = self._loaded.get(server, {}).get("tools") or ()
-        if any(entry["name"] == tool for entry in tools):
+        if self._entry(server, tool) is not None:
             return tool
         return next((entry["name"] for entry in tools if entry["alias"] == tool), tool)
+
+    def _entry(self, server: str, tool: str) -> Optional[Mapping[str, Any]]:
+        tools = self._loaded.get(server, {}).get("tools") or ()
+        return next((entry for entry in tools if entry["name"] == tool), None)
 
     def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
         own = self._own_name(_text("server", server))
@@ -263,7 +363,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    all_tools = [Tools(runtime.send, server) for server in run.servers]
+    all_tools = [Tools(runtime.send, server, runtime.of_server) for server in run.servers]
     package = install_modules(all_tools, module)
     package.MCPError = MCPError  # type: ignore[attr-defined]
     servers = {tools.server["name"]: Server(tools) for tools in all_tools}
@@ -280,69 +380,6 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = servers[name]
     return found
-
-
-def _docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dict[str, Any]:
-    from bridge.guest.arguments import Parameters
-
-    parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
-    entry = Result(
-        server=server["name"],
-        serverAlias=server["alias"],
-        tool=tool["name"],
-        toolAlias=tool["alias"],
-        description=tool.get("description") or "",
-        signature="mcp_%s.%s%s" % (server["alias"], tool["alias"], parameters.signature()),
-    )
-    if detail == "full":
-        entry["inputSchema"] = tool.get("inputSchema") or {}
-        if tool.get("outputSchema") is not None:
-            entry["outputSchema"] = tool["outputSchema"]
-    return entry
-
-
-def _score(words: Sequence[str], server: Mapping[str, Any], tool: Mapping[str, Any]) -> int:
-    schema = tool.get("inputSchema")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    places = {
-        "name": "%s %s" % (tool["name"], tool["alias"]),
-        "server": "%s %s" % (server["name"], server.get("description") or ""),
-        "description": str(tool.get("description") or ""),
-        "parameters": " ".join(properties) if isinstance(properties, dict) else "",
-    }
-    score = 0
-    for place, text in places.items():
-        text = text.lower().replace("_", " ").replace("-", " ")
-        whole = set(re.findall(r"\w+", text))
-        for word in words:
-            if word in text:
-                # A whole word beats a part of one.
-                score += _WEIGHTS[place] * (2 if word in whole else 1)
-    return score
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("%s must be a string, not %s" % (name, type(value).__name__))
-    if not value.strip():
-        raise ValueError("%s is empty" % name)
-    return value
-
-
-def _detail(value: Any) -> str:
-    if value not in DETAILS:
-        raise ValueError(
-            "detail must be one of %s, not %r" % (", ".join(map(repr, DETAILS)), value)
-        )
-    return str(value)
-
-
-def _limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("limit must be an integer, not %s" % type(value).__name__)
-    if value < 1:
-        raise ValueError("limit must be at least 1, not %d" % value)
-    return min(value, MAX_SEARCH_LIMIT)
 
 
 def _missing(message: str) -> NoReturn:

@@ -20,16 +20,11 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NoReturn, Sequence
 
-    from bridge.guest.arguments import Parameter, Parameters
-
     # Sends a bound call: server, tool, arguments.
     CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
 else:
     # What `importlib.machinery` calls so, without importing that.
     ModuleSpec = type(sys.__spec__)
-
-MAX_DOC_CHARS = 2000
-"""Of one parameter's description in a function's documentation."""
 
 
 def usable(alias: Any) -> bool:
@@ -57,41 +52,57 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     function.__name__ = tool["alias"]
     function.__qualname__ = title
     function.__module__ = "mcp.servers.%s" % server["alias"]
-    function.__doc__ = documentation(tool, parameters)
-    function.__signature__ = parameters.signature()  # type: ignore[attr-defined]
     function.tool = tool_name  # type: ignore[attr-defined]
     function.server = server_name  # type: ignore[attr-defined]
+    if "description" in tool:
+        # The host leaves it out for a program that only calls, which is spared all this.
+        function.__doc__ = documentation(tool)
+        function.__signature__ = parameters.signature(tool)  # type: ignore[attr-defined]
     return function
 
 
-def documentation(tool: Mapping[str, Any], parameters: Parameters) -> str:
-    """Return a tool's docstring: its description, then its parameters."""
-    parts = [str(tool.get("description") or "").strip()]
-    lines = [_parameter_line(parameter) for parameter in parameters.all]
-    if lines:
-        parts.append("Parameters:\n" + "\n".join(lines))
-    if tool["name"] != tool["alias"]:
-        parts.append("The server calls this tool %r." % tool["name"])
-    return "\n\n".join(part for part in parts if part)
+def documentation(tool: Mapping[str, Any]) -> str:
+    """Return a tool's docstring, with the classes that its types refer to."""
+    from bridge.guest.docstrings import docstring, typed_dicts
+    from bridge.guest.signatures import Head
+
+    head = Head(tool)
+    text = docstring(tool, head.shown, head.typed)
+    classes = typed_dicts(head.typed.objects)
+    if classes:
+        import textwrap
+
+        text += "%sTypes:\n" % ("\n\n" if text else "\n")
+        text += textwrap.indent("\n".join(classes), "    ")
+    return text
 
 
-def _parameter_line(parameter: Parameter) -> str:
-    notes = []
-    if parameter.alias != parameter.name:
-        notes.append("sent as %r" % parameter.name)
-    notes.append("required" if parameter.required else "optional")
-    text = str(parameter.schema.get("description") or "").strip()[:MAX_DOC_CHARS]
-    line = "    %s (%s)%s" % (parameter.alias, ", ".join(notes), ": " + text if text else "")
-    import textwrap
+def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
+    """Return how a tool is called and what it returns, as `inspect.signature` has it."""
+    from bridge.guest.arguments import Parameters
 
-    return textwrap.indent(line, "        ").lstrip("\n").replace("        ", "", 1)
+    parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
+    text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], parameters.signature(tool))
+    # That it may be anything says nothing.
+    return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
 
 class Tools:
     """The functions of one server, made on demand."""
 
-    def __init__(self, call: CallTool, server: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        call: CallTool,
+        server: Mapping[str, Any],
+        helper: Callable[[str, str], Any] = lambda server, name: None,
+    ) -> None:
+        """Make them.
+
+        Args:
+            helper: Gives what a server has besides tools, by the names of both; None for no such.
+        """
         self.server = server
+        self._helper = helper
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
@@ -117,6 +128,9 @@ class Tools:
             tool = self._by_alias.get(alias)
             if tool is not None:
                 return self._function(tool)
+            helper = self._helper(self.server["name"], alias)
+            if helper is not None:
+                return helper
             raise AttributeError(self._no_such(alias))
         raise AttributeError(alias)
 
@@ -181,6 +195,13 @@ def summary(tool: Mapping[str, Any]) -> Dict[str, Any]:
     return {key: tool.get(key) or "" for key in ("name", "alias", "description")}
 
 
+def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Return the data of a server's tools, each with its signature."""
+    return [
+        {**tool, "signature": signature_text(server, tool)} for tool in server.get("tools") or ()
+    ]
+
+
 class Servers(abc.Mapping):  # type: ignore[type-arg]
     """The loaded servers by their own names; aliases are understood too."""
 
@@ -216,17 +237,20 @@ class ServerModule(types.ModuleType):
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
         self._tools = tools
-        self.TOOLS = [dict(tool) for tool in tools.server.get("tools") or ()]
-        self.TOOL_MAP = {tool["alias"]: tool["name"] for tool in self.TOOLS}
+        every = tools.server.get("tools") or ()
+        self.TOOL_MAP = {tool["alias"]: tool["name"] for tool in every}
         self.__all__ = tools.aliases()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
             raise AttributeError(name)
+        if name == "TOOLS":
+            # Made when asked for: signatures of hundreds of tools take a while.
+            return self.__dict__.setdefault(name, described(self._tools.server))
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
-        return [*super().__dir__(), *self.__all__]
+        return [*super().__dir__(), "TOOLS", *self.__all__]
 
 
 class AbsentFinder:

@@ -1,8 +1,9 @@
 """What stands between a worker and the host: one poll loop that moves bytes both ways.
 
 Owns back-pressure and order. The worker's frames pass in whole lines and only of the kinds that are
-a worker's to send; the host's bytes pass as they come. The program's output becomes `Output`
-frames here. Whoever does not read stops only the other side's writing, never this loop.
+a worker's to send; the host's bytes pass as they come, but for the lines that tell whether the
+run's time passes. The program's output becomes `Output` frames here. Whoever does not read stops
+only the other side's writing, never this loop.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 
 from bridge.guest.capture import TEXT_BYTES, Capture
 from bridge.guest.descriptors import CHUNK_BYTES, Lines, Outbox, read_some
+from bridge.guest.incoming import Incoming
 from bridge.guest.processes import Children
 from bridge.guest.wire import MAX_FRAME_BYTES, Output, encode
 
@@ -90,7 +92,9 @@ class Relay:
         self._gathered_size = 0
         self._flush_at: Optional[float] = None
         self._has_sent = False
-        self._deadline = deadline
+        self._deadline: Optional[float] = deadline
+        self._left = 0.0
+        self._incoming = Incoming(self._set_clock)
         self.leaving = b""
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
@@ -109,24 +113,40 @@ class Relay:
         """
         while children.status is None and not self.leaving:
             now = time.monotonic()
-            if now >= self._deadline:
+            if self._deadline is not None and now >= self._deadline:
                 return False
             if self._flush_at is not None and now >= self._flush_at:
                 self._send_gathered()
             self._watch()
-            soonest = min(self._deadline, self._flush_at or self._deadline)
+            ends = [end for end in (self._deadline, self._flush_at) if end is not None]
             # Rounded up: a poll that ends early would spin.
-            events = self._poller.poll(max(0, int((soonest - now) * 1000) + 1))
+            wait = max(0, int((min(ends) - now) * 1000) + 1) if ends else None
+            events = self._poller.poll(wait)
             for fd, event in events:
                 self._handle(fd, event, children)
             self._host.flush()
             self._to_worker.flush()
         return True
 
-    def from_host(self, data: bytes) -> None:
-        """Pass bytes on to the worker."""
+    def to_worker(self, data: bytes) -> None:
+        """Give the worker bytes of our own making."""
         self._to_worker.put(data)
         self._to_worker.flush()
+
+    def from_host(self, data: bytes) -> None:
+        """Pass bytes on to the worker, but for the lines that are meant for us."""
+        data = self._incoming.feed(data)
+        if data:
+            self.to_worker(data)
+
+    def _set_clock(self, running: bool) -> None:
+        """Let the run's time stand still, or go on with what was left of it."""
+        now = time.monotonic()
+        if running and self._deadline is None:
+            self._deadline = now + self._left
+        elif not running and self._deadline is not None:
+            self._left = self._deadline - now
+            self._deadline = None
 
     def send(self, frame: Any) -> None:
         """Queue a frame of our own, after all output gathered so far."""

@@ -154,7 +154,7 @@ def _carry_out(
         limits=run.limits,
         deadline=deadline,
     )
-    relay.from_host(frame_for_worker(line))
+    relay.to_worker(frame_for_worker(line))
     relay.from_host(rest)
     timed_out = not relay.until_worker_ends(children)
     _finish(relay, children, timed_out, max(0, oom.count() - kills), ending)

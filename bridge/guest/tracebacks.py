@@ -49,7 +49,47 @@ _HINTS = (
 )
 
 
-_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN))
+_MISUSES = (
+    (
+        ("coroutine",),
+        "Hint: a call of a tool or an async function has its value only after `await`.",
+    ),
+    (
+        ("async_generator",),
+        "Hint: give it a list: [await f(x) for x in xs].",
+    ),
+    (
+        ("can't be used in 'await' expression",),
+        "Hint: only calls of tools and async functions are awaited; for several, asyncio.gather.",
+    ),
+    (
+        ("JSON object must be str", "not Result"),
+        "Hint: a tool's result is a Python value already; use it without json.loads.",
+    ),
+    (
+        ("JSON object must be str", "not list"),
+        "Hint: a tool's result is a Python value already; use it without json.loads.",
+    ),
+    (
+        ("list indices must be integers",),
+        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
+    ),
+    (
+        ("string indices must be integers",),
+        "Hint: this is text: print it to see it; json.loads reads it if it is JSON.",
+    ),
+    (
+        ("'list' object has no attribute",),
+        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
+    ),
+    (
+        ("'str' object has no attribute",),
+        "Hint: this is text: a tool that returns text has no fields; use the value itself.",
+    ),
+)
+"""What is in the message, and what helps."""
+
+_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
 
 def register_source(source: str) -> None:
@@ -109,6 +149,16 @@ def _hint(error: BaseException) -> str:
         return "\nHint: nothing can be installed here; use the standard library or a server's tool."
     if isinstance(error, OSError) and _is_network(error):
         return "\nHint: the sandbox has no network; only tools of the servers reach outside."
+    if isinstance(error, (TypeError, AttributeError)):
+        return _misuse_hint(str(error))
+    return ""
+
+
+def _misuse_hint(message: str) -> str:
+    """Return what to do instead, for what programs do to results and to calls without `await`."""
+    for fragments, hint in _MISUSES:
+        if all(fragment in message for fragment in fragments):
+            return "\n" + hint
     return ""
 
 

@@ -238,6 +238,19 @@ def to_argument(value: Any, path: str) -> Any:
     raise TypeError(message)
 
 
+def to_text(value: Any, path: str) -> str:
+    """Return `value` as a prompt's argument, all of which are texts: others as JSON.
+
+    Raises:
+        TypeError: It holds what JSON cannot.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    import json  # few programs have one of these
+
+    return json.dumps(to_argument(value, path), ensure_ascii=False)
+
+
 def _plain(value: Any, path: str, depth: int) -> Any:
     if value is None or value is True or value is False:
         return value

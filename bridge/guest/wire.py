@@ -21,6 +21,7 @@ from bridge.guest.frames import (
     PROTOCOL,
     Call,
     Cancel,
+    Clock,
     Done,
     Exited,
     GuestFrame,
@@ -48,6 +49,7 @@ __all__ = [
     "PROTOCOL",
     "Call",
     "Cancel",
+    "Clock",
     "Done",
     "Exited",
     "FrameTooLargeError",
@@ -103,11 +105,12 @@ _TYPES: Dict[str, Any] = {
     "reply": Reply,
     "lane": Lane,
     "next": Next,
+    "clock": Clock,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 
 GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited", "ready"))
-_HOST_TYPES = frozenset(("run", "reply", "lane", "next"))
+_HOST_TYPES = frozenset(("run", "reply", "lane", "next", "clock"))
 
 
 def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from bridge.model import Json, RunResult
+from bridge.model import FindingSource, Json, RunResult
 from bridge.render.structured import to_json
 from bridge.text import valid_text
 
@@ -19,7 +19,12 @@ NOTHING = (
 )
 
 MAX_FINDINGS = 5
-"""Of the guard's findings, a line each: enough to see what is meant, too few to bury the output."""
+"""Of what one reader found: enough to see what is meant, too few to bury the output."""
+
+_SOURCES: tuple[tuple[str, FindingSource], ...] = (
+    ("[guard: advice; nothing was stopped]", "guard"),
+    ("[preflight: noticed before the run, not certain]", "preflight"),
+)
 
 
 def compact(result: RunResult) -> str:
@@ -52,18 +57,22 @@ def _sections(result: RunResult) -> list[str]:
         )
     if result.isolation is not None and result.isolation.weaker:
         sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
-    lines = finding_lines(result)
-    if lines:
-        if not sections and not result.stdout and result.status == "success":
-            sections.append(NOTHING)
-        sections.append("\n".join(("[guard: advice; nothing was stopped]", *lines)))
+    for label, source in _SOURCES:
+        lines = finding_lines(result, source)
+        if lines:
+            if not sections and not result.stdout and result.status == "success":
+                sections.append(NOTHING)
+            sections.append("\n".join((label, *lines)))
     if result.status != "success":
         sections.append(_status(result))
     return sections
 
 
-def finding_lines(result: RunResult) -> list[str]:
-    """Return what the guard found, a line each, and how much more; nothing that is said already."""
+def finding_lines(result: RunResult, source: FindingSource = "guard") -> list[str]:
+    """Return what one reader found, a line each, and how much more; nothing that is said already.
+
+    What was left out of the list counts as the guard's.
+    """
     if result.status == "validation_error":
         # The refusal names them.
         return []
@@ -71,10 +80,10 @@ def finding_lines(result: RunResult) -> list[str]:
         item
         for item in result.findings
         # The program's own traceback shows the line.
-        if item.rule != "syntax" or result.reason != "exception"
+        if item.source == source and (item.rule != "syntax" or result.reason != "exception")
     ]
     lines = [str(item) for item in found[:MAX_FINDINGS]]
-    more = len(found) - len(lines) + result.findings_omitted
+    more = len(found) - len(lines) + (result.findings_omitted if source == "guard" else 0)
     return [*lines, f"and {more} more"] if more else lines
 
 

@@ -1,8 +1,10 @@
-"""What a program gets for a tool's result.
+"""What a program gets for a tool's result, a resource or a prompt.
 
 Owns the mapping from an MCP `CallToolResult` to the value that user code works with: structured
 content if there is any, else the text parsed when it is a JSON object or array, else the text;
-binary content as a blob. Pure. The guest turns these shapes into objects:
+binary content as a blob. Resources have types, and so the text of one is parsed only when its type
+says JSON, or nothing. The text of a prompt is for a model to read, and never parsed. Pure. The
+guest turns these shapes into objects:
 
     {"json": value}                                    plain data
     {"blob": {"mimeType", "data", "uri", "name"}}      base64 content
@@ -51,6 +53,59 @@ def wire_value(result: Mapping[str, Json]) -> dict[str, Json]:
     if len(shapes) == 1:
         return shapes[0]
     return {"blocks": shapes}
+
+
+def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the shape that stands for what a resource holds, from a `ReadResourceResult`."""
+    contents = result.get("contents")
+    listed = contents if isinstance(contents, list) else []
+    shapes = [_content(content) for content in listed if isinstance(content, dict)]
+    if not shapes:
+        return {"json": None}
+    return shapes[0] if len(shapes) == 1 else {"blocks": shapes}
+
+
+def prompt_value(result: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a prompt from a `GetPromptResult`; the content of its messages are shapes."""
+    description, messages = result.get("description"), result.get("messages")
+    listed = messages if isinstance(messages, list) else []
+    return {
+        "description": description if isinstance(description, str) else "",
+        "messages": [_message(message) for message in listed if isinstance(message, dict)],
+    }
+
+
+def _message(message: Mapping[str, Json]) -> dict[str, Json]:
+    role, content = message.get("role"), message.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    shapes = [_spoken(block) for block in blocks if isinstance(block, dict)]
+    return {
+        "role": role if isinstance(role, str) else "",
+        "content": shapes[0] if len(shapes) == 1 else {"blocks": shapes},
+    }
+
+
+def _spoken(block: Mapping[str, Json]) -> dict[str, Json]:
+    if block.get("type") == "text":
+        return {"json": block.get("text")}
+    if block.get("type") == "resource" and isinstance(block.get("resource"), dict):
+        return _content(block["resource"])
+    return _block(block)
+
+
+def _content(content: Mapping[str, Json]) -> dict[str, Json]:
+    text = content.get("text")
+    if not isinstance(text, str):
+        return _blob(content, content.get("blob"))
+    kind = content.get("mimeType")
+    # A Markdown file may begin with a bracket.
+    as_data = not isinstance(kind, str) or not kind or _is_json(kind)
+    return {"json": _parsed(text) if as_data else text}
+
+
+def _is_json(mime_type: str) -> bool:
+    kind = mime_type.partition(";")[0].strip().lower()
+    return kind in ("application/json", "text/json") or kind.endswith("+json")
 
 
 def _blocks(result: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:

@@ -31,10 +31,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
             "servers": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": (
-                    "Names of MCP servers to load. Leave it out: "
-                    "the servers the code refers to are loaded."
-                ),
+                "description": "Servers to load besides those that the code names.",
             },
             "timeout": {
                 "type": "number",

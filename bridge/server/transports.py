@@ -8,7 +8,6 @@ import re
 
 import anyio
 import uvicorn
-from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.transport_security import TransportSecuritySettings
 
 from bridge.engine import Engine
@@ -29,7 +28,7 @@ SHUTDOWN_SECONDS = 3
 async def serve_stdio(engine: Engine) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
     server = build_server(engine, principal=STDIO)
-    options = server.create_initialization_options(NotificationOptions())
+    options = server.create_initialization_options()
     over = anyio.CancelScope()
     with claimed_stdout() as out, claimed_stdin() as into:
         writer = StdoutMessages(out, over)

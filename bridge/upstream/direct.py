@@ -18,11 +18,18 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
-from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp.types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    ProgressNotificationParams,
+)
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from pydantic_core import from_json
 
 from bridge.model import Json
+from bridge.upstream.asking import Caller, current_caller
 from bridge.upstream.writer import LineWriter
 
 FIRST_ID = 1_000_000_000
@@ -32,15 +39,35 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """In the SDK's words, which `failure.is_lost` knows."""
 
 
+RESUMED_SECONDS = 1.0
+"""How late it may be noticed that time, which stood still for a question, goes on."""
+
+
 class _Waiter:
-    """One request under way. Its outcome is None if its time was up."""
+    """One request under way. Its outcome is None if its time was up.
 
-    __slots__ = ("answered", "deadline", "outcome")
+    Attributes:
+        deadline: By its caller's clock, if it has a caller.
+        label: What is called, for those who want to know how it gets on.
+    """
 
-    def __init__(self, deadline: float) -> None:
+    __slots__ = ("answered", "caller", "deadline", "label", "outcome")
+
+    def __init__(self, seconds: float, caller: Caller | None, label: str) -> None:
         self.answered = anyio.Event()
-        self.deadline = deadline
+        now = anyio.current_time() if caller is None else caller.clock.now()
+        self.deadline = now + seconds
+        self.caller = caller
+        self.label = label
         self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
+
+    def look_again(self, now: float) -> float:
+        """Return when its time may be up; not later than `now` if it is."""
+        if self.caller is None:
+            return self.deadline
+        clock = self.caller.clock
+        left = self.deadline - clock.now()
+        return now + (left if clock.running else max(left, RESUMED_SECONDS))
 
 
 class Direct:
@@ -58,12 +85,13 @@ class Direct:
         self._closed = False
 
     async def request(
-        self, method: str, params: bytes, seconds: float = math.inf
+        self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
     ) -> dict[str, Json]:
         """Send a request and return its answer as it came.
 
         Args:
-            params: A JSON object without newlines.
+            params: A JSON object without newlines that is not empty.
+            label: What its caller is told of with its progress; without one it is told nothing.
 
         Raises:
             MCPError: The server refused, or the connection has ended.
@@ -74,7 +102,10 @@ class Direct:
         if self._closed:
             raise _error(_CLOSED)
         number = next(self._ids)
-        waiter = self._waiting[number] = _Waiter(anyio.current_time() + seconds)
+        caller = current_caller()
+        waiter = self._waiting[number] = _Waiter(seconds, caller, label)
+        if label and caller is not None and caller.wants_progress:
+            params = b'{"_meta":{"progressToken":%d},%b' % (number, params[1:])
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
         issued = False
         try:
@@ -85,8 +116,9 @@ class Direct:
             # Alone it goes out at once; otherwise others may be about to ask as well.
             put = self._writer.put if len(self._waiting) == 1 else self._writer.put_together
             put(b"%b%b}\n" % (head, params))
-            if waiter.deadline < self._next_look:
-                self._next_look = waiter.deadline
+            end = anyio.current_time() + seconds
+            if end < self._next_look:
+                self._next_look = end
                 self._look_sooner.set()
             await waiter.answered.wait()
         except anyio.get_cancelled_exc_class():
@@ -117,11 +149,12 @@ class Direct:
             for waiter in self._waiting.values():
                 if waiter.answered.is_set():
                     continue
-                if waiter.deadline <= now:
+                end = waiter.look_again(now)
+                if end <= now:
                     waiter.outcome = None
                     waiter.answered.set()
                 else:
-                    self._next_look = min(self._next_look, waiter.deadline)
+                    self._next_look = min(self._next_look, end)
             with anyio.CancelScope(deadline=self._next_look):
                 await self._look_sooner.wait()
 
@@ -151,6 +184,16 @@ class Direct:
         if isinstance(message, JSONRPCError):
             return self._settle(message.id, message.error)
         return False
+
+    async def report(self, server: str, params: ProgressNotificationParams) -> None:
+        """Tell whose request it is how it gets on, if it is one of these."""
+        token = params.progress_token
+        if isinstance(token, str):
+            token = int(token) if token.isdecimal() and len(token) < 20 else -1
+        waiter = self._waiting.get(token)
+        if waiter is not None and waiter.caller is not None and not waiter.answered.is_set():
+            caller, label = waiter.caller, waiter.label
+            await caller.report(server, label, params.progress, params.total, params.message or "")
 
     def close(self) -> None:
         """Fail what is under way and what comes: the connection has ended. Idempotent."""

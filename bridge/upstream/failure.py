@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import ssl
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from mcp import MCPError
 from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_REQUEST
 
 from bridge.errors import (
+    LoginRequiredError,
     MessageTooLargeError,
     ServerLostError,
     ServerStartError,
@@ -25,7 +27,8 @@ from bridge.errors import (
 )
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
-from bridge.upstream.http import REFUSED, UNAUTHORIZED
+from bridge.upstream.http import REFUSED
+from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) byte limit")
 
@@ -79,14 +82,14 @@ def start_error(
     error: BaseException,
     *,
     account: str,
-    refusal: int | None,
+    refusal: Refusal | None,
     remedy: str,
 ) -> UpstreamError:
     """Translate what kept a server from becoming ready.
 
     Args:
         account: What the transport knows about the end.
-        refusal: The last HTTP status that was an error.
+        refusal: The last HTTP response that was an error.
         remedy: What to do about it.
     """
     for cause in causes(error):
@@ -94,9 +97,9 @@ def start_error(
             return cause
     status = _status(error, refusal)
     if status in UNAUTHORIZED:
-        return _unauthorized(spec, status)
+        return _unauthorized(spec, status, refusal)
     why = reason(error)
-    if status is not None:
+    if status:
         why = f"it answered with HTTP status {status}"
     elif spec.transport == "stdio" and account and why == _SDK_CLOSED:
         why = "it ended before it was ready"
@@ -145,7 +148,7 @@ def is_unknown_session(error: MCPError) -> bool:
 
 
 def call_error(
-    spec: ServerSpec, what: str, error: MCPError, *, refusal: int | None
+    spec: ServerSpec, what: str, error: MCPError, *, refusal: Refusal | None
 ) -> UpstreamError:
     """Translate a protocol error that answered one request.
 
@@ -162,7 +165,7 @@ def call_error(
     if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
         return lost_error(server, f"{error.message}.")
     if (status := _status(error, refusal)) in UNAUTHORIZED:
-        return _unauthorized(spec, status)
+        return _unauthorized(spec, status, refusal)
     return ToolCallError(
         f"Server {server!r} refused {what}: {error.message} (code {error.code})",
         server=server,
@@ -176,23 +179,60 @@ def shown_url(spec: ServerSpec) -> str:
     return str(httpx2.URL(spec.url).copy_with(userinfo=b"", query=None, fragment=None))
 
 
-def _status(error: BaseException, refusal: int | None) -> int | None:
-    """Return the HTTP status behind an error, given the last one that was seen to be bad."""
+def login_command(server: str) -> str:
+    """Return the command with which a person logs in to a server."""
+    name = shlex.quote(server)
+    return f"mcp-code-bridge login {'-- ' if name.startswith('-') else ''}{name}"
+
+
+def _status(error: BaseException, refusal: Refusal | None) -> int:
+    """Return the HTTP status behind an error, given the last one that was bad; 0 if none is."""
     for cause in causes(error):
         if isinstance(cause, httpx2.HTTPStatusError):
             return cause.response.status_code
         if isinstance(cause, MCPError) and cause.message.startswith(_STATUS_TEXTS):
-            return refusal
-    return None
+            return refusal.status if refusal else 0
+    return 0
 
 
-def _unauthorized(spec: ServerSpec, status: int | None) -> ServerStartError:
-    return ServerStartError(
-        f"Server {spec.name!r} wants authorization: it answered with HTTP status {status}.",
+def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> ServerStartError:
+    """Return what to say of status 401 or 403.
+
+    The model sees the message and nothing else of it, so that what the user has to do about a
+    login stands there; what concerns the configuration does not.
+    """
+    said = refusal if refusal and refusal.status == status else Refusal(status=status)
+    where = f"It is expected at {shown_url(spec)}."
+    ask = f"Ask the user to run: {login_command(spec.name)}"
+    entry = f"`headers` in {spec.source.path}"
+    if said.own_header:
+        return ServerStartError(
+            f"Server {spec.name!r} refused the Authorization header of its configuration: it "
+            f"answered with HTTP status {status}.",
+            server=spec.name,
+            host_detail=where,
+            remedy=f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
+        )
+    if said.lacking:
+        more = f" ({said.scope})" if said.scope else ""
+        text = f"Server {spec.name!r} wants you to log in with more permissions{more}. {ask}"
+        return LoginRequiredError(text, server=spec.name)
+    if status == httpx2.codes.FORBIDDEN and not said.challenged:
+        who = "the account that is logged in" if said.logged_in else "the bridge"
+        return ServerStartError(
+            f"Server {spec.name!r} does not let {who} do this: it answered with HTTP status "
+            f"{status}.",
+            server=spec.name,
+            host_detail=where,
+            remedy="" if said.logged_in else f"If it takes a token, give that in {entry}.",
+        )
+    detail = f"(There is a login, but {said.trouble}.)" if said.trouble else ""
+    if said.challenged or said.logged_in:
+        text = f"Server {spec.name!r} wants you to log in. {ask}"
+        return LoginRequiredError(text, server=spec.name, host_detail=detail)
+    return LoginRequiredError(
+        f"Server {spec.name!r} wants authorization: it answered with HTTP status {status}. {ask}",
         server=spec.name,
-        host_detail=f"It is expected at {shown_url(spec)}.",
-        remedy=(
-            f'Give it in `headers` in {spec.source.path}, for example "Authorization": '
-            '"Bearer ${TOKEN}". Signing in through a browser is not supported.'
-        ),
+        remedy=f"(If it takes a token instead, give that in {entry}, for example "
+        '"Authorization": "Bearer ${TOKEN}".)',
     )

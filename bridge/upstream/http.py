@@ -1,8 +1,8 @@
 """MCP over streamable HTTP and over the older HTTP with server-sent events.
 
-Owns the HTTP client (headers, caps, timeouts, what a refused request said) and the event-stream
-transport. Streamable HTTP itself is the SDK's; its event-stream transport is not used, because an
-event beyond 1 MiB kills its connection and the limit cannot be set.
+Owns the HTTP client (headers, the login's token, caps, timeouts) and the event-stream transport.
+Streamable HTTP itself is the SDK's; its event-stream transport is not used, because an event beyond
+1 MiB kills its connection and the limit cannot be set.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.model import ServerSpec, Transport
 from bridge.upstream.framing import Line, Noise, decode_line
+from bridge.upstream.oauth import Login, Logins
+from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,6 @@ OLDER_SERVER = frozenset({400, 404, 405})
 """What a server that only knows event streams may answer to a post, by the specification."""
 
 SESSION_HEADER = "mcp-session-id"
-
-UNAUTHORIZED = frozenset({401, 403})
 
 REFUSED = "The server refused the request with status"
 """How the error begins that answers a request whose post was refused."""
@@ -76,20 +76,24 @@ class _CappedStream(httpx2.AsyncByteStream):
 
 
 class CappedClient(httpx2.AsyncClient):
-    """An HTTP client that caps bodies and remembers the last refusal.
+    """An HTTP client that sends the login along, caps bodies and remembers the last refusal.
 
     Event streams are not capped as a whole, since they may last for days; each event is, by whoever
     decodes them. Compression is not asked for, so that the cap holds for what ends up in memory;
     where a server compresses all the same, it holds for the bytes as sent.
     """
 
-    def __init__(self, spec: ServerSpec, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, spec: ServerSpec, *, max_body_bytes: int, login: Login | None = None
+    ) -> None:
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
             timeout=httpx2.Timeout(REQUEST_SECONDS, read=None),
         )
         self._max_body_bytes = max_body_bytes
-        self.refusal: int | None = None
+        self._spec = spec
+        self._login = login
+        self.refusal: Refusal | None = None
         self.expired = False
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -97,9 +101,9 @@ class CappedClient(httpx2.AsyncClient):
         if request.method == "DELETE":
             leave = httpx2.Timeout(LEAVE_SECONDS).as_dict()
             request.extensions = {**request.extensions, "timeout": leave}
-        response = await super().send(request, **options)
+        response = await self._send_authorized(request, **options)
         if response.is_error:
-            self.refusal = response.status_code
+            self.refusal = refusal_of(response, self._spec, self._login)
             # Within a session this is how a server says that it no longer knows it.
             self.expired |= response.status_code == 404 and SESSION_HEADER in request.headers
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -107,13 +111,63 @@ class CappedClient(httpx2.AsyncClient):
             response.stream = _CappedStream(response.stream, self._max_body_bytes)
         return response
 
+    async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request with the login's token, once more with another if there is one by now."""
+        login = self._login
+        token = await login.token(request.url) if login else ""
+        if login:
+            _authorize(request, token)
+        response = await super().send(request, **options)
+        if response.status_code not in UNAUTHORIZED:
+            return response
+        refusal = refusal_of(response, self._spec, login)
+        another = await _another(login, token, refusal, request.url) if login else ""
+        if another:
+            await response.aclose()
+            _authorize(request, another)
+            response = await super().send(request, **options)
+            refusal = refusal_of(response, self._spec, login)
+        if login and refusal.lacking:
+            await login.want(refusal.scope)
+        if response.status_code in UNAUTHORIZED:
+            # The SDK would take a JSON-RPC error in the body for the whole answer, and how to get
+            # in would be lost.
+            response.headers["content-type"] = "text/plain"
+        return response
+
+
+async def _another(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
+    """Return a token that may do better than the one that was refused; empty if there is none."""
+    another = ""
+    if refusal.lacking:
+        another = await login.replaced(token)
+    elif refusal.status == httpx2.codes.UNAUTHORIZED:
+        another = await login.renewed(token)
+    # Asked for again because only that looks at where the request goes.
+    return another if another and await login.token(url) == another else ""
+
+
+def _authorize(request: httpx2.Request, token: str) -> None:
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"
+    else:
+        # One that followed a redirect has the headers of the one before.
+        request.headers.pop("Authorization", None)
+
 
 class HttpEndpoint:
-    """One server behind a URL."""
+    """One server behind a URL.
 
-    def __init__(self, spec: ServerSpec, *, max_message_bytes: int) -> None:
+    Args:
+        logins: Where its login is, if it has one.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, *, max_message_bytes: int, logins: Logins | None = None
+    ) -> None:
         self._spec = spec
         self._max_bytes = max_message_bytes
+        self._logins = logins
         self._client: CappedClient | None = None
         self._account = ""
 
@@ -123,8 +177,8 @@ class HttpEndpoint:
         return None
 
     @property
-    def refusal(self) -> int | None:
-        """The status of the last response that was an error."""
+    def refusal(self) -> Refusal | None:
+        """The last response that was an error."""
         return self._client.refusal if self._client else None
 
     @property
@@ -148,9 +202,14 @@ class HttpEndpoint:
         The protocol's own rule for older servers. Many entries carry the URL of an event stream
         without saying so.
         """
-        if self._spec.transport != "http" or self.refusal not in OLDER_SERVER:
+        status = self.refusal.status if self.refusal else None
+        if self._spec.transport != "http" or status not in OLDER_SERVER:
             return None
-        return HttpEndpoint(replace(self._spec, transport="sse"), max_message_bytes=self._max_bytes)
+        return HttpEndpoint(
+            replace(self._spec, transport="sse"),
+            max_message_bytes=self._max_bytes,
+            logins=self._logins,
+        )
 
     def account(self) -> str:
         """Say what is known about how the connection ended."""
@@ -160,7 +219,8 @@ class HttpEndpoint:
     async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect. Failures to connect surface here, possibly in an exception group."""
         async with AsyncExitStack() as stack:
-            self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes)
+            login = self._logins.of(self._spec) if self._logins else None
+            self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes, login=login)
             client = await stack.enter_async_context(self._client)
             if self._spec.transport == "sse":
                 transport = _open_events(client, self._spec.url, self._max_bytes)

@@ -9,20 +9,38 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
 
 import anyio
 from mcp import ClientSession
-from mcp.client.session import IncomingMessage
-from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
+from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.subscriptions import (
+    ListenNotSupportedError,
+    PromptsListChanged,
+    ResourcesListChanged,
+    SubscriptionLost,
+    ToolsListChanged,
+    listen,
+)
 from mcp.shared.exceptions import MCPError
-from mcp.types import Implementation, ToolListChangedNotification
+from mcp.types import (
+    Implementation,
+    ListRootsResult,
+    LoggingMessageNotification,
+    ProgressNotification,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    ToolListChangedNotification,
+)
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.errors import ServerStartError, UpstreamError
 from bridge.model import ServerSpec
+from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import RecordingDispatcher, agree
@@ -41,6 +59,15 @@ PROBE_SECONDS = 10.0
 """For any answer, after a request had none. A server that does one thing at a time may still be at
 that request; one that is silent for this long, although the request is cancelled, is replaced."""
 
+Listed = Literal["tools", "resources", "prompts"]
+"""What servers have lists of, and may say that it has changed."""
+
+_EVENTS: dict[type, Listed] = {
+    ToolsListChanged: "tools",
+    ResourcesListChanged: "resources",
+    PromptsListChanged: "prompts",
+}
+
 CLIENT_INFO = Implementation(name="mcp-code-bridge", version=__version__)
 
 
@@ -54,6 +81,7 @@ class Link:
         failure: Why it never became usable.
         account: What is known about its end, once it has ended or is to end.
         idle: It was closed because nobody used it.
+        uses, listings: How often it was taken into use, and how often of that to list its tools.
         cacheable: The server tells us when its tools change.
     """
 
@@ -66,6 +94,8 @@ class Link:
         idle_seconds: float | None,
         remedy: str,
         on_tools_changed: Callable[[], None],
+        on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
+        roots: Sequence[Path] = (),
     ) -> None:
         self.spec = spec
         self.endpoint = endpoint
@@ -76,11 +106,16 @@ class Link:
         self.failure: UpstreamError | None = None
         self.account = ""
         self.idle = False
+        self.uses = 0
+        self.listings = 0
         self.cacheable = True
         self._start_timeout = start_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
         self._on_tools_changed = on_tools_changed
+        self._on_offers_changed = on_offers_changed
+        self._roots = roots
+        self._callers = Callers(spec.name)
         self._stop = anyio.Event()
         self._over = anyio.Event()
         self._doubt = anyio.Event()
@@ -110,10 +145,12 @@ class Link:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keep it from being closed as idle or as retired."""
+        """Keep it from being closed as idle or as retired; what it asks meanwhile is the user's."""
         self._users += 1
+        self.uses += 1
         try:
-            yield
+            with self._callers.use():
+                yield
         finally:
             self._users -= 1
             self._last_used = anyio.current_time()
@@ -124,6 +161,14 @@ class Link:
         """Have it closed now; requests under way fail."""
         self._stop.set()
         self._over.set()
+
+    def rest(self) -> bool:
+        """Have it closed as idle if it was never used for more than its list of tools."""
+        if self._users or not (self.ready.is_set() and self.usable) or self.uses > self.listings:
+            return False
+        self.idle = True
+        self.stop()
+        return True
 
     def abandon(self) -> None:
         """Take no new requests, since the server's end of it is gone."""
@@ -153,6 +198,8 @@ class Link:
         Args:
             after: Waited for first, so that a server is never run twice at a time.
         """
+        # Started by the task of whoever called first, for whom it does not act alone.
+        forget_caller()
         try:
             if after is not None:
                 await after.wait()
@@ -199,6 +246,13 @@ class Link:
                     dispatcher=dispatcher,
                     message_handler=self._receive,
                     client_info=CLIENT_INFO,
+                    # Offered to every server, though not every client can be asked: connections
+                    # outlive clients, and which tools a server has must not depend on who came
+                    # first. A question that its client cannot take is refused when it comes.
+                    elicitation_callback=self._callers.elicit,
+                    sampling_callback=self._callers.sample,
+                    # With this offer some servers replace their own directories.
+                    list_roots_callback=self._list_roots if self._roots else None,
                 ) as client:
                     if not await self._start(client):
                         return
@@ -231,11 +285,10 @@ class Link:
         scope.cancel()
 
     async def _serve(self, client: ClientSession) -> None:
-        capabilities = client.server_capabilities
-        tools = capabilities.tools if capabilities else None
+        announced = _announced(client)
         async with anyio.create_task_group() as tg:
-            if client.protocol_version in MODERN_PROTOCOL_VERSIONS and tools and tools.list_changed:
-                tg.start_soon(self._subscribe, client)
+            if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
+                tg.start_soon(self._subscribe, client, announced)
             tg.start_soon(self._probe, client)
             await self._wait_stop()
             tg.cancel_scope.cancel()
@@ -271,24 +324,50 @@ class Link:
                 logger.warning("server %r answers nothing any more", self.spec.name)
                 self.retire("It stopped answering.")
 
-    async def _subscribe(self, client: ClientSession) -> None:
-        """Ask a server of the newer era to say when its tools change."""
+    async def _subscribe(self, client: ClientSession, announced: frozenset[Listed]) -> None:
+        """Ask a server of the newer era to say when its lists change."""
         for _ in range(SUBSCRIBE_ATTEMPTS):
             try:
-                async with listen(client, tools_list_changed=True) as changes:
+                async with listen(
+                    client,
+                    tools_list_changed="tools" in announced,
+                    resources_list_changed="resources" in announced,
+                    prompts_list_changed="prompts" in announced,
+                ) as changes:
                     # What changed before this moment went unseen.
-                    self._on_tools_changed()
-                    async for _ in changes:
-                        self._on_tools_changed()
+                    self._changed(*announced)
+                    async for event in changes:
+                        if type(event) in _EVENTS:
+                            self._changed(_EVENTS[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no notice of changed tools: %s", self.spec.name, error)
             await anyio.sleep(SUBSCRIBE_PAUSE_SECONDS)
         self.cacheable = False
-        self._on_tools_changed()
+        self._changed(*announced)
+
+    def _changed(self, *lists: Listed) -> None:
+        for listed in lists:
+            if listed == "tools":
+                self._on_tools_changed()
+            else:
+                self._on_offers_changed(listed)
 
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._on_tools_changed()
+            self._changed("tools")
+        elif isinstance(message, ResourceListChangedNotification):
+            self._changed("resources")
+        elif isinstance(message, PromptListChangedNotification):
+            self._changed("prompts")
+        elif isinstance(message, ProgressNotification):
+            # Of requests that the SDK's session sent, it tells their senders itself.
+            if self.endpoint.direct is not None:
+                await self.endpoint.direct.report(self.spec.name, message.params)
+        elif isinstance(message, LoggingMessageNotification):
+            await self._callers.log(message.params)
+
+    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
+        return ListRootsResult.model_validate(roots_of(self._roots))
 
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.
@@ -310,3 +389,10 @@ class Link:
             return
         self.account = f"{reason(error)}.".capitalize()
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.account)
+
+
+def _announced(client: ClientSession) -> frozenset[Listed]:
+    """Return of which lists the server says that it tells when they change."""
+    capabilities = client.server_capabilities
+    found = {name: getattr(capabilities, name, None) for name in get_args(Listed)}
+    return frozenset(name for name, one in found.items() if one is not None and one.list_changed)

@@ -1,4 +1,4 @@
-"""A server's list of tools: all its pages, and what a page is worth.
+"""A server's lists of tools, resources and prompts: all their pages, and what a page is worth.
 
 Owns paging, its bounds and the parsing of entries. An entry that makes no sense is left out with a
 warning, so that one bad tool does not hide the others.
@@ -6,9 +6,12 @@ warning, so that one bad tool does not hide the others.
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
 
 from bridge.model import Json, Tool
 
@@ -18,13 +21,59 @@ MAX_PAGES = 100
 """The SDK's own cap for such walks. Real servers need one page, the largest seen have four."""
 
 MAX_TOOLS = 10_000
-"""More than any client could use; a server that makes up tools for ever is stopped here."""
+"""More than any client could use; a server that makes up tools for ever is stopped here. Likewise
+resources and prompts."""
+
+MAX_URI_CHARS = 8_000
+"""As much as web servers take."""
+
+MAX_TEXT_CHARS = 10_000
+"""Of a resource's or prompt's name or description, of which thousands may be listed."""
+
+MAX_PROMPT_ARGUMENTS = 100
+"""Of one prompt; people fill them in."""
+
+MAX_COMPARED = 500
+"""Names that an unknown one is compared with, each cut to `MAX_COMPARED_CHARS`: comparing takes
+time that grows with both."""
+
+MAX_COMPARED_CHARS = 200
+
+MAX_NEAR = 3
 
 Page = Mapping[str, Json]
 
+Kind = Literal["resources", "templates", "prompts"]
 
-async def read_all_pages(server: str, fetch: Callable[[str | None], Awaitable[Page]]) -> list[Json]:
-    """Return the entries of all pages.
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """One kind of things that servers list besides tools.
+
+    Attributes:
+        key: What the list is called in an answer.
+        words: What they are called in a sentence.
+        identity: The field that tells one from another.
+    """
+
+    key: str
+    words: str
+    identity: str
+
+
+LISTS: Mapping[Kind, Offers] = {
+    "resources": Offers(key="resources", words="resources", identity="uri"),
+    "templates": Offers(
+        key="resourceTemplates", words="resource templates", identity="uriTemplate"
+    ),
+    "prompts": Offers(key="prompts", words="prompts", identity="name"),
+}
+
+
+async def read_all_pages(
+    server: str, fetch: Callable[[str | None], Awaitable[Page]], key: str = "tools"
+) -> list[Json]:
+    """Return the entries of all pages, which are under `key` in each.
 
     A server that repeats a cursor or never ends keeps what it has sent so far.
     """
@@ -33,7 +82,7 @@ async def read_all_pages(server: str, fetch: Callable[[str | None], Awaitable[Pa
     seen: set[str] = set()
     for _ in range(MAX_PAGES):
         page = await fetch(cursor)
-        found = page.get("tools")
+        found = page.get(key)
         entries.extend(found if isinstance(found, list) else ())
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
@@ -41,7 +90,7 @@ async def read_all_pages(server: str, fetch: Callable[[str | None], Awaitable[Pa
         if cursor in seen or len(entries) >= MAX_TOOLS:
             break
         seen.add(cursor)
-    logger.warning("server %r: its list of tools does not end; %d are used", server, len(entries))
+    logger.warning("server %r: its list of %s does not end; %d are used", server, key, len(entries))
     return entries
 
 
@@ -76,6 +125,68 @@ def _parse_tool(server: str, entry: Json) -> Tool | None:
         output_schema=output if isinstance(output, Mapping) else None,
         annotations=_mapping(entry.get("annotations")),
     )
+
+
+def parse_offers(server: str, kind: Kind, entries: Iterable[Json]) -> tuple[dict[str, Json], ...]:
+    """Return what programs are told of each entry; of several with one identity the first wins."""
+    identity = LISTS[kind].identity
+    found: dict[str, dict[str, Json]] = {}
+    unusable = 0
+    for entry in entries:
+        own = entry.get(identity) if isinstance(entry, Mapping) else None
+        if not isinstance(own, str) or not 0 < len(own) <= MAX_URI_CHARS:
+            unusable += 1
+        elif own not in found:
+            found[own] = _offer(entry, identity)
+    if unusable:
+        logger.warning("server %r: %d of its %s are unusable", server, unusable, LISTS[kind].words)
+    return tuple(found.values())
+
+
+def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
+    offer: dict[str, Json] = {identity: entry[identity]}
+    for key in ("name", "title", "description", "mimeType"):
+        text = entry.get(key)
+        if isinstance(text, str) and text:
+            offer.setdefault(key, text[:MAX_TEXT_CHARS])
+    size = entry.get("size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        offer["size"] = size
+    arguments = entry.get("arguments")
+    if isinstance(arguments, list):
+        offer["arguments"] = [
+            {
+                "name": argument["name"][:MAX_TEXT_CHARS],
+                "description": str(argument.get("description") or "")[:MAX_TEXT_CHARS],
+                "required": argument.get("required") is True,
+            }
+            for argument in arguments[:MAX_PROMPT_ARGUMENTS]
+            if isinstance(argument, Mapping) and isinstance(argument.get("name"), str)
+        ]
+    return offer
+
+
+def correction(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
+    """Return what helps whoever asked in vain for something: what is called nearly so.
+
+    Of a prompt that exists, its arguments; of a resource that exists, nothing.
+    """
+    identity = LISTS[kind].identity
+    found = next((offer for offer in offers if offer[identity] == wanted), None)
+    if found is not None:
+        return _arguments(found) if kind == "prompts" else ""
+    # By what is compared: the text itself may be longer than anybody wants to read.
+    known = {str(offer[identity])[:MAX_COMPARED_CHARS] for offer in islice(offers, MAX_COMPARED)}
+    near = difflib.get_close_matches(wanted[:MAX_COMPARED_CHARS], sorted(known), n=MAX_NEAR)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _arguments(prompt: Mapping[str, Json]) -> str:
+    told = [
+        f"{argument['name']}{' (required)' if argument['required'] else ''}"
+        for argument in prompt.get("arguments", ())
+    ]
+    return f"Its arguments: {', '.join(told) or 'none'}."
 
 
 def _mapping(value: Any) -> Mapping[str, Json]:

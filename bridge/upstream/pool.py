@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -19,6 +20,8 @@ from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
+from bridge.upstream.listing import Kind
+from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.serverlog import ServerLog, log_path
 from bridge.upstream.session import ServerState, Session
@@ -44,6 +47,10 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
+
+    Attributes:
+        on_tools_changed: Called with the name of a server that says that its tools have changed,
+            or that cannot say so any more, if they were listed.
     """
 
     def __init__(
@@ -56,6 +63,8 @@ class Pool:
         start_timeout: float = START_SECONDS,
         idle_seconds: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        logins: Logins | None = None,
+        roots: Sequence[Path] = (),
     ) -> None:
         self._log_dir = log_dir
         self._environ = dict(environ)
@@ -63,7 +72,10 @@ class Pool:
         self._start_timeout = start_timeout
         self._idle_seconds = idle_seconds
         self._max_bytes = max_message_bytes
+        self._logins = logins
+        self._roots = tuple(roots)
         self._tasks: TaskGroup | None = None
+        self.on_tools_changed: Callable[[str], None] | None = None
         self._links: set[Link] = set()
         self._sessions: dict[str, Session] = {}
         self.update(specs)
@@ -138,6 +150,22 @@ class Pool:
         """
         return self._session(server).spec
 
+    def state(self, server: str) -> ServerState:
+        """Return what is known of one server now.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        return self._session(server).state()
+
+    def rest(self, server: str) -> None:
+        """Stop a server if it runs for nothing but having listed its tools; it starts anew at need.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        self._session(server).rest()
+
     def states(self) -> Mapping[str, ServerState]:
         """Return what is known of every server now."""
         return MappingProxyType({name: s.state() for name, s in self._sessions.items()})
@@ -182,6 +210,35 @@ class Pool:
         """
         return await self._session(server).call_tool(tool, arguments, timeout=timeout)
 
+    async def offers(self, server: str, kind: Kind) -> tuple[dict[str, Json], ...]:
+        """Return a server's resources, resource templates or prompts; none if it has no such.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: It cannot be started, or did not answer.
+        """
+        return await self._session(server).offers(kind)
+
+    async def read_resource(self, server: str, uri: str) -> dict[str, Json]:
+        """Read a resource; the result is the server's own, a ReadResourceResult in JSON.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: It could not be read.
+        """
+        return await self._session(server).read_resource(uri)
+
+    async def get_prompt(
+        self, server: str, name: str, arguments: Mapping[str, str]
+    ) -> dict[str, Json]:
+        """Get a prompt; the result is the server's own, a GetPromptResult in JSON.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: There is none.
+        """
+        return await self._session(server).get_prompt(name, arguments)
+
     def _session(self, server: str) -> Session:
         session = self._sessions.get(server)
         if session is not None:
@@ -198,6 +255,7 @@ class Pool:
             connect=self._connect,
             call_timeout=self._call_timeout,
             max_message_bytes=self._max_bytes,
+            roots=self._roots,
         )
 
     def _connect(self, session: Session, after: anyio.Event | None) -> Link:
@@ -211,11 +269,19 @@ class Pool:
             start_timeout=spec.start_timeout or self._start_timeout,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),
-            on_tools_changed=session.forget_tools,
+            on_tools_changed=partial(self._tools_changed, session),
+            on_offers_changed=session.forget_offers,
+            roots=self._roots,
         )
         self._links.add(link)
         self._tasks.start_soon(self._own, link, after)
         return link
+
+    def _tools_changed(self, session: Session) -> None:
+        session.forget_tools()
+        # Nobody is told of a change in what nobody has seen.
+        if session.listed and self.on_tools_changed is not None:
+            self.on_tools_changed(session.spec.name)
 
     async def _own(self, link: Link, after: anyio.Event | None) -> None:
         try:
@@ -225,7 +291,7 @@ class Pool:
 
     def _endpoint(self, spec: ServerSpec) -> Endpoint:
         if spec.transport != "stdio":
-            return HttpEndpoint(spec, max_message_bytes=self._max_bytes)
+            return HttpEndpoint(spec, max_message_bytes=self._max_bytes, logins=self._logins)
         return StdioEndpoint(
             spec,
             environ=self._environ,

@@ -10,22 +10,32 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from mcp import MCPError
-from mcp.types import CallToolRequest, CallToolRequestParams, PaginatedRequestParams
+from mcp.types import (
+    LOG_LEVEL_META_KEY,
+    CallToolRequest,
+    GetPromptRequest,
+    ListPromptsRequest,
+    ListResourcesRequest,
+    ListResourceTemplatesRequest,
+    PaginatedRequestParams,
+    ReadResourceRequest,
+)
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream.asking import current_caller, progress_of, time_limit
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_answers
 from bridge.upstream.link import Link
-from bridge.upstream.listing import parse_tools, read_all_pages
+from bridge.upstream.listing import LISTS, Kind, parse_offers, parse_tools, read_all_pages
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +51,43 @@ _COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(","
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
+Method = Literal["tools/call", "resources/read", "prompts/get"]
+
+_REQUESTS: Mapping[Method, Any] = {
+    "tools/call": CallToolRequest,
+    "resources/read": ReadResourceRequest,
+    "prompts/get": GetPromptRequest,
+}
+
+_KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
+
+_LIST_REQUESTS: Mapping[Kind, Any] = {
+    "resources": ListResourcesRequest,
+    "templates": ListResourceTemplatesRequest,
+    "prompts": ListPromptsRequest,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a tool. `text` is its arguments as JSON."""
+    """One call of a tool, or a request for a resource or a prompt.
+
+    Attributes:
+        tool: Its name, or what else tells which one it is.
+        arguments: The tool's; of the others all parameters.
+        text: The arguments as JSON.
+        answers, state: What a server gets that asked something before it answers; see
+            `asking_rounds`.
+    """
 
     tool: str
     arguments: Mapping[str, Json]
     text: bytes
     what: str
     seconds: float
+    method: Method = "tools/call"
+    answers: Mapping[str, Json] | None = None
+    state: str | None = None
 
 
 class ExpiredError(Exception):
@@ -79,26 +117,51 @@ class Requests:
             seconds=self._call_timeout if timeout is None else timeout,
         )
 
+    def prepared_for(
+        self, method: Method, what: str, subject: str, params: Mapping[str, Json]
+    ) -> Call:
+        """Return a request for something else than a tool's work that can be sent.
+
+        Args:
+            what: The request in an error, as in "resource 'x'".
+            subject: What tells which one it is.
+
+        Raises:
+            UpstreamError: Its parameters cannot.
+        """
+        return Call(
+            method=method,
+            tool=subject,
+            arguments=params,
+            text=self._checked(what, params),
+            what=what,
+            seconds=self._call_timeout,
+        )
+
     async def call(self, link: Link, call: Call) -> dict[str, Json]:
-        """Call a tool and return the result as the server sent it.
+        """Call a tool, or make a request, and return the result as the server sent it.
 
         Raises:
             UpstreamError: No result came.
             ExpiredError: The call can be made again over another connection.
         """
+        kind = _KINDS.get(call.method)
+        if kind is not None and not offers(link, kind):
+            msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if link.direct is not None:
             return await self._call_directly(link, link.direct, call)
-        request = CallToolRequest(
-            params=CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
-        )
+        caller = current_caller()
+        request = _call_request(call, "" if caller is None else caller.log_level)
+        progress = progress_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
-            await client.send_request(request, _ANYTHING)
+            await client.send_request(request, _ANYTHING, progress_callback=progress)
 
         try:
             return await self._ask(link, call.what, call.seconds, send)
         except ToolCallError as error:
-            if error.rpc_code != HEADER_MISMATCH:
+            if error.rpc_code != HEADER_MISMATCH or call.method != "tools/call":
                 raise
         # The server refused the request unseen: some arguments have to be repeated in headers,
         # which its list of tools says.
@@ -106,9 +169,15 @@ class Requests:
         return await self._ask(link, call.what, call.seconds, send)
 
     async def _call_directly(self, link: Link, direct: Direct, call: Call) -> dict[str, Json]:
-        params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+        params = call.text
+        if call.method == "tools/call":
+            params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+        if call.answers is not None or call.state is not None:
+            # Not of its era, but then neither is asking in this way.
+            more = {"inputResponses": call.answers or {}, "requestState": call.state or ""}
+            params = b"%b,%b" % (params[:-1], _COMPACT.encode(more).encode()[1:])
         try:
-            return await direct.request("tools/call", params, call.seconds)
+            return await direct.request(call.method, params, call.seconds, label=call.tool)
         except anyio.get_cancelled_exc_class():
             # A run that ends before the call's own timeout knows as little of the server.
             link.doubt()
@@ -153,6 +222,36 @@ class Requests:
             raise
         return parse_tools(self._spec.name, entries)
 
+    async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
+        """Return the server's resources, resource templates or prompts; none if it has no such.
+
+        Raises:
+            UpstreamError: It did not give them.
+        """
+        if not offers(link, kind):
+            return ()
+        deadline = anyio.current_time() + self._call_timeout
+        what = f"the list of its {LISTS[kind].words}"
+
+        async def fetch(cursor: str | None) -> Mapping[str, Json]:
+            params = PaginatedRequestParams(cursor=cursor) if cursor else None
+            request = _LIST_REQUESTS[kind](params=params)
+
+            async def send(client: Any) -> None:
+                await client.send_request(request, _ANYTHING)
+
+            # Unlike the list of tools it may cost a server something: to be slow is no fault.
+            seconds = max(0.0, deadline - anyio.current_time())
+            return await self._ask(link, what, seconds, send)
+
+        try:
+            entries = await read_all_pages(self._spec.name, fetch, LISTS[kind].key)
+        except ToolCallError as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            return ()
+        return parse_offers(self._spec.name, kind, entries)
+
     async def _ask(
         self,
         link: Link,
@@ -164,7 +263,7 @@ class Requests:
         answers: list[dict[str, Json]] = []
         token = raw_answers.set(answers)
         try:
-            with anyio.move_on_after(seconds):
+            with time_limit(seconds):
                 await send(link.client)
         except anyio.get_cancelled_exc_class():
             # A run that ends before the call's own timeout knows as little of the server.
@@ -242,3 +341,43 @@ class Requests:
             server=self._spec.name,
             rpc_code=INVALID_PARAMS,
         )
+
+
+def offers(link: Link, kind: Kind) -> bool:
+    """Whether the server says that it has this kind of thing; others are not asked for it.
+
+    Some answer nothing at all to what they do not know.
+    """
+    capabilities = link.client.server_capabilities if link.client else None
+    if capabilities is None:
+        return True
+    return (capabilities.prompts if kind == "prompts" else capabilities.resources) is not None
+
+
+def announces(link: Link, kind: Kind) -> bool:
+    """Whether the server says when this list changes."""
+    capabilities = link.client.server_capabilities if link.client else None
+    if capabilities is None:
+        return False
+    found = capabilities.prompts if kind == "prompts" else capabilities.resources
+    return found is not None and found.list_changed is True
+
+
+def _call_request(call: Call, log_level: str) -> Any:
+    """Return the SDK's form of a call.
+
+    Args:
+        log_level: Which of its messages are wanted; servers of the newer era send none unasked.
+    """
+    params: dict[str, Any] = dict(call.arguments)
+    if call.method == "tools/call":
+        params = {"name": call.tool, "arguments": params}
+    if call.answers is not None:
+        params["inputResponses"] = dict(call.answers)
+    if call.state is not None:
+        params["requestState"] = call.state
+    if log_level:
+        params["_meta"] = {LOG_LEVEL_META_KEY: log_level}
+    return _REQUESTS[call.method].model_validate(
+        {"method": call.method, "params": params}, by_name=False
+    )

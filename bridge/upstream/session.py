@@ -11,21 +11,35 @@ server once, and none is given a connection that is being closed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import anyio
-from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from bridge.errors import ServerLostError, ToolCallError
+from bridge.errors import (
+    CallDeniedError,
+    LoginRequiredError,
+    ServerLostError,
+    ToolCallError,
+    UpstreamError,
+)
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream.asking_rounds import answered
 from bridge.upstream.failure import lost_error
+from bridge.upstream.introduction import introduction
 from bridge.upstream.link import Link
-from bridge.upstream.requests import Call, ExpiredError, Requests
+from bridge.upstream.listing import Kind, correction
+from bridge.upstream.requests import Call, ExpiredError, Requests, announces
 
-State = Literal["idle", "starting", "ready", "failed", "closed"]
+Answer = TypeVar("Answer")
+
+State = Literal["idle", "starting", "ready", "failed", "login required", "closed"]
+
+
+_FORGETFUL = "It keeps forgetting its session."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +48,13 @@ class ServerState:
 
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" after a start that
-            failed or a connection that broke, until the next request; "closed" for good.
+            failed or a connection that broke, until the next request, and "login required" if that
+            is why it did; "closed" for good.
         error: Why it failed.
         pid: Its process, for stdio.
         tool_count: None until its tools have been listed.
-        server_info: The name and version that it gives itself, and the protocol in use.
+        server_info: The name and version that it gives itself, the protocol in use, and what it
+            says that it is "about".
         restarts: Connections made after the first.
     """
 
@@ -65,8 +81,10 @@ class Session:
         connect: Callable[[Session, anyio.Event | None], Link],
         call_timeout: float,
         max_message_bytes: int,
+        roots: Sequence[Path] = (),
     ) -> None:
         self.spec = spec
+        self._roots = roots
         self._connect = connect
         self._requests = Requests(
             spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
@@ -76,6 +94,8 @@ class Session:
         self._connections = 0
         self._tools: tuple[Tool, ...] | None = None
         self._changes = 0
+        self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
+        self._offer_changes = 0
 
     def state(self) -> ServerState:
         """Describe it as it is now."""
@@ -94,6 +114,8 @@ class Session:
             state = "failed"
             account = link.account or link.endpoint.account()
             error = str(link.failure) if link.failure else account
+            if isinstance(link.failure, LoginRequiredError):
+                state = "login required"
         live = link is not None and not link.ended.is_set()
         return ServerState(
             server=self.spec.name,
@@ -127,6 +149,23 @@ class Session:
         self._changes += 1
         self._tools = None
 
+    def forget_offers(self, kind: Literal["resources", "prompts"]) -> None:
+        """Drop the cached lists of resources and their templates, or of prompts."""
+        self._offer_changes += 1
+        self._offers.pop(kind, None)
+        if kind == "resources":
+            self._offers.pop("templates", None)
+
+    @property
+    def listed(self) -> bool:
+        """Whether its present connection was ever asked for the list of tools."""
+        return self._link is not None and self._link.listings > 0
+
+    def rest(self) -> None:
+        """Close its connection if that served nothing but listing; the next request makes one."""
+        if self._link is not None and self._link.rest():
+            self.forget_tools()
+
     async def start(self) -> None:
         """Have it ready.
 
@@ -144,21 +183,54 @@ class Session:
         """
         if self._tools is not None and not self._closed:
             return self._tools
+        return await self._asked(self._listed)
+
+    async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
+        """Return its resources, resource templates or prompts; none if it has no such.
+
+        They are kept as long as the server says when they change. One that does not is asked each
+        time: resources are data, and come and go.
+
+        Raises:
+            UpstreamError: It cannot be started, or did not answer.
+        """
+        kept = self._offers.get(kind)
+        if kept is not None and not self._closed:
+            return kept
+        return await self._asked(lambda: self._offered(kind))
+
+    async def _offered(self, kind: Kind) -> tuple[dict[str, Json], ...]:
+        async with self._use() as link:
+            before = self._offer_changes
+            found = await self._requests.list_offers(link, kind)
+            kept = link.cacheable and link.usable and announces(link, kind)
+            if kept and before == self._offer_changes:
+                self._offers[kind] = found
+            return found
+
+    async def _asked(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask for a list, which cannot do anything twice, and ask again if need be."""
         try:
-            return await self._listed()
-        except ServerLostError:
-            # It may have died before, unnoticed until now. Asking again cannot do anything twice.
-            return await self._listed()
+            return await ask()
+        except (ServerLostError, ExpiredError):
+            # It may have died before, unnoticed until now.
+            pass
+        try:
+            return await ask()
+        except ExpiredError:
+            raise lost_error(self.spec.name, _FORGETFUL) from None
 
     async def _listed(self) -> tuple[Tool, ...]:
         async with self._use() as link, link.listing:
+            link.listings += 1
             if self._tools is not None:
                 return self._tools
             if not link.usable and not self._closed:
                 # The one before us had no answer; asking here again would have none either.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            tools = await self._requests.list_tools(link)
+            found = await self._requests.list_tools(link)
+            tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if link.cacheable and link.usable and before == self._changes:
                 self._tools = tools
             return tools
@@ -169,29 +241,65 @@ class Session:
         """Call a tool and return the result as the server sent it.
 
         Raises:
+            CallDeniedError: The server's configuration leaves this tool out.
             UpstreamError: No result came. A result that reports an error is a result.
         """
-        call = self._requests.prepared(tool, arguments, timeout)
-        try:
-            result = await self._call(call)
-        except ExpiredError:
-            try:
-                result = await self._call(call)
-            except ExpiredError:
-                raise lost_error(self.spec.name, "It keeps forgetting its session.") from None
-        if result.get("resultType") == "input_required":
-            msg = (
-                f"Server {self.spec.name!r}, {call.what}: it wants input from the user before it "
-                "answers, which this bridge does not offer."
+        if not self.spec.tools.admits(tool):
+            message = (
+                f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "
+                "configuration leaves it out."
             )
-            raise ToolCallError(
-                msg,
-                server=self.spec.name,
-                rpc_code=MISSING_REQUIRED_CLIENT_CAPABILITY,
-            )
+            source = f"It is in {self.spec.source.path}."
+            raise CallDeniedError(message, host_detail=source)
+        result = await self._answered(self._requests.prepared(tool, arguments, timeout))
         if not isinstance(result.get("content"), list):
             result["content"] = []
         return result
+
+    async def read_resource(self, uri: str) -> dict[str, Json]:
+        """Read a resource and return the result as the server sent it.
+
+        Raises:
+            UpstreamError: It could not be read.
+        """
+        what, params = f"resource {uri!r:.300}", {"uri": uri}
+        call = self._requests.prepared_for("resources/read", what, uri, params)
+        return await self._answered_or_corrected(call, "resources")
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Json]:
+        """Get a prompt and return the result as the server sent it.
+
+        Raises:
+            UpstreamError: There is none.
+        """
+        params = {"name": name, "arguments": dict(arguments)}
+        call = self._requests.prepared_for("prompts/get", f"prompt {name!r:.300}", name, params)
+        return await self._answered_or_corrected(call, "prompts")
+
+    async def _answered_or_corrected(self, call: Call, kind: Kind) -> dict[str, Json]:
+        """Return the answer; a refusal names what there is that is called similarly."""
+        try:
+            return await self._answered(call)
+        except ToolCallError as error:
+            refusal = error
+        try:
+            help_text = correction(kind, call.tool, await self.offers(kind))
+        except UpstreamError:
+            help_text = ""
+        msg = f"{refusal.message}. {help_text}" if help_text else refusal.message
+        raise ToolCallError(
+            msg,
+            server=self.spec.name,
+            rpc_code=refusal.rpc_code,
+            data=refusal.data,
+        )
+
+    async def _answered(self, call: Call) -> dict[str, Json]:
+        async def again(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+            return await self._call_twice(replace(call, answers=answers, state=state))
+
+        result = await self._call_twice(call)
+        return await answered(self.spec.name, call.what, result, again, roots=self._roots)
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Link]:
@@ -216,10 +324,21 @@ class Session:
         if link is None or not link.usable:
             if link is None or not link.idle:
                 self.forget_tools()
+                self.forget_offers("resources")
+                self.forget_offers("prompts")
             self._connections += 1
             previous = link.ended if link and not link.ended.is_set() else None
             self._link = link = self._connect(self, previous)
         return link
+
+    async def _call_twice(self, call: Call) -> dict[str, Json]:
+        try:
+            return await self._call(call)
+        except ExpiredError:
+            try:
+                return await self._call(call)
+            except ExpiredError:
+                raise lost_error(self.spec.name, _FORGETFUL) from None
 
     async def _call(self, call: Call) -> dict[str, Json]:
         async with self._use() as link:
@@ -235,5 +354,6 @@ def _server_info(link: Link) -> dict[str, str]:
         "name": info.name if info else "",
         "version": info.version if info else "",
         "protocol": client.protocol_version or "",
+        "about": introduction(client),
     }
     return {key: value for key, value in facts.items() if value}

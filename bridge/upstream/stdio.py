@@ -132,7 +132,7 @@ class StdioEndpoint:
         return self._child.pid if self._child else None
 
     @property
-    def refusal(self) -> int | None:
+    def refusal(self) -> None:
         """None: there is no HTTP."""
         return None
 

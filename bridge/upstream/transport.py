@@ -11,6 +11,7 @@ from mcp.client import Transport
 
 from bridge.model import Transport as TransportName
 from bridge.upstream.direct import Direct
+from bridge.upstream.refusal import Refusal
 
 
 class Endpoint(Protocol):
@@ -21,8 +22,8 @@ class Endpoint(Protocol):
         """The server's process, where there is one of ours."""
 
     @property
-    def refusal(self) -> int | None:
-        """The last HTTP status that was an error."""
+    def refusal(self) -> Refusal | None:
+        """The last HTTP response that was an error."""
 
     @property
     def expired(self) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.catalog.docs import (
-    LISTING_BYTES,
+    DESCRIPTION_TOKENS,
     MAX_CAPABILITIES_CHARS,
+    MIN_DESCRIPTION_TOKENS,
     capabilities,
     example_call,
     server_docs,
@@ -18,6 +20,7 @@ from bridge.catalog.docs import (
     tool_docs,
 )
 from bridge.catalog.entries import ServerEntry, server_entries
+from bridge.catalog.tokens import count_tokens
 from bridge.model import Limits, Tool
 
 STRING: dict[str, Any] = {"type": "string"}
@@ -85,7 +88,16 @@ def test_full_docs_hold_everything_the_server_says() -> None:
     assert docs["inputSchema"] == CREATE.input_schema
     assert docs["outputSchema"] == CREATE.output_schema
     assert docs["example"] == 'await mcp_git_hub.create_issue(repo="...", title="...")'
+    assert "async def create_issue(" in docs["stub"]
+    ast.parse(docs["stub"])
     assert "outputSchema" not in tool_docs(GITHUB, GITHUB.tools[1], "full")
+
+
+def test_full_docs_say_what_a_tool_was_seen_to_return() -> None:
+    seen = replace(GITHUB.tools[1], observed={"type": "array"}, observations=3)
+    docs = tool_docs(GITHUB, seen, "full")
+    assert (docs["observedSchema"], docs["observations"]) == ({"type": "array"}, 3)
+    assert "observedSchema" not in tool_docs(GITHUB, GITHUB.tools[0], "full")
 
 
 def test_a_servers_docs_keep_its_order() -> None:
@@ -98,74 +110,83 @@ def test_an_example_passes_names_that_are_no_identifiers_too() -> None:
     )
 
 
-EXPECTED_DESCRIPTION = """\
-Run a Python program that can call the tools of the MCP servers listed below. It runs in a sandbox; only what it prints, and the value of its last expression, comes back. Do the whole job in one program: call tools, keep their results in variables, filter and join them in code, and print only what you need.
+FIXED = """\
+Run a Python program that calls the tools of the MCP servers below. Only what it prints, and the value of its last expression, comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
 
-- Call: `await mcp_git_hub.list_issues(**{'per-page': 1})`. Every tool is async: always `await`, at top level too. Run independent calls at once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
-- Value: the tool's structured content, else its text (parsed if it is a JSON object or array). If no return type is listed, print a shortened sample first: `print(str(value)[:500])`.
-- Errors: a failing tool raises `runtime.MCPError` with the tool's message; wrong arguments raise `TypeError` naming the parameter. What is not caught comes back as a traceback.
-- Find tools on all servers: `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. Everything on one tool: `print(await runtime.query_tool_docs("server", "tool", detail="full"))`.
-- A server is loaded because the code names it; give `servers` only for names picked at run time.
-- Importable: the standard library and numpy, pandas. No network, no installing. Files in `/workspace` are gone after the run. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB, files included. Output past 256 KiB is dropped, and that is reported.
+- Call: `%s`. Always `await`, at top level too. At once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
+- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a shortened sample first: `print(str(value)[:500])`.
+- Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
+- More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
+- A server is loaded because the code names it; `servers` is for names picked at run time.
+- Importable: the standard library%s. No network. Files in `/workspace` are gone after the run. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 256 KiB; the rest is dropped.
 
+"""  # noqa: E501  # the text as the model sees it
+
+FEW = """\
 Servers and their tools (optional arguments after `*`):
 mcp_git_hub = git-hub: Issues and pull requests.
   .create_issue(repo: str, title: str, *, labels: list = ...) -> {'id'?: int}  # Create an issue in a repository.
   .list_issues(**{'per-page': int})
-mcp_time = time
-mcp_idle_server = idle server: Never asked.
-  (not asked for its tools yet; searching does)"""  # noqa: E501  # the text as the model sees it
+mcp_time
+mcp_idle_server = idle server: Never asked. (search for its tools)"""  # noqa: E501  # as above
 
 
-def test_the_description_of_run_python_in_full() -> None:
+def test_the_description_with_few_servers_in_full() -> None:
     made = tool_description(SERVERS, Limits(), packages=["numpy", "pandas"])
-    assert made == EXPECTED_DESCRIPTION
+    call = "await mcp_git_hub.list_issues(**{'per-page': 1})"
+    assert made == FIXED % (call, ", numpy, pandas") + FEW
 
 
-def test_without_servers_the_description_says_so() -> None:
+def test_the_description_without_servers_in_full() -> None:
     made = tool_description((), Limits())
-    assert made.endswith("No MCP servers are configured; programs can still compute.")
-    assert "the standard library." in made
+    assert made == FIXED % ("await mcp_server.tool_name(argument=value)", "") + (
+        "No MCP servers are configured; programs can still compute."
+    )
+
+
+def test_the_description_with_many_servers_in_full() -> None:
+    made = tool_description(many(200), Limits(), tokens=560)
+    names = [f"mcp_server_number_{number}" for number in range(200)]
+    call = "await mcp_server_number_0.tool_0()"
+    head, _, tail = made.partition("200 servers (search for their tools): ")
+    assert head == FIXED % (call, "")
+    listed, _, rest = tail.partition(" and ")
+    shown = listed.split(", ")
+    assert shown == names[: len(shown)]
+    assert len(shown) > 10
+    assert rest == f"{200 - len(shown)} more: `runtime.discovered_servers()`."
+
+
+def test_a_bridge_that_does_not_check_programs_does_not_say_that_it_does() -> None:
+    made = tool_description(SERVERS, Limits(), checked=False)
+    assert "refused before" not in made
+    assert "Wrong arguments raise `TypeError`." in made
 
 
 @pytest.mark.parametrize(
     ("servers", "shows"),
     [
-        (many(4), "  .tool_0(*, argument_0: str = ...,"),
-        (many(9), "  .tool_4(*, argument_0: str = ...,"),
-        (many(30), "  tools: tool_0, tool_1,"),
-        (many(50, known=False), "mcp_server_number_49 = server number 49"),
-        (many(200), "mcp_server_number_0, mcp_server_number_1,"),
+        (many(3), "  .tool_0(*, argument_0: str = ...,"),
+        (many(8), "  tool_4: Does something that takes"),
+        (many(30), "  tool_0, tool_1,"),
+        (many(40, known=False), "mcp_server_number_39 = server number 39: Something long"),
+        (many(70), "mcp_server_number_69 (5 tools)"),
+        (many(250), "mcp_server_number_0, mcp_server_number_1,"),
     ],
 )
-def test_the_list_tells_as_much_as_the_budget_holds(
+def test_the_description_tells_as_much_as_its_budget_holds(
     servers: tuple[ServerEntry, ...], shows: str
 ) -> None:
     made = tool_description(servers, Limits())
-    listing = made[made.index("\n\n", 400) :]
-    assert shows in listing
-    assert len(listing.encode()) < LISTING_BYTES + 3_000
+    assert shows in made
+    assert count_tokens(made) <= DESCRIPTION_TOKENS
 
 
-def test_two_hundred_servers_with_large_tools_stay_within_the_budget() -> None:
-    base = len(tool_description(many(1, tools=0), Limits()).encode())
-    for budget in (300, 2_000, LISTING_BYTES):
-        made = tool_description(many(200, tools=40), Limits(), listing_bytes=budget)
-        assert len(made.encode()) <= base + budget
-
-
-def test_servers_left_out_are_counted() -> None:
-    made = tool_description(many(200), Limits(), listing_bytes=300)
-    assert re.search(r"and 19\d more: `runtime.discovered_servers\(\)`\.$", made)
-    none = tool_description(many(200), Limits(), listing_bytes=10)
-    assert none.endswith("200 more: `runtime.discovered_servers()`.")
-
-
-def test_a_server_known_only_by_name_is_said_to_be_so_at_every_level() -> None:
-    unasked = server_entries({"a": "", "b": ""}, {"b": [CREATE]})
-    for budget in (400, 210, 150):
-        listing = tool_description(unasked, Limits(), listing_bytes=budget)
-        assert "not asked for its tools yet" in listing
+def test_two_hundred_servers_with_large_tools_stay_within_any_budget() -> None:
+    packages = ["package_number_" + str(number) for number in range(100)]
+    for budget in (MIN_DESCRIPTION_TOKENS, 700, 3_000):
+        made = tool_description(many(200, tools=40), Limits(), packages=packages, tokens=budget)
+        assert count_tokens(made) <= budget
 
 
 def test_what_a_server_writes_stays_on_its_line() -> None:

@@ -5,14 +5,19 @@ The guest reads schemas with its own code, since nothing of the catalog enters a
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import pytest
 
+from bridge.catalog.entries import SERVER_METHODS, ToolEntry
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.catalog.schema import parameters, schema_order
+from bridge.catalog.typed import tool_stub
 from bridge.guest.arguments import Parameters
+from bridge.guest.mcp_api import OF_SERVERS, PUBLIC
 from bridge.guest.proxies import Server, ServerModule, usable
+from bridge.model import Tool
 
 STRING = {"type": "string"}
 SCHEMAS: list[Any] = [
@@ -45,6 +50,19 @@ def test_the_guest_takes_every_argument_by_its_own_name(schema: Any) -> None:
     assert Parameters("t", schema).bind((), arguments) == arguments
 
 
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_guest_accepts_what_the_stub_says(schema: Any) -> None:
+    """Positions, names and which arguments are required."""
+    stub = tool_stub(ToolEntry(tool=Tool(server="s", name="t", input_schema=schema), alias="t"))
+    function = ast.parse(stub).body[-1]
+    assert isinstance(function, ast.AsyncFunctionDef)
+    places = function.args.args
+    given = {argument.arg: "v" for argument in function.args.kwonlyargs}
+    bound = Parameters("t", schema).bind(tuple("v" for _ in places), given)
+    assert tuple(bound) == schema_order(schema)
+    assert (function.args.kwarg is not None) == Parameters("t", schema).open_ended
+
+
 def test_the_guest_takes_every_alias() -> None:
     names = ["class", "__init__", "1x", "", "list_tools", "TOOLS", "servers", "é", "_tools"]
     aliases = [*server_aliases(names).values(), *tool_aliases(names).values()]
@@ -55,3 +73,9 @@ def test_no_tool_alias_hides_behind_an_attribute_of_the_guests_objects() -> None
     own = [name for kind in (Server, ServerModule) for name in dir(kind)]
     own += ["_tools", "TOOLS", "TOOL_MAP"]
     assert set(tool_aliases(own).values()).isdisjoint(own)
+
+
+def test_both_know_the_same_helpers_of_servers() -> None:
+    """A program that uses one is told neither that it does not exist nor to send all tools."""
+    assert frozenset({"list_tools", *OF_SERVERS}) == SERVER_METHODS
+    assert set(OF_SERVERS) < set(PUBLIC)

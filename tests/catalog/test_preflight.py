@@ -273,3 +273,19 @@ def test_any_text_is_read(code: str) -> None:
     assert set(references.servers) <= set(ALIASES)
     for unknown in references.unknown:
         str(unknown).encode()
+
+
+def test_reading_a_resource_names_its_server_but_not_the_resource() -> None:
+    """`read_resource(uri)` is of whichever server is loaded."""
+    code = """
+from mcp.runtime import get_prompt
+await runtime.read_resource("one", "a://b")
+await runtime.list_resources("two")
+await get_prompt("three", "x")
+await runtime.read_resource("books://emma")
+"""
+    found = referenced_servers(code, {"one": "one", "two": "two", "three": "three"})
+    assert found.servers == ("one", "two", "three")
+    assert not found.unknown
+    wrong = referenced_servers('await runtime.read_resource("oen", "a://b")', {"one": "one"})
+    assert [reference.nearest for reference in wrong.unknown]

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import sqlite3
+import threading
+from collections.abc import Iterable
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import MAX_LIMIT, ToolIndex, search, words
+from bridge.catalog.search import MAX_LIMIT, MAX_TOOLS_PER_SERVER, Match, ToolIndex
+from bridge.catalog.words import indexed, mended, words
 from bridge.errors import InvalidRequestError
-from bridge.model import Tool
+from bridge.model import Json, Tool
 
 
 def tool(server: str, name: str, description: str = "", *parameters: str) -> Tool:
@@ -18,6 +22,23 @@ def tool(server: str, name: str, description: str = "", *parameters: str) -> Too
         description=description,
         input_schema={"properties": {parameter: {} for parameter in parameters}},
     )
+
+
+def by_server(tools: Iterable[Tool]) -> dict[str, tuple[Tool, ...]]:
+    servers: dict[str, tuple[Tool, ...]] = {}
+    for one in tools:
+        servers[one.server] = (*servers.get(one.server, ()), one)
+    return servers
+
+
+def index_of(tools: Iterable[Tool]) -> ToolIndex:
+    index = ToolIndex()
+    index.update(by_server(tools))
+    return index
+
+
+def search(tools: Iterable[Tool], query: str, *, limit: int = 5) -> list[Tool]:
+    return [match.tool for match in index_of(tools).search(query, limit=limit)]
 
 
 CATALOG = (
@@ -69,6 +90,18 @@ def test_a_name_in_camel_case_is_found_as_one_word_too() -> None:
     assert search([tool("x", "gitHub_x")], "GitHub")
 
 
+def test_what_is_said_of_parameters_counts() -> None:
+    schema = {
+        "properties": {
+            "kind": {"enum": ["pods", "nodes"], "description": "Which of a cluster's things."},
+            "odd": ["no schema"],
+        }
+    }
+    get = Tool(server="k", name="get", input_schema=schema)
+    assert search([get, *CATALOG], "pods") == [get]
+    assert search([get, *CATALOG], "cluster") == [get]
+
+
 def test_a_query_that_fits_nothing_finds_nothing() -> None:
     assert search(CATALOG, "xylophone") == []
     assert search([], "create issue") == []
@@ -81,6 +114,27 @@ def test_a_query_without_words_is_an_error_with_a_remedy(query: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        'issue" OR name:"channel',
+        "name : issue",
+        "issue NOT repository",
+        "issue NEAR(a, 2)",
+        "issue AND",
+        "^issue",
+        "issue*",
+        "-name: issue",
+        "{name also} : (issue)",
+        "issue + 'x'; DROP TABLE tools",
+    ],
+)
+def test_nothing_in_a_query_is_syntax(query: str) -> None:
+    """It is searched for the words in it, of which "not" and "and" are two that say nothing."""
+    found = search(CATALOG, query)
+    assert {one.name for one in found} >= {"create_issue", "list_issues"}
+
+
 @pytest.mark.parametrize(("limit", "count"), [(-1, 1), (0, 1), (3, 3), (10_000, MAX_LIMIT)])
 def test_the_number_of_results_is_bounded(limit: int, count: int) -> None:
     tools = [tool("s", f"list_{number}") for number in range(100)]
@@ -90,6 +144,7 @@ def test_the_number_of_results_is_bounded(limit: int, count: int) -> None:
 def test_equal_scores_are_settled_by_server_and_name() -> None:
     tools = [tool(server, name) for server in "cab" for name in ("list_b", "list_a")]
     found = [(match.server, match.name) for match in search(tools, "list", limit=10)]
+    assert len(found) == 6
     assert found == sorted(found)
 
 
@@ -97,8 +152,53 @@ def test_equal_scores_are_settled_by_server_and_name() -> None:
 def test_the_order_of_the_tools_makes_no_difference(random: Random) -> None:
     shuffled = list(CATALOG)
     random.shuffle(shuffled)
-    expected = ToolIndex(CATALOG).search("list repository time", limit=20)
-    assert ToolIndex(shuffled).search("list repository time", limit=20) == expected
+    expected = index_of(CATALOG).search("list repository time", limit=20)
+    assert index_of(shuffled).search("list repository time", limit=20) == expected
+
+
+def test_how_the_index_came_to_be_makes_no_difference() -> None:
+    """Servers come, change and go while the bridge runs."""
+    servers = by_server(CATALOG)
+    grown = ToolIndex()
+    grown.update({"gone": (tool("gone", "list_repository_time"),), "time": CATALOG[:1]})
+    for name in reversed(servers):
+        grown.update({other: servers[other] for other in (*sorted(servers)[:1], name)})
+    grown.update(servers)
+    for query in ("list repository time", "isue", "conv", "github"):
+        assert grown.search(query, limit=20) == index_of(CATALOG).search(query, limit=20)
+    assert len(grown) == len(CATALOG)
+
+
+def test_only_what_changed_is_indexed_again() -> None:
+    index, servers = ToolIndex(), by_server(CATALOG)
+    assert index.update(servers)
+    assert not index.update(dict(servers))
+    assert not index.update(by_server(CATALOG))
+    assert index.update({**servers, "files": servers["files"][:1]})
+    assert [match.tool.name for match in index.search("write file")][:1] == ["read_file"]
+    assert index.update({})
+    assert index.search("file") == []
+
+
+def test_a_server_s_tools_are_searched_alone() -> None:
+    index = index_of(CATALOG)
+    found = index.search("list", server="slack")
+    assert [match.tool.name for match in found] == ["list_channels"]
+    assert index.search("list", server="nobody") == []
+    assert index.search("list_channels", server="github")[0].tool.server == "github"
+
+
+def test_an_index_is_used_from_any_thread() -> None:
+    index, found = ToolIndex(), list[Match]()
+
+    def use() -> None:
+        index.update(by_server(CATALOG))
+        found.extend(index.search("create issue"))
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert index.search("create issue") == found
 
 
 def test_a_tool_with_most_of_the_words_beats_one_that_repeats_a_single_one() -> None:
@@ -107,31 +207,95 @@ def test_a_tool_with_most_of_the_words_beats_one_that_repeats_a_single_one() -> 
     assert search([repeating, having], "close stale issue")[0] is having
 
 
+def test_the_tool_that_is_named_exactly_comes_first_wherever() -> None:
+    tools = [tool("s", f"list_{name}", "list " * 9) for name in ("list", "a", "b")]
+    tools.append(tool("s", "list", "Words about other things altogether, and many of them."))
+    assert search(tools, "list")[0].name == "list"
+
+
+def crowd() -> list[Tool]:
+    """Return more tools than are ranked for one query, with few words among them."""
+    things = [f"thing{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(60)]
+    verbs = ("create", "list", "delete", "update", "export", "merge", "assign", "archive")
+    return [
+        tool(f"server{number}", f"{verb}_{thing}", "Create, list or delete whatever it is.")
+        for number, thing in enumerate(things)
+        for verb in (*verbs, *(f"{verb}_many" for verb in verbs))
+    ]
+
+
 @pytest.mark.parametrize(
-    ("text", "stems"),
+    ("query", "best"),
     [
-        ("createIssue", ["creat", "issu"]),
-        ("create_issues", ["creat", "issu"]),
+        ("delete thingaa", "delete_thingaa"),
+        ("export many thingbb", "export_many_thingbb"),
+        ("create list", ("create_", "list_")),
+        ("list", "list_"),
+        ("update", "update_"),
+        ("create whatever delete", ""),
+    ],
+)
+def test_among_thousands_the_rare_words_and_the_names_decide(
+    query: str, best: str | tuple[str, ...]
+) -> None:
+    """Not all tools with a common word are ranked then."""
+    found = search(crowd(), query)
+    assert len(found) == 5
+    assert found[0].name.startswith(best)
+
+
+def test_more_tools_than_a_server_may_have_are_left_out() -> None:
+    many = tuple(tool("s", f"t{number}") for number in range(MAX_TOOLS_PER_SERVER + 1))
+    index = ToolIndex()
+    index.update({"s": many, "t": (tool("t", "other"),)})
+    assert len(index) == MAX_TOOLS_PER_SERVER + 1
+    index.update({"t": (tool("t", "other"),)})
+    assert len(index) == 1
+    assert [match.tool.server for match in index.search("other")] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("createIssue", ["create", "issue"]),
+        ("create_issues", ["create", "issues"]),
         ("HTTPServer2", ["http", "server", "2"]),
-        ("repositories running stopped", ["repository", "run", "stop"]),
-        ("status class this gas", ["status", "class", "this", "gas"[:3]]),
-        ("calling process", ["call", "process"]),
-        ("Über-Straße 日本", ["über", "straß", "日本"]),
+        ("Über-Straße 日本", ["über", "straße", "日本"]),
         ("", []),
     ],
 )
-def test_words_are_split_and_cut_to_stems(text: str, stems: list[str]) -> None:
-    assert words(text) == stems
+def test_words_are_split_as_programmers_join_them(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
 
 
-def test_a_schema_that_is_no_schema_is_searched_by_name() -> None:
-    odd = Tool(server="s", name="odd", input_schema={"properties": ["a"]})
+def test_joined_words_are_indexed_both_ways() -> None:
+    assert indexed("on GitHub") == "on GitHub git hub"
+    assert indexed("create_issue now") == "create_issue now"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("mesage", "message"),
+        ("messsage", "message"),
+        ("emssage", "message"),
+        ("massage", "message"),
+    ],
+)
+def test_one_slip_of_the_finger_is_mended(typed: str, meant: str) -> None:
+    assert mended(typed, {"message", "other"}) == [meant]
+    assert mended("mes", {"mess"}) == []
+
+
+@pytest.mark.parametrize("properties", [["a"], None, {"a": 1, "b": {"enum": 3, "description": []}}])
+def test_a_schema_that_is_no_schema_is_searched_by_name(properties: Json) -> None:
+    odd = Tool(server="s", name="odd", input_schema={"properties": properties})
     assert search([odd], "odd") == [odd]
 
 
 @given(
     query=st.text(st.characters(codec=None)),
-    names=st.lists(st.text(st.characters(codec=None), max_size=20), max_size=8),
+    names=st.lists(st.text(st.characters(codec=None), max_size=20), max_size=8, unique=True),
     limit=st.integers(),
 )
 def test_any_query_on_any_names_is_answered(query: str, names: list[str], limit: int) -> None:
@@ -142,3 +306,10 @@ def test_any_query_on_any_names_is_answered(query: str, names: list[str], limit:
         assert not words(query[:400])
     else:
         assert len(found) <= MAX_LIMIT
+
+
+def test_this_python_s_sqlite_has_full_text_search() -> None:
+    """What the search needs of the machine that it runs on."""
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE VIRTUAL TABLE t USING fts5(a)")
+    database.close()

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import server_entries, tool_entries
+from bridge.catalog.entries import ToolEntry, server_entries, tool_entries
 from bridge.catalog.stubs import (
     MAX_SIGNATURE_CHARS,
     call_signature,
@@ -16,7 +17,9 @@ from bridge.catalog.stubs import (
     run_discovered,
     run_servers,
     signature,
+    to_call,
 )
+from bridge.catalog.typed_methods import tool_data
 from bridge.model import Tool
 
 JSON_VALUES = st.recursive(
@@ -151,6 +154,31 @@ def test_a_tool_that_takes_any_arguments_says_so() -> None:
 def test_a_call_signature_names_the_server_object() -> None:
     (entry,) = tool_entries([tool(properties={"a": STRING}, required=["a"])])
     assert call_signature("git_hub", entry) == "mcp_git_hub.create_issue(a: str)"
+
+
+def test_a_call_signature_shows_what_was_observed_where_nothing_is_declared() -> None:
+    seen = {"type": "object", "properties": {"file": {"title": "Blob"}}, "required": ["file"]}
+    entry = ToolEntry(tool=tool(), alias="x", observed=seen, observations=2)
+    assert call_signature("s", entry) == "mcp_s.x() -> {'file': Blob}"
+    declared = replace(entry, tool=tool(output={"type": "string"}))
+    assert call_signature("s", declared) == "mcp_s.x() -> str"
+    many = {"type": "object", "properties": {f"field_{n}": STRING for n in range(12)}}
+    assert len(call_signature("s", replace(entry, observed=many))) <= MAX_SIGNATURE_CHARS
+
+
+def test_a_program_that_only_calls_gets_only_what_calling_takes() -> None:
+    document = tool_data(ToolEntry(tool=tool(description="d", output={}), alias="x"))
+    assert to_call(document) == {
+        "name": "create_issue",
+        "alias": "x",
+        "inputSchema": document["inputSchema"],
+    }
+
+
+def test_the_guest_learns_what_was_observed() -> None:
+    document = tool_data(ToolEntry(tool=tool(), alias="x", observed={"a": 1}, observations=2))
+    assert (document["observed"], document["observations"]) == ({"a": 1}, 2)
+    assert "outputSchema" not in document
 
 
 def test_a_plain_signature_is_python() -> None:

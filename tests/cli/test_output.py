@@ -98,7 +98,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "shown"),
     [
         (["servers"], "evil\\x1b]0;title\\x07"),
-        (["servers", "--start"], "odd\\x1b[2J"),
+        (["servers", "--check"], "/no/such\\x1b[8mcommand"),
         (["tools", "--server", "fine"], "mcp_fine.add()"),
         (["tools"], "/no/such\\x1b[8mcommand"),
         (["tools", "--server", "\x1b[1mno"], "\\x1b[1mno"),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.discovery.clients import Format
 from bridge.discovery.documents import MalformedError, decode, kind, repeated_keys
 
 
-def reason(raw: bytes, *, toml: bool = False) -> str:
+def reason(raw: bytes, format: Format = "json") -> str:
     with pytest.raises(MalformedError) as caught:
-        decode(raw, toml=toml)
+        decode(raw, format)
     return str(caught.value)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
-    assert decode(b'\xef\xbb\xbf{"a": 1}', toml=False) == {"a": 1}
-    assert decode(b"\xef\xbb\xbfa = 1", toml=True) == {"a": 1}
+    assert decode(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    assert decode(b"\xef\xbb\xbfa = 1", "toml") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_sound_bracket_gets_no_hint_about_commas() -> None:
 
 
 def test_bad_toml_is_explained() -> None:
-    assert "not valid TOML" in reason(b"a = ", toml=True)
+    assert "not valid TOML" in reason(b"a = ", "toml")
 
 
 def test_bytes_that_are_not_utf_8_are_named() -> None:
@@ -55,23 +56,23 @@ def test_bytes_that_are_not_utf_8_are_named() -> None:
 
 
 def test_repeated_keys_are_remembered_and_the_last_one_counts() -> None:
-    value = decode(b'{"a": 1, "b": 2, "a": 3, "a": 4}', toml=False)
+    value = decode(b'{"a": 1, "b": 2, "a": 3, "a": 4}')
     assert value == {"a": 4, "b": 2}
     assert repeated_keys(value) == 'defined more than once: "a"; the last one counts'
 
 
 def test_many_repeated_keys_are_counted_rather_than_listed() -> None:
     pairs = ", ".join(f'"k{n}": 0, "k{n}": 1' for n in range(9))
-    assert "and 4 more" in repeated_keys(decode(f"{{{pairs}}}".encode(), toml=False))
+    assert "and 4 more" in repeated_keys(decode(f"{{{pairs}}}".encode()))
 
 
 def test_nothing_is_said_of_objects_without_repeated_keys() -> None:
-    assert repeated_keys(decode(b'{"a": 1}', toml=False)) == ""
+    assert repeated_keys(decode(b'{"a": 1}')) == ""
     assert repeated_keys({"a": 1}) == ""
 
 
 def test_values_are_named_in_json_s_words() -> None:
-    values = [None, True, 1, 1.5, "x", [], {}, decode(b"d = 1979-05-27", toml=True)["d"]]  # type: ignore[index]  # a table
+    values = [None, True, 1, 1.5, "x", [], {}, decode(b"d = 1979-05-27", "toml")["d"]]  # type: ignore[index]  # a table
     assert [kind(value) for value in values] == [
         *("null", "a boolean", "a number", "a number", "a string", "a list", "an object"),
         "a date or time",

@@ -7,12 +7,8 @@ import json
 import pytest
 
 from bridge.discovery.clients import CLAUDE_CODE, GENERIC, Dialect
-from bridge.discovery.entries import (
-    MAX_DESCRIPTION_CHARS,
-    MAX_ITEMS,
-    MAX_NAME_CHARS,
-    MAX_TIMEOUT_SECONDS,
-)
+from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
+from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS
 from bridge.discovery.parse import Origin, Parsed, parse_config
 from bridge.model import ServerSpec
 

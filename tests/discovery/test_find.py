@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
-from bridge.discovery.places import fill, find_project, places_for
 
 
 @pytest.fixture
@@ -49,57 +47,6 @@ def reasons(found: Discovery) -> dict[str, str]:
 def test_a_machine_without_any_configuration_has_no_servers(context: DiscoveryContext) -> None:
     found = discover(context)
     assert (found.servers, found.skipped, found.warnings) == ((), (), ())
-
-
-def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
-    """The order of the table is the documented precedence, on every platform."""
-    for platform in ("linux", "darwin", "win32"):
-        base = replace(
-            context,
-            platform=platform,
-            home=context.home / platform,
-            cwd=context.home / platform / "repo",
-            environ={"ProgramFiles": str(context.home / platform / "programs")},
-            system_root=context.home / platform / "system",
-            extra_config=Path("~/extra.json"),
-        )
-        base.cwd.mkdir(parents=True)
-        places = places_for(
-            platform=base.platform,
-            home=base.home,
-            environ=base.environ,
-            system_root=base.system_root,
-            extra=base.extra_config,
-            project=find_project(base.cwd),
-        )
-        table = [location for location in LOCATIONS if platform in location.platforms]
-        expected = []
-        state: dict[str, object] = {}
-        for rank, location in enumerate(table):
-            path = fill(location.template, places)[0]
-            path = path.with_name("one.json") if path.name == "*.json" else path
-            expected.append((f"rank-{rank}", str(path)))
-            content = servers(same=f"rank-{rank}")
-            if location.template == "{claude_state}/.claude.json":
-                per_project = location.dialect.per_project
-                state |= {"projects": {str(base.cwd): content}} if per_project else content
-                write(path, state)
-            else:
-                write(path, content)
-        while expected:
-            found = discover(base)
-            assert [(spec.command, spec.source.path) for spec in found.servers] == expected[:1]
-            assert [skipped.source.path for skipped in found.skipped] == [
-                p for _, p in expected[1:]
-            ]
-            for skipped in found.skipped:
-                assert skipped.reason.startswith(f"shadowed by {expected[0][1]} (")
-            path = Path(expected.pop(0)[1])
-            if path.name == ".claude.json" and "projects" in state:
-                del state["projects"]
-                write(path, state)
-            else:
-                path.unlink()
 
 
 def test_the_nearest_project_file_wins(context: DiscoveryContext) -> None:

@@ -16,7 +16,9 @@ from bridge.discovery.clients import (
     CLAUDE_DESKTOP,
     GENERIC,
     GENERIC_OR_BARE,
+    LOCATIONS,
     Dialect,
+    Format,
 )
 from bridge.discovery.parse import (
     MAX_SERVERS_PER_FILE,
@@ -27,14 +29,8 @@ from bridge.discovery.parse import (
 )
 
 SECRET = "s3cr3t-value"
-DIALECTS = (
-    CLAUDE_CODE,
-    CLAUDE_CODE_LOCAL,
-    CLAUDE_CODE_STATE,
-    CLAUDE_DESKTOP,
-    GENERIC,
-    GENERIC_OR_BARE,
-)
+DIALECTS = tuple({location.dialect.name: location.dialect for location in LOCATIONS}.values())
+FORMATS: tuple[Format, ...] = ("json", "json with comments", "jsonc", "toml", "yaml")
 
 
 def origin(dialect: Dialect = GENERIC, **changes: object) -> Origin:
@@ -104,7 +100,7 @@ def test_all_three_spellings_of_the_server_key_are_read() -> None:
 
 def test_toml_is_read_when_the_file_is_toml() -> None:
     raw = b'[mcp_servers.x]\ncommand = "c"\nargs = [1979-05-27]'
-    found = parse_config(raw, origin(toml=True))
+    found = parse_config(raw, origin(format="toml"))
     assert "args[0] must be a string, not a date or time" in found.skipped[0].reason
 
 
@@ -238,9 +234,9 @@ def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None
 @given(
     raw=st.binary(max_size=200)
     | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")),
-    toml=st.booleans(),
+    format=st.sampled_from(FORMATS),
 )
-def test_no_bytes_make_parsing_raise(raw: bytes, toml: bool) -> None:
-    found = parse_config(raw, origin(toml=toml))
+def test_no_bytes_make_parsing_raise(raw: bytes, format: Format) -> None:
+    found = parse_config(raw, origin(format=format))
     assert found.entries == ()
     assert len(found.warnings) == 1

@@ -104,3 +104,34 @@ def test_windows_program_files_have_a_default_and_no_meaning_elsewhere(tmp_path:
 
 def test_a_template_may_be_a_plain_path(tmp_path: Path) -> None:
     assert fill("/etc/x.json", places(tmp_path, tmp_path)) == (Path("/etc/x.json"),)
+
+
+def test_clients_that_look_upwards_stop_at_the_repository_s_root(tmp_path: Path) -> None:
+    """What lies above belongs to others; outside a repository that is everything above."""
+    cwd = tmp_path / "repo" / "a" / "b"
+    cwd.mkdir(parents=True)
+    assert places(tmp_path, cwd)["within"] == (cwd,)
+    assert places(tmp_path, cwd)["workspace"] == (cwd,)
+    (tmp_path / "repo" / ".git").mkdir()
+    root = tmp_path / "repo"
+    assert places(tmp_path, cwd)["within"] == (cwd, root / "a", root)
+    assert places(tmp_path, cwd)["workspace"] == (cwd, root)
+
+
+def test_a_client_s_own_variable_moves_its_directory(tmp_path: Path) -> None:
+    environ = {
+        "CODEX_HOME": "/codex",
+        "GEMINI_CLI_HOME": "~/elsewhere",
+        "CLINE_DIR": "/cline",
+        "COPILOT_HOME": " ",
+        "OPENCODE_CONFIG": "named.json",
+    }
+    found = places(tmp_path, tmp_path / "cwd", environ=environ)
+    assert found["codex"] == (Path("/codex"),)
+    assert found["gemini"] == (tmp_path / "elsewhere" / ".gemini",)
+    assert found["cline_settings"] == (Path("/cline/data/settings/cline_mcp_settings.json"),)
+    assert found["copilot"] == (tmp_path / ".copilot",)
+    assert found["opencode_file"] == (tmp_path / "cwd" / "named.json",)
+    assert found["opencode_extra"] == ()
+    both = {**environ, "CLINE_DATA_DIR": "/data", "CLINE_MCP_SETTINGS_PATH": "/one.json"}
+    assert places(tmp_path, tmp_path, environ=both)["cline_settings"] == (Path("/one.json"),)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.discovery.find import DiscoveryContext, current_stamp
-from bridge.discovery.watch import Watch
+from bridge.discovery.watch import MAX_WATCHED, Watch, watched_paths
 
 LONG_AGO = 1_000_000_000
 """Seconds; what changed then has settled."""
@@ -149,3 +150,56 @@ def test_other_rights_of_a_directory_are_looked_into(context: DiscoveryContext) 
     (context.home / ".config" / "mcp" / "servers").chmod(0o700)
     watch.stamp()
     assert watch.surveys == 2
+
+
+def test_a_file_that_a_configuration_names_is_followed(context: DiscoveryContext) -> None:
+    """`Discovery.references`: they are known only once the configuration is read."""
+    named = context.home / "server.env"
+    named.write_text("A=1")
+    settle(context.home)
+    watch = Watch(context)
+    before = watch.stamp()
+    watch.follow((named,))
+    followed = watch.stamp()
+    assert followed[: len(before)] == before
+    named.write_text("A=22")
+    assert watch.stamp() != followed
+    watch.follow(())
+    assert watch.stamp() == before
+
+
+def test_every_place_where_a_file_may_appear_is_watched_or_the_nearest_that_exists(
+    context: DiscoveryContext,
+) -> None:
+    (context.home / ".cursor").mkdir()
+    found = watched_paths(context)
+    assert all(path.is_dir() for path in found)
+    assert len(set(found)) == len(found) <= MAX_WATCHED
+    for place in (
+        context.home,
+        context.home / ".cursor",
+        context.home / ".config",
+        context.home / ".config" / "mcp" / "servers",
+        context.cwd,
+        context.cwd.parent,
+    ):
+        assert place in found
+
+
+def test_what_a_link_leads_to_is_watched_too(context: DiscoveryContext, tmp_path: Path) -> None:
+    """Who keeps configurations in a repository links to them, and edits them there."""
+    dotfiles = tmp_path / "dotfiles"
+    dotfiles.mkdir()
+    (dotfiles / "mcp.json").write_text("{}")
+    (context.home / ".cursor").mkdir()
+    (context.home / ".cursor" / "mcp.json").symlink_to(dotfiles / "mcp.json")
+    named = tmp_path / "named"
+    named.mkdir()
+    found = watched_paths(context, (named / "server.env",))
+    assert {dotfiles, named, context.home / ".cursor"} <= set(found)
+
+
+def test_a_source_that_is_off_is_not_watched(context: DiscoveryContext) -> None:
+    (context.home / ".cursor").mkdir()
+    off = replace(context, sources=("-cursor",))
+    assert context.home / ".cursor" not in watched_paths(off)

@@ -70,7 +70,7 @@ async def test_advice_is_added_to_the_result_and_changes_nothing_else(opened: Op
 
 async def test_advice_leaves_a_syntax_error_to_the_program_s_own_traceback(opened: Opener) -> None:
     """The sandbox's Python has the last word, as it may know syntax that this one does not."""
-    async with opened() as engine:
+    async with opened(preflight="off") as engine:
         result = await _run(engine, "x = 1\nx = = 2")
         assert (result.status, result.reason) == ("error", "exception")
         assert "SyntaxError" in result.error

@@ -65,7 +65,10 @@ def test_the_same_tools_are_no_news() -> None:
 def test_a_program_gets_the_tools_that_it_names() -> None:
     """By alias; and all of them if one of its names is none, to be told of the nearest."""
     mine = known()
-    assert [tool["name"] for tool in mine.stubs("one", frozenset({"b_c"}))["tools"]] == ["b-c"]
+    (tool,) = mine.stubs("one", frozenset({"b_c"}))["tools"]
+    assert tool["name"] == "b-c"
+    assert "description" not in tool
+    assert mine.stubs("one", frozenset({"b_c", "list_tools"})) == mine.stubs("one", None)
     assert mine.stubs("one", frozenset())["tools"] == []
     assert mine.stubs("one", frozenset({"a", "bc"})) == mine.stubs("one", None)
 
@@ -78,3 +81,10 @@ def test_other_servers_are_another_revision() -> None:
     mine.reset({"one": "Anew"}, {})
     assert mine.revision != revision
     assert [(entry.description, entry.known) for entry in mine.entries()] == [("Anew", False)]
+
+
+def test_what_servers_have_besides_tools_does_not_send_all_tools() -> None:
+    """A program that reads a resource gets no schemas for it."""
+    mine = known()
+    found = mine.stubs("one", frozenset({"read_resource", "b_c"}))
+    assert [tool["name"] for tool in found["tools"]] == ["b-c"]

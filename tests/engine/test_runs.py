@@ -25,6 +25,7 @@ from bridge.model import RunRequest, RunResult, ServerSpec
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
+from tests.fakes.client import FakeClient
 from tests.waiting import until, until_exists
 
 
@@ -153,7 +154,7 @@ value = await mcp_work_shop.get_item_v2(**{"from": "here"})
 
 async def test_a_wrong_argument_is_refused_before_anything_is_sent(engine: Engine) -> None:
     """The parameter and the nearest match are named."""
-    result = await _run(engine, "await mcp_work_shop.say(waht='x')")
+    result = await _run(engine, "await mcp_work_shop.say(**{'waht': 'x'})")
     assert "TypeError" in result.error
     assert "waht" in result.error
     assert "what" in result.error
@@ -367,19 +368,13 @@ async def test_frames_forged_by_the_program_reach_nothing_that_it_was_not_given(
 
 async def test_progress_is_reported_while_a_program_runs(engine: Engine) -> None:
     """Clients give up on calls that stay silent."""
-    told: list[str] = []
-    heard = anyio.Event()
-
-    async def progress(seconds: float, message: str) -> None:
-        told.append(message)
-        heard.set()
-
+    client = FakeClient()
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run, RunRequest(code="import time\ntime.sleep(60)"), progress)
-            await heard.wait()
+            tasks.start_soon(engine.run, RunRequest(code="import time\ntime.sleep(60)"), client)
+            await until(lambda: bool(client.told))
             tasks.cancel_scope.cancel()
-    assert told[0].startswith("running for ")
+    assert client.told[0][1].startswith("running for ")
 
 
 async def test_the_backend_knows_when_a_program_runs_and_how_to_let_go(

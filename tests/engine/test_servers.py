@@ -18,7 +18,7 @@ import pytest
 from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.engine import open_engine
 from bridge.engine.servers import ConfigFinder, Servers
-from bridge.engine.tool_cache import ToolCache
+from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import ServerStartError
 from bridge.model import RunRequest, RunResult, ServerSpec, Tool
 from bridge.settings import Settings
@@ -84,7 +84,7 @@ async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_p
 async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
     """A program may name them; its call waits for the server."""
     spec = raw("slow", "silent")
-    ToolCache(tmp_path / "tools").save(spec, [OLD])
+    ToolCache(tmp_path / "tools").save(spec, Listing(server="slow", tools=(OLD,)))
     async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
         assert await servers.load(["slow"], tolerant=True) == ({"slow": (OLD,)}, {})
 

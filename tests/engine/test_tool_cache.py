@@ -2,40 +2,85 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.engine import Engine, open_engine
-from bridge.engine.tool_cache import MAX_BYTES, ToolCache
-from bridge.model import RunRequest, Tool
+from bridge.engine import tool_cache as module
+from bridge.engine.tool_cache import (
+    MAX_AGE_SECONDS,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    Listing,
+    ToolCache,
+    definition_digest,
+)
+from bridge.model import RunRequest, Tool, ToolFilter
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 
-TOOLS = (Tool(server="work-shop", name="t", input_schema={"type": "object"}),)
+LISTING = Listing(
+    server="work-shop",
+    tools=(Tool(server="work-shop", name="t", title="T", input_schema={"type": "object"}),),
+    info={"name": "workshop", "version": "1.2", "protocol": "2025-11-25"},
+    listed_at=1_700_000_000.5,
+    start_seconds=0.25,
+)
 
 
-def test_tools_are_read_back_as_they_were(tmp_path: Path) -> None:
-    """For the definition they were saved for, and no other."""
+def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """For the definition it was saved for, and no other."""
     cache = ToolCache(tmp_path / "tools")
     assert cache.load(workshop()) is None
-    cache.save(workshop(), TOOLS)
-    assert cache.load(workshop()) == TOOLS
+    cache.save(workshop(), LISTING)
+    assert cache.load(workshop()) == LISTING
     assert cache.load(workshop("other")) is None
+    assert cache.load(replace(workshop(), args=("other",))) is None
+
+
+def test_its_size_is_that_of_what_a_client_would_load() -> None:
+    """Without the spaces that nobody sends."""
+    assert LISTING.schema_bytes == len(
+        '{"name":"t","description":"","inputSchema":{"type":"object"}}'
+    )
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff", b'[{"server": "someone-else", "name": "t"}]', b" " * (MAX_BYTES + 1)],
-    ids=["empty", "torn", "binary", "foreign", "huge"],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b'[{"server": "work-shop", "name": "t"}]',
+        b'{"form": 1, "server": "work-shop", "tools": []}',
+        b'{"server": "someone-else", "tools": []}',
+        b'{"server": "work-shop", "tools": [{"server": "someone-else", "name": "t"}]}',
+        b" " * (MAX_BYTES + 1),
+    ],
+    ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool", "huge"],
 )
 def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
-    """It is a preview; nothing depends on it."""
+    """Nothing depends on it."""
     cache = ToolCache(tmp_path)
-    cache.save(workshop(), TOOLS)
+    cache.save(workshop(), LISTING)
     [path] = tmp_path.iterdir()
     path.write_bytes(content)
+    assert cache.load(workshop()) is None
+    cache.save(workshop(), LISTING)
+    assert cache.load(workshop()) == LISTING
+
+
+def test_a_pipe_in_a_file_s_place_holds_nobody_up(tmp_path: Path) -> None:
+    """Whoever made it."""
+    cache = ToolCache(tmp_path)
+    os.mkfifo(tmp_path / f"{definition_digest(workshop())}.json")
     assert cache.load(workshop()) is None
 
 
@@ -43,7 +88,64 @@ def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> Non
     """A read-only home must not stop a run."""
     blocked = tmp_path / "file"
     blocked.write_text("")
-    ToolCache(blocked).save(workshop(), TOOLS)
+    ToolCache(blocked).save(workshop(), LISTING)
+    assert ToolCache(blocked).prune(time.time()) == 0
+
+
+def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
+    """Values of variables and headers are neither in the file nor in its name."""
+    cache = ToolCache(tmp_path / "tools")
+    spec = replace(workshop(), env={"TOKEN": "s3cret"}, headers={"Authorization": "s3cret"})
+    cache.save(spec, LISTING)
+    [path] = (tmp_path / "tools").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert b"s3cret" not in path.read_bytes()
+    other = replace(spec, env={"TOKEN": "another"}, headers={"Authorization": "another"})
+    assert cache.load(other) == LISTING
+
+
+def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -> None:
+    """By nothing that is only for people."""
+    spec = workshop()
+    others = (
+        replace(spec, name="other"),
+        replace(spec, command="other"),
+        replace(spec, args=("other",)),
+        replace(spec, cwd="/other"),
+        replace(spec, transport="http", url="http://other/"),
+        replace(spec, env={"OTHER": ""}),
+        replace(spec, headers={"Other": ""}),
+        replace(spec, tools=ToolFilter(only=frozenset({"a"}))),
+        replace(spec, tools=ToolFilter(without=frozenset({"a"}))),
+    )
+    digests = {definition_digest(other) for other in (spec, *others)}
+    assert len(digests) == 1 + len(others)
+    assert definition_digest(replace(spec, description="x", call_timeout=1.0)) in digests
+
+
+def test_what_is_old_or_too_much_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first, and nothing that is not the catalogue's."""
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
+    cache, now = ToolCache(tmp_path), 2_000_000_000.0
+    ages = {"a": 0.0, "b": 100.0, "c": 200.0, "d": 300.0, "e": MAX_AGE_SECONDS + 1}
+    for name, age in ages.items():
+        path = tmp_path / f"{name * 32}.json"
+        path.write_text("{}")
+        os.utime(path, (now - age, now - age))
+    for name in ("notes.json", "writing-old", "writing-new"):
+        (tmp_path / name).write_text("")
+        age = 10 if name.endswith("new") else MAX_AGE_SECONDS
+        os.utime(tmp_path / name, (now - age, now - age))
+    assert cache.prune(now) == 3
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"{name * 32}.json" for name in "abc"} | {"notes.json", "writing-new"}
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 4)
+    assert cache.prune(now) == 1
+    assert ToolCache(tmp_path / "nowhere").prune(now) == 0
+    assert MAX_ENTRIES > 3
 
 
 async def test_the_next_bridge_describes_tools_without_starting_servers(
@@ -53,6 +155,10 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     assert ".add(" not in engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
     assert ".add(" in engine.guide.tool_description()
+    listing = engine.servers.listing("work-shop")
+    assert listing is not None
+    assert listing.info["protocol"]
+    assert listing.start_seconds is not None
 
     async def choose(_: Settings) -> FakeBackend:
         return backend
@@ -62,3 +168,4 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     ) as second:
         assert ".add(" in second.guide.tool_description()
         assert second.servers.pool.states()["work-shop"].state == "idle"
+        assert second.servers.listing("work-shop") == listing

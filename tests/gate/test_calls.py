@@ -51,3 +51,19 @@ async def test_questions_are_gated_and_counted_like_calls() -> None:
     with pytest.raises(CallBudgetError):
         gate.admit()
     assert gate.calls == 0
+
+
+async def test_a_resource_is_counted_as_a_call_is() -> None:
+    """It is a request to a server, and what it holds stays out of the conversation."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=1), _answer)
+
+    async def read() -> dict[str, Any]:
+        return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
+
+    with pytest.raises(CallDeniedError):
+        await gate.obtain("b", read, "contents")
+    await gate.obtain("a", read, "contents")
+    assert gate.calls == 1
+    assert gate.result_bytes > 100
+    with pytest.raises(CallBudgetError):
+        await gate.obtain("a", read, "contents")

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.guest.lane import _await_next
 from bridge.guest.relay import HostGoneError
-from bridge.guest.wire import Next, Reply, encode
+from bridge.guest.wire import Clock, Next, Reply, encode
 
 END = encode(Next(ending="17"))
 
@@ -34,6 +34,7 @@ def pieces(data: bytes, size: int) -> int:
     [
         b"",
         encode(Reply(id=1, value="late")),
+        encode(Clock(running=True)),
         # The rest of a reply of which the supervisor had read the beginning.
         b'tail of a line"}\n',
         encode(Reply(id=1, value={"type": "next"})),

@@ -16,9 +16,12 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any], str]] = []
+        self.answers: dict[str, Any] = {}
 
     async def call(self, method: str, params: dict[str, Any], subject: str) -> Any:
         self.calls.append((method, params, subject))
+        if method in self.answers:
+            return self.answers[method]
         return {"json": {"asked": method}} if method == "call_tool" else [method]
 
 
@@ -68,7 +71,7 @@ def runtime(client: FakeClient) -> Runtime:
 
 
 async def test_calls_name_server_tool_and_arguments(runtime: Runtime, client: FakeClient) -> None:
-    assert await runtime.call_tool("git_hub", "create_issue", {"title": ("a",)}) == {
+    assert await runtime.call_tool("git_hub", "create_issue", {"title": "a"}) == {
         "asked": "call_tool"
     }
     await runtime.call_tool_raw("mail_2", "send")
@@ -77,12 +80,23 @@ async def test_calls_name_server_tool_and_arguments(runtime: Runtime, client: Fa
         {
             "server": "git-hub",
             "tool": "create-issue",
-            "arguments": {"title": ["a"]},
+            "arguments": {"title": "a"},
             "raw": False,
         },
         {"server": "mail", "tool": "send", "arguments": {}, "raw": True},
         {"server": "unknown", "tool": "x", "arguments": {}, "raw": False},
     ]
+
+
+async def test_calls_by_name_are_checked_unless_they_are_raw(
+    runtime: Runtime, client: FakeClient
+) -> None:
+    with pytest.raises(TypeError, match=r"git-hub.create-issue\(\) has no parameter 'titel'"):
+        await runtime.call_tool("git-hub", "create-issue", {"titel": "a"})
+    with pytest.raises(TypeError, match="title must be a string, not int 1"):
+        await runtime.call_tool("git-hub", "create-issue", {"title": 1})
+    await runtime.call_tool_raw("git-hub", "create-issue", {"titel": 1})
+    assert [params["arguments"] for _, params, _ in client.calls] == [{"titel": 1}]
 
 
 async def test_questions_go_to_the_host(runtime: Runtime, client: FakeClient) -> None:
@@ -280,3 +294,33 @@ def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -
     tools = [tool(f"t{n}", "__CODE_LITERAL__ " + "d" * 5000) for n in range(300)]
     servers = [{"name": name, "alias": name, "description": "", "tools": tools} for name in "ab"]
     assert guest_on.run("(await mcp_b.t299()) == {}", servers=servers).value is True
+
+
+async def test_resources_and_prompts_are_asked_of_the_host(
+    runtime: Runtime, client: FakeClient
+) -> None:
+    await runtime.list_resources()
+    await runtime.list_prompts("mail_2")
+    await runtime.read_resource("git_hub", "repo://{owner}/x{?page}", owner="a/b")
+    read = runtime.of_server("files", "read_resource")
+    await read("file:///a.txt")
+    assert runtime.of_server("files", "call_tool") is None
+    assert [(method, params) for method, params, _ in client.calls] == [
+        ("list_offers", {"kind": "resources", "servers": ["git-hub", "files"]}),
+        ("list_offers", {"kind": "prompts", "servers": ["git-hub", "files"], "server": "mail"}),
+        ("read_resource", {"server": "git-hub", "uri": "repo://a%2Fb/x"}),
+        ("read_resource", {"server": "files", "uri": "file:///a.txt"}),
+    ]
+
+
+async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: FakeClient) -> None:
+    client.answers["get_prompt"] = {
+        "messages": [{"role": "user", "content": {"blob": {"data": "aGk=", "mimeType": "x/y"}}}]
+    }
+    arguments = {"text": "a", "n": 5, "flag": True, "many": [1, "ü"]}
+    prompt = await runtime.get_prompt("git-hub", "review", arguments)
+    assert prompt["messages"][0]["content"].data == b"hi"
+    ((_, params, _),) = client.calls
+    assert params["arguments"] == {"text": "a", "n": "5", "flag": "true", "many": '[1, "ü"]'}
+    with pytest.raises(TypeError, match="arguments must be a dict of the prompt's arguments"):
+        await runtime.get_prompt("git-hub", "review", ["a"])  # type: ignore[arg-type]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import pathlib
 import pickle
 import pydoc
 from typing import Any
 
 import pytest
 
-from bridge.guest.arguments import Parameters, annotation
-from bridge.guest.proxies import Server, Servers, Tools, documentation, usable
+from bridge.guest.arguments import Parameters
+from bridge.guest.proxies import Server, ServerModule, Servers, Tools, documentation, usable
 
 Sent = list[tuple[str, str, dict[str, Any]]]
 
@@ -67,7 +68,7 @@ async def test_arguments_go_by_position_by_name_and_by_either_spelling() -> None
         {"repo": "o/r", "title": "t", "labels": ["l"], "from": 1},
         {"repo": "o/r", "title": "t", "from": 2, "x-y": True, "class": "a"},
         {"repo": "o/r", "title": "t", "from": 3, "x-y": False, "class": "b"},
-        {"repo": "o/r", "title": "t", "labels": None},
+        {"repo": "o/r", "title": "t"},
     ]
     assert {(server, name) for server, name, _ in sent} == {("git-hub", "create-issue")}
 
@@ -109,12 +110,13 @@ def test_a_function_is_a_real_async_function_with_documentation() -> None:
     assert create.__module__ == "mcp.servers.github"
     signature = inspect.signature(create)
     assert list(signature.parameters) == ["repo", "title", "labels", "from_", "x_y", "class_"]
-    assert signature.parameters["labels"].default == []
+    assert repr(signature.parameters["labels"].default) == "..."
     assert signature.parameters["repo"].default is inspect.Parameter.empty
     text = pydoc.plain(pydoc.render_doc(create))
     assert "Create an issue." in text
-    assert "repo (required): owner/name" in text
-    assert "from_ (sent as 'from', optional)" in text
+    assert "repo: owner/name" in text
+    assert "from_: sent as 'from'" in text
+    assert "labels: default []" in text
     assert "'create-issue'" in text
 
 
@@ -262,10 +264,11 @@ def test_names_that_collide_once_they_are_python_stay_apart() -> None:
     ("schema", "text"),
     [
         ({"type": "string"}, "str"),
-        ({"type": "array", "items": {"type": "integer"}}, "List[int]"),
-        ({"type": ["string", "null"]}, "Optional[str]"),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "Optional[int]"),
+        ({"type": "array", "items": {"type": "integer"}}, "list[int]"),
+        ({"type": ["string", "null"]}, "str | None"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | None"),
         ({"enum": ["a", "b"]}, "Literal['a', 'b']"),
+        ({"type": "object", "properties": {"a": {}}}, "TX"),
         ({"type": "nonsense"}, "Any"),
         ({"type": {}}, "Any"),
         (True, "Any"),
@@ -273,12 +276,117 @@ def test_names_that_collide_once_they_are_python_stay_apart() -> None:
     ],
 )
 def test_types_are_told_as_python_types(schema: Any, text: str) -> None:
-    assert inspect.formatannotation(annotation(schema)) == text
+    signature = Parameters("f", {"properties": {"x": schema}, "required": ["x"]}).signature()
+    assert str(signature) == f"(x: {text})"
+    assert isinstance(signature.parameters["x"].annotation, str)
 
 
 def test_documentation_of_a_bare_tool_is_empty_but_there() -> None:
-    bare = tool("x", schema={"properties": {}})
-    assert documentation(bare, Parameters("x", bare["inputSchema"])) == ""
+    assert documentation(tool("x", schema={"properties": {}})) == ""
+
+
+def test_documentation_tells_the_classes_and_what_the_result_is_known_from() -> None:
+    nested = {"properties": {"a": {"type": "integer", "minimum": 1, "description": "Count."}}}
+    seen = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    data = {
+        **tool("x", schema={"properties": {"body": nested}}),
+        "observed": seen,
+        "observations": 2,
+    }
+    assert (
+        documentation(data)
+        == """
+Returns:
+    Observed in 2 calls; may differ.
+
+Types:
+    class XBody(TypedDict):
+        a: NotRequired[int]  # Count. (at least 1)
+    class XResult(TypedDict):
+        ok: bool"""
+    )
+    assert str(inspect.signature(server_of(data).x)) == "(body: XBody = ...) -> XResult"
+
+
+def test_a_program_that_only_calls_is_spared_signatures() -> None:
+    bare = {"name": "x", "alias": "x", "inputSchema": SCHEMA}
+    assert not hasattr(server_of(bare).x, "__signature__")
+
+
+async def test_arguments_are_converted_to_what_the_schema_wants() -> None:
+    sent: Sent = []
+    create = server_of(CREATE, sent=sent).create_issue
+    await create(pathlib.PurePosixPath("o/r"), "t", labels={"b", "a"}, from_=3.0)
+    assert sent[0][2] == {"repo": "o/r", "title": "t", "labels": ["a", "b"], "from": 3}
+    assert type(sent[0][2]["from"]) is int
+
+
+async def test_none_goes_where_the_tool_takes_null_and_nowhere_else() -> None:
+    sent: Sent = []
+    schema = {
+        "properties": {
+            "due": {"type": ["string", "null"]},
+            "cursor": {"type": "string"},
+            "old": {"type": "string", "default": None},
+            "any": {},
+        }
+    }
+    await server_of(tool("x", schema=schema), sent=sent).x(
+        due=None, cursor=None, old=None, any=None
+    )
+    assert sent[0][2] == {"due": None, "old": None, "any": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"repo": 1}, "repo must be a string, not int 1"),
+        ({"repo": None}, "repo must be a string, not None"),
+        ({"labels": "bug"}, r"labels must be a list, not 'bug'; write \['bug'\]"),
+        ({"labels": ["a", 3]}, r"labels\[1\] must be a string, not int 3"),
+        ({"from_": "5"}, "from_ must be an integer, not '5'; write 5 without quotes"),
+        ({"class": "c"}, "class_ must be one of 'a', 'b', not 'c'"),
+    ],
+)
+async def test_what_does_not_fit_the_schema_raises_before_anything_is_sent(
+    arguments: dict[str, Any], message: str
+) -> None:
+    sent: Sent = []
+    with pytest.raises(TypeError, match=message) as caught:
+        await server_of(CREATE, sent=sent).create_issue(
+            **{"repo": "o/r", "title": "t", **arguments}
+        )
+    assert "Signature: mcp_github.create_issue(repo: str, title: str, " in str(caught.value)
+    assert sent == []
+
+
+async def test_arguments_are_checked_together_where_the_schema_says_so() -> None:
+    schema = {
+        "properties": {"a": {}, "b": {}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    either = server_of(tool("x", schema=schema)).x
+    assert await either(b=1) == "value"
+    with pytest.raises(TypeError, match="was given arguments that do not fit: missing key 'a'"):
+        await either()
+
+
+async def test_patterns_are_checked_in_the_sandbox() -> None:
+    schema = {"properties": {"repo": {"type": "string", "pattern": "^[^/]+/[^/]+$"}}}
+    with pytest.raises(TypeError, match="repo must match the pattern"):
+        await server_of(tool("x", schema=schema)).x(repo="o")
+
+
+def test_a_module_lists_tools_with_their_signatures() -> None:
+    server = server_of(CREATE)
+    module = ServerModule("mcp.servers.github", server._tools)
+    assert "TOOLS" not in vars(module)
+    listed: Any = module.TOOLS
+    assert listed is module.TOOLS
+    whole = f"mcp_github.create_issue{inspect.signature(server.create_issue)}"
+    assert listed[0]["signature"] == whole.removesuffix(" -> Any")
+    assert {key: listed[0][key] for key in CREATE} == CREATE
+    assert "TOOLS" in dir(module)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "class", "__dunder__", "__x", 3, None])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.guest.wire import (
     Call,
+    Clock,
     Done,
     Exited,
     FrameTooLargeError,
@@ -56,8 +57,10 @@ def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
     assert decode_guest_frame(line) == frame
 
 
-@pytest.mark.parametrize("frame", [Lane(mounts=[["/tmp", "size=1"]]), Next()], ids=repr)
-def test_what_is_said_to_a_lane_survives_the_channel(frame: Lane | Next) -> None:
+@pytest.mark.parametrize(
+    "frame", [Lane(mounts=[["/tmp", "size=1"]]), Next(), Clock(running=False)], ids=repr
+)
+def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Lane | Next | Clock) -> None:
     """With what it holds by default."""
     [line] = LineDecoder().feed(encode(frame))
     assert decode_host_frame(line) == frame
@@ -141,6 +144,12 @@ def test_arbitrary_bytes_only_ever_raise_a_wire_error(line: bytes) -> None:
         decode_guest_frame(line)
     except WireError:
         return
+
+
+def test_a_guest_cannot_stop_the_clock() -> None:
+    """It is the host's to say."""
+    with pytest.raises(WireError, match="unknown frame type 'clock'"):
+        decode_guest_frame(encode(Clock(running=False))[:-1])
 
 
 def test_a_host_frame_with_unknown_fields_is_refused() -> None:

@@ -26,7 +26,7 @@ AWAITABLE = {
 
 async def _advertised(client: Client) -> str:
     """Return all that a model reads of what a program can do."""
-    [tool] = (await client.list_tools()).tools
+    tool, _ = (await client.list_tools()).tools
     guide = (await client.read_resource("bridge://capabilities")).contents[0]
     inside = await value_of(client, "runtime.capability_summary()", servers=["work-shop"])
     return "\n".join([tool.description or "", getattr(guide, "text", ""), inside])
@@ -43,7 +43,7 @@ last = await mcp_crowd.tool_149(what="x")
     everything = "servers = list(mcp_servers)\nprint(servers)\nlen(servers)"
     names = ["crowd", '{code}"""', "work-shop", "raw"]
     assert await value_of(bridge, everything, servers=names) == len(names)
-    [tool] = (await bridge.list_tools()).tools
+    tool, _ = (await bridge.list_tools()).tools
     assert len(tool.description or "") < ADVERTISED_CHARS
 
 
@@ -183,10 +183,11 @@ import inspect
 async def test_every_name_that_is_advertised_is_in_a_programs_namespace(bridge: Client) -> None:
     """Without an import; and nothing is advertised that is only planned."""
     text = await _advertised(bridge)
-    [tool] = (await bridge.list_tools()).tools
+    tool, _ = (await bridge.list_tools()).tools
     names = set(re.findall(r"`([A-Za-z_]\w*)[`(.\[]", text))
     names |= set(re.findall(r"^(?:await )?([a-z_]+)[.\[]", text, re.MULTILINE))
-    names -= {*keyword.kwlist, *tool.input_schema["properties"], "server", "value"}
+    # The other tool is the model's to call, and not a program's.
+    names -= {*keyword.kwlist, *tool.input_schema["properties"], "server", "value", "search_tools"}
     assert names >= {"LOADED_MCP_SERVERS", "MCPError", "mcp_work_shop", "runtime"}
     code = f"""
 import importlib

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.model import Finding, Isolation, RunResult, Usage
 from bridge.render.modes import OutputMode, document_text, render, shorter
 from bridge.render.receipt import bytes_kept_out, receipt
-from bridge.render.text import MAX_FINDINGS, NOTHING, finding_lines
+from bridge.render.text import MAX_FINDINGS, NOTHING, compact, finding_lines
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
 OK = RunResult(
@@ -315,3 +315,17 @@ def test_what_the_error_says_already_is_not_said_again() -> None:
     syntax = replace(OK, findings=(Finding(line=1, rule="syntax", message="syntax error: x"),))
     assert finding_lines(replace(syntax, status="error", reason="exception")) == []
     assert finding_lines(syntax) == ["line 1: syntax error: x (syntax)"]
+
+
+def test_what_the_preflight_noticed_stands_apart_from_the_guards_advice() -> None:
+    """Each under its own heading, in whatever order the lines are."""
+    noticed = Finding(
+        line=2, rule="unknown-key", message="no such key", severity="note", source="preflight"
+    )
+    advised = Finding(line=3, rule="process", message="starts processes")
+    text = compact(replace(OK, status="error", reason="exit", findings=(noticed, advised)))
+    guard, preflight = text.index("[guard: "), text.index("[preflight: ")
+    assert guard < text.index("line 3: starts processes") < preflight
+    assert preflight < text.index("line 2: no such key (unknown-key)")
+    assert finding_lines(replace(OK, findings=(noticed,))) == []
+    assert finding_lines(replace(OK, findings=(noticed,)), "preflight") == [str(noticed)]

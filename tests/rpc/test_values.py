@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.rpc.values import MAX_ERROR_TEXT, tool_error, wire_value
+from bridge.rpc.values import MAX_ERROR_TEXT, prompt_value, resource_value, tool_error, wire_value
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -80,3 +80,58 @@ def test_a_long_error_is_cut_and_says_so() -> None:
     message = tool_error({"isError": True, "content": [_text("x" * (MAX_ERROR_TEXT + 5))]})
     assert message is not None
     assert message.endswith("… (5 more characters)")
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        ([], {"json": None}),
+        (None, {"json": None}),
+        ([{"uri": "a:b", "text": "[1]"}], {"json": [1]}),
+        ([{"uri": "a:b", "text": "[1]", "mimeType": "text/plain"}], {"json": "[1]"}),
+        ([{"uri": "a:b", "text": "[1]", "mimeType": "text/markdown"}], {"json": "[1]"}),
+        ([{"uri": "a:b", "text": "[1]", "mimeType": "application/json"}], {"json": [1]}),
+        ([{"uri": "a:b", "text": "{}", "mimeType": "Application/X+JSON; q=1"}], {"json": {}}),
+        ([{"uri": "a:b", "text": "7", "mimeType": "application/json"}], {"json": "7"}),
+        ([{"uri": "a:b", "text": "{", "mimeType": "application/json"}], {"json": "{"}),
+        (
+            [{"uri": "a:b", "blob": "aGk=", "mimeType": "image/png"}],
+            {"blob": {"mimeType": "image/png", "data": "aGk=", "uri": "a:b"}},
+        ),
+        ([{"text": "a"}, {"text": "b"}, 7], {"blocks": [{"json": "a"}, {"json": "b"}]}),
+    ],
+)
+def test_a_resource_is_what_its_type_says(contents: Any, expected: Any) -> None:
+    """A text that only looks like JSON stays a text where its type is known."""
+    assert resource_value({"contents": contents}) == expected
+
+
+def test_a_prompt_s_texts_stay_as_they_are() -> None:
+    """They are for a model to read."""
+    result = {
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": '{"a": 1}'}},
+            {"role": "assistant", "content": {"type": "image", "data": "aGk="}},
+            {
+                "role": "user",
+                "content": {"type": "resource", "resource": {"uri": "a:b", "text": "[1]"}},
+            },
+            {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": 7, "content": None},
+            "junk",
+        ]
+    }
+    assert prompt_value(result) == {
+        "description": "",
+        "messages": [
+            {"role": "user", "content": {"json": '{"a": 1}'}},
+            {
+                "role": "assistant",
+                "content": {"blob": {"mimeType": "application/octet-stream", "data": "aGk="}},
+            },
+            {"role": "user", "content": {"json": [1]}},
+            {"role": "", "content": {"blocks": [{"json": "a"}, {"json": "b"}]}},
+            {"role": "", "content": {"blocks": []}},
+        ],
+    }
+    assert prompt_value({"description": 1, "messages": {}}) == {"description": "", "messages": []}

@@ -32,10 +32,12 @@ def _text(result: Any) -> str:
     return "".join(block.text for block in result.content)
 
 
-async def test_one_tool_is_offered_with_the_servers_in_its_description(client: Client) -> None:
+async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description(
+    client: Client,
+) -> None:
     """All that a model reads of fifty servers."""
-    [tool] = (await client.list_tools()).tools
-    assert tool.name == "run_python"
+    tool, search = (await client.list_tools()).tools
+    assert (tool.name, search.name) == ("run_python", "search_tools")
     assert tool.input_schema["required"] == ["code"]
     assert "mcp_work_shop = work-shop: A workshop" in (tool.description or "")
 
@@ -150,8 +152,11 @@ async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> 
     """The guide, the list, and each server's tools."""
     listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
     assert listed == {"bridge://capabilities", "bridge://servers", "bridge://tools/work-shop"}
-    [template] = (await client.list_resource_templates()).resource_templates
-    assert template.uri_template == "bridge://tools/{server}"
+    templates = (await client.list_resource_templates()).resource_templates
+    assert [template.uri_template for template in templates] == [
+        "bridge://tools/{server}",
+        "bridge://stubs/{server}",
+    ]
     guide = (await client.read_resource("bridge://capabilities")).contents[0]
     assert "MCPError" in getattr(guide, "text", "")
     servers = json.loads(
@@ -162,9 +167,14 @@ async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> 
         getattr((await client.read_resource("bridge://tools/work-shop")).contents[0], "text", "")
     )
     assert "add" in [tool["tool"] for tool in tools]
+    stub = (await client.read_resource("bridge://stubs/work-shop")).contents[0]
+    assert stub.mime_type == "text/x-python"
+    assert "    async def add(self, " in getattr(stub, "text", "")
 
 
-@pytest.mark.parametrize("uri", ["bridge://nothing", "bridge://tools/nobody"])
+@pytest.mark.parametrize(
+    "uri", ["bridge://nothing", "bridge://tools/nobody", "bridge://stubs/nobody"]
+)
 async def test_an_unknown_resource_is_a_protocol_error(client: Client, uri: str) -> None:
     """With a text that names it."""
     with pytest.raises(MCPError, match="nothing|nobody"):

@@ -54,7 +54,10 @@ async def client(there: Place) -> AsyncIterator[Client]:
 async def test_without_profiles_there_is_no_such_tool(engine: Engine) -> None:
     """Neither in the list nor when it is called all the same."""
     async with Client(build_server(engine)) as plain:
-        assert [tool.name for tool in (await plain.list_tools()).tools] == ["run_python"]
+        assert [tool.name for tool in (await plain.list_tools()).tools] == [
+            "run_python",
+            "search_tools",
+        ]
         with pytest.raises(MCPError) as refused:
             await plain.call_tool("run_command", {"command": "cat"})
     assert refused.value.error.code == -32602
@@ -63,7 +66,7 @@ async def test_without_profiles_there_is_no_such_tool(engine: Engine) -> None:
 async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client) -> None:
     """Success, failure and a refusal are results that fit the announced schema."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert set(tools) == {"run_python", "run_command"}
+    assert set(tools) == {"run_python", "search_tools", "run_command"}
     assert "Profile tool: cat, sort (no network; writes: nothing; " in (
         tools["run_command"].description or ""
     )

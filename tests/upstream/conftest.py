@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import keyring
 import pytest
+from keyring.backends import fail
 
+from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
+
+
+@pytest.fixture(autouse=True)
+def no_keyring() -> None:
+    """Whatever the machine has, tests leave it alone."""
+    keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    """A keyring, chosen for one test; what hangs in it goes on when the test ends."""
+    made = Ring()
+    keyring.set_keyring(made)
+    yield made
+    made.release.set()
 
 
 @pytest.fixture

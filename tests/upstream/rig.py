@@ -81,10 +81,10 @@ class Rig:
             self._web.kill()
 
     @contextmanager
-    def web(self, kind: str, *, port: int = 0) -> Iterator[str]:
-        """Run the toolbox as a web server and give its URL."""
+    def web(self, kind: str, *, port: int = 0, server: str = "toolbox.py") -> Iterator[str]:
+        """Run the toolbox, or another server, as a web server and give its URL."""
         process = subprocess.Popen(
-            [sys.executable, str(SERVERS / "toolbox.py"), kind],
+            [sys.executable, str(SERVERS / server), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**self.environ, "PORT": str(port)},

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import errno
 import socket
+from dataclasses import replace
 
 import httpx2
 import pytest
 from mcp import MCPError
 
-from bridge.errors import MessageTooLargeError, ServerLostError, ServerStartError, ToolCallError
+from bridge.errors import (
+    LoginRequiredError,
+    MessageTooLargeError,
+    ServerLostError,
+    ServerStartError,
+    ToolCallError,
+)
 from bridge.model import ServerSpec, Source
-from bridge.upstream.failure import call_error, is_lost, lost_error, reason, start_error
+from bridge.upstream.failure import (
+    call_error,
+    is_lost,
+    login_command,
+    lost_error,
+    reason,
+    start_error,
+)
 from bridge.upstream.http import may_follow
+from bridge.upstream.refusal import Refusal, refusal_of
 
 SPEC = ServerSpec(
     name="s",
@@ -90,3 +105,50 @@ def test_redirects_are_followed_only_where_the_headers_belong(
 ) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
     assert may_follow(httpx2.Request(*sent), httpx2.Request(*following)) is followed
+
+
+PLAIN = replace(SPEC, url="https://example.test/mcp")
+
+
+def refused(status: int, challenge: str = "") -> Refusal:
+    headers = {"www-authenticate": challenge} if challenge else {}
+    return refusal_of(httpx2.Response(status, headers=headers), PLAIN, None)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "login", "message"),
+    [
+        (refused(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
+        (refused(401), True, "HTTP status 401. Ask the user to run: mcp-code-bridge login s"),
+        (refused(401, "Basic"), True, "wants authorization"),
+        (refused(403), False, "does not let the bridge do this"),
+        (Refusal(status=403, logged_in=True), False, "does not let the account that is logged in"),
+        (Refusal(status=401, own_header=True), False, "refused the Authorization header"),
+        (
+            refused(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
+            True,
+            "more permissions (a b). Ask",
+        ),
+        (refused(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
+    ],
+)
+def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
+    refusal: Refusal, login: bool, message: str
+) -> None:
+    """At the start and in the middle; the configuration's place stays out of it."""
+    error = MCPError(-32603, "Server returned an error response")
+    for found in (
+        start_error(PLAIN, error, account="", refusal=refusal, remedy=""),
+        call_error(PLAIN, "tool 'x'", error, refusal=refusal),
+    ):
+        assert isinstance(found, LoginRequiredError) is login
+        assert isinstance(found, ServerStartError)
+        assert message in found.message
+        assert "/f.json" not in found.message
+        assert ("mcp-code-bridge login s" in found.message) is login
+
+
+def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
+    """A name may have blanks, and may look like a flag."""
+    assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
+    assert login_command("-x") == "mcp-code-bridge login -- -x"

@@ -11,6 +11,7 @@ import pytest
 
 from bridge.errors import (
     CallTimeoutError,
+    CannotAskError,
     MessageTooLargeError,
     ServerLostError,
     ToolCallError,
@@ -217,12 +218,12 @@ async def test_a_refusal_keeps_its_code_and_data(rig: Rig) -> None:
     assert (caught.value.rpc_code, caught.value.data) == (-32042, {"why": "so"})
 
 
-async def test_what_this_client_does_not_offer_is_refused_and_not_hung_on(rig: Rig) -> None:
+async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(rig: Rig) -> None:
     """Sampling is answered with an error; a result that waits for the user is one."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "sample", {})
-        assert "not supported" in result["content"][0]["text"]
-        with pytest.raises(ToolCallError, match="wants input from the user"):
+        assert "Nobody can be asked" in result["content"][0]["text"]
+        with pytest.raises(CannotAskError, match="wants input before it answers"):
             await pool.call_tool("server", "ask_user", {})
 
 

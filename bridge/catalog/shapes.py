@@ -1,0 +1,373 @@
+"""The shape of what tools return, learnt from results without keeping any value. Pure.
+
+Owns what a shape remembers (types, names of fields, which of them are always there, what is in
+lists) and what it never does: no value, no number, no name that looks like data. `merged` is
+commutative, associative and idempotent, so that what is known does not depend on the order of
+calls or on which of several bridges saw them; the result is a JSON Schema.
+
+Names of fields are kept if they look like names that a programmer chose. Keys that look like data
+(ids, dates, paths, addresses, tokens) make the object a map: its `additionalProperties` say what
+is below such keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+from bridge.catalog.field_names import is_field_name
+from bridge.model import Json
+
+MAX_DEPTH = 6
+"""Objects and lists below this many others are known to be there, and no more."""
+
+MAX_FIELDS = 40
+"""An object with more is a map: nobody declares so many fields, and many collect ids."""
+
+SAMPLED_ITEMS = 20
+"""Of one list. Lists are mostly of one kind, and further calls show further items."""
+
+MAX_NODES = 400
+"""Values looked at in one result; what lies beyond is learnt from other calls. A tenth of a
+millisecond."""
+
+BLOB: Mapping[str, Json] = {"title": "Blob"}
+"""Stands for binary content, which no JSON type fits: programs get a `Blob`."""
+
+
+class Fields(NamedTuple):
+    """What is known of the objects at one place.
+
+    Attributes:
+        named: Their fields.
+        always: Names of those that every object had.
+        other: What lies below keys that are data; None if there were none.
+        is_map: There were too many names for fields, and all keys are taken for data.
+    """
+
+    named: Mapping[str, Shape]
+    always: frozenset[str]
+    other: Shape | None = None
+    is_map: bool = False
+
+
+class Shape(NamedTuple):
+    """What is known of the values at one place; by default nothing.
+
+    Attributes:
+        plain: JSON's names of the types of those that are neither lists nor objects.
+        blob: Whether there was binary content.
+        items: What the lists hold; None if there was no list.
+        fields: None if there was no object.
+    """
+
+    plain: frozenset[str] = frozenset()
+    blob: bool = False
+    items: Shape | None = None
+    fields: Fields | None = None
+
+
+MAX_BRANCHES = 8
+"""Of a union in a file: more than `schema` ever writes."""
+
+_PLAIN = ("null", "boolean", "integer", "number", "string")
+
+NOTHING = Shape()
+"""Of what nobody has seen yet."""
+
+_BARE = Fields({}, frozenset())
+
+_NAMES: Mapping[type, frozenset[str]] = {
+    type(None): frozenset({"null"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer"}),
+    float: frozenset({"number"}),
+    str: frozenset({"string"}),
+}
+
+_NULL = Shape(plain=_NAMES[type(None)])
+
+_SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _NAMES.items()}
+
+
+# --- learning --------------------------------------------------------------------------------
+
+
+def shape_of(wire: Mapping[str, Json]) -> Shape:
+    """Return the shape of one result, as `bridge.rpc.values.wire_value` gives it."""
+    return _Look().shape_of(wire)
+
+
+def covers(shape: Shape, wire: Mapping[str, Json]) -> bool:
+    """Whether a result tells nothing new, as nearly all do; makes nothing and so is quick.
+
+    May say no where a closer look would find nothing new; never the other way round.
+    """
+    return _Look().covers(shape, wire)
+
+
+class _Look:
+    """One look at one result, which ends after so many values."""
+
+    def __init__(self) -> None:
+        self.left = MAX_NODES
+
+    def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
+        if "blocks" in wire:
+            return Shape(items=merged(*(self.shape_of(b, 1) for b in _sample(wire["blocks"]))))
+        if "blob" in wire:
+            return Shape(blob=True)
+        return self.shape(wire.get("json"), depth)
+
+    def covers(self, shape: Shape, wire: Mapping[str, Json], depth: int = 0) -> bool:
+        if "blocks" in wire:
+            items = shape.items
+            blocks = _sample(wire["blocks"])
+            return items is not None and all(self.covers(items, block, 1) for block in blocks)
+        if "blob" in wire:
+            return shape.blob
+        return self.covered(shape, wire.get("json"), depth)
+
+    def shape(self, value: Json, depth: int) -> Shape:
+        self.left -= 1
+        scalar = _SCALARS.get(type(value))
+        if scalar is not None:
+            return scalar
+        if isinstance(value, dict):
+            return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
+        if isinstance(value, list):
+            return Shape(items=NOTHING if depth >= MAX_DEPTH else self._items(value, depth + 1))
+        return NOTHING
+
+    def _items(self, values: Sequence[Json], depth: int) -> Shape:
+        found = NOTHING
+        for value in _sample(values):
+            if self.left <= 0:
+                break
+            found = merged(found, self.shape(value, depth))
+        return found
+
+    def _fields(self, value: Mapping[str, Json], depth: int) -> Fields:
+        named: dict[str, Shape] = {}
+        other: Shape | None = None
+        for seen, (key, item) in enumerate(value.items()):
+            # Each name counts even when there is no time left for what is below it: one that is
+            # left out would seem optional. After so many, it is a map in any case.
+            if seen > MAX_FIELDS and self.left <= 0:
+                break
+            shape = self.shape(item, depth) if self.left > 0 else NOTHING
+            if is_field_name(key):
+                named[key] = shape
+            else:
+                other = shape if other is None else merged(other, shape)
+        return _bounded(Fields(named, frozenset(named), other))
+
+    def covered(self, shape: Shape, value: Json, depth: int) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            return True
+        names = _NAMES.get(type(value))
+        if names is not None:
+            return names <= shape.plain or (type(value) is int and "number" in shape.plain)
+        if isinstance(value, dict):
+            fields = shape.fields
+            return fields is not None and (depth >= MAX_DEPTH or self._has(fields, value, depth))
+        if isinstance(value, list):
+            items = shape.items
+            if items is None or depth >= MAX_DEPTH:
+                return items is not None
+            return all(self.covered(items, one, depth + 1) for one in _sample(value))
+        return True
+
+    def _has(self, fields: Fields, value: Mapping[str, Json], depth: int) -> bool:
+        if not fields.always <= value.keys():
+            return False
+        for key, item in value.items():
+            if self.left <= 0:
+                # One of the rest may be a new name, which is worth the longer look.
+                return fields.is_map or value.keys() <= fields.named.keys()
+            below = fields.named.get(key)
+            if below is None and (fields.is_map or not is_field_name(key)):
+                below = fields.other
+            if below is None or not self.covered(below, item, depth + 1):
+                return False
+        return True
+
+
+def _sample(values: Sequence[Json]) -> Sequence[Json]:
+    return values[:SAMPLED_ITEMS] if len(values) > SAMPLED_ITEMS else values
+
+
+# --- merging ---------------------------------------------------------------------------------
+
+
+def merged(*shapes: Shape) -> Shape:
+    """Return what is known after all of these; any order, any grouping, any repetition."""
+    return reduce(_both, shapes, NOTHING)
+
+
+def _both(one: Shape, two: Shape) -> Shape:
+    if one is two or two is NOTHING:
+        return one
+    if one is NOTHING:
+        return two
+    plain = one.plain | two.plain
+    if "number" in plain:
+        plain -= {"integer"}
+    return Shape(
+        plain=plain,
+        blob=one.blob or two.blob,
+        items=_either(one.items, two.items),
+        fields=_fields(one.fields, two.fields),
+    )
+
+
+def _either(one: Shape | None, two: Shape | None) -> Shape | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return _both(one, two)
+
+
+def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
+    if one is None or two is None:
+        return two if one is None else one
+    named = dict(one.named)
+    for name, shape in two.named.items():
+        named[name] = _both(named[name], shape) if name in named else shape
+    other = _either(one.other, two.other)
+    return _bounded(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
+
+
+def _bounded(fields: Fields) -> Fields:
+    """Return a map instead of an object with too many fields."""
+    if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
+        return fields
+    return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)
+
+
+def pruned(shape: Shape, depth: int) -> Shape:
+    """Return a shape without what lies below `depth` objects and lists."""
+    if depth <= 0:
+        items = None if shape.items is None else NOTHING
+        return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
+    items = None if shape.items is None else pruned(shape.items, depth - 1)
+    fields = shape.fields
+    if fields is not None:
+        named = {name: pruned(below, depth - 1) for name, below in fields.named.items()}
+        other = None if fields.other is None else pruned(fields.other, depth - 1)
+        fields = Fields(named, fields.always, other, fields.is_map)
+    return shape._replace(items=items, fields=fields)
+
+
+# --- as JSON Schema ----------------------------------------------------------------------------
+
+
+def schema(shape: Shape) -> dict[str, Json]:
+    """Return a shape as a JSON Schema; {} if nothing is known."""
+    branches: list[dict[str, Json]] = []
+    names = [name for name in _PLAIN if name in shape.plain]
+    if names:
+        branches.append({"type": names[0] if len(names) == 1 else names})
+    if shape.blob:
+        branches.append(dict(BLOB))
+    if shape.items is not None:
+        items = schema(shape.items)
+        branches.append({"type": "array", "items": items} if items else {"type": "array"})
+    if shape.fields is not None:
+        branches.append(_object_schema(shape.fields))
+    if len(branches) > 1:
+        return {"anyOf": branches}
+    return branches[0] if branches else {}
+
+
+def _object_schema(fields: Fields) -> dict[str, Json]:
+    document: dict[str, Json] = {"type": "object"}
+    if fields.named:
+        document["properties"] = {name: schema(fields.named[name]) for name in sorted(fields.named)}
+    elif fields.other is not None and not fields.is_map:
+        # Says nothing to readers, and to `from_schema` that names may still come.
+        document["properties"] = {}
+    if fields.always:
+        document["required"] = sorted(fields.always)
+    if fields.other is not None:
+        document["additionalProperties"] = schema(fields.other)
+    return document
+
+
+def shown(shape: Shape) -> dict[str, Json]:
+    """Return a shape as a JSON Schema for readers.
+
+    A field that was null each time says that there is something else at other times, of which
+    nothing is known; readers would take `None` for all that ever comes.
+    """
+    return schema(_without_lone_nulls(shape))
+
+
+def _without_lone_nulls(shape: Shape) -> Shape:
+    items, fields = shape.items, shape.fields
+    if items is not None:
+        items = _below(items)
+    if fields is not None:
+        named = {name: _below(below) for name, below in fields.named.items()}
+        other = None if fields.other is None else _below(fields.other)
+        fields = fields._replace(named=named, other=other)
+    return shape._replace(items=items, fields=fields)
+
+
+def _below(shape: Shape) -> Shape:
+    return NOTHING if shape == _NULL else _without_lone_nulls(shape)
+
+
+def from_schema(document: Json) -> Shape:
+    """Return the shape of which `schema` made this.
+
+    Whatever else it is given makes a shape too, within the same bounds: files can be anybody's.
+    """
+    return _from_schema(document, 0)
+
+
+def _from_schema(document: Json, depth: int) -> Shape:
+    if not isinstance(document, dict):
+        return NOTHING
+    branches = document.get("anyOf")
+    if isinstance(branches, list):
+        return merged(*(_branch(branch, depth) for branch in branches[:MAX_BRANCHES]))
+    return _branch(document, depth)
+
+
+def _branch(document: Json, depth: int) -> Shape:
+    if not isinstance(document, dict):
+        return NOTHING
+    if document == BLOB:
+        return Shape(blob=True)
+    kind = document.get("type")
+    if kind == "array":
+        items = document.get("items") if depth < MAX_DEPTH else None
+        return Shape(items=_from_schema(items, depth + 1))
+    if kind == "object":
+        return Shape(fields=_fields_from(document, depth) if depth < MAX_DEPTH else _BARE)
+    names = kind if isinstance(kind, list) else [kind]
+    return merged(*(Shape(plain=frozenset({name})) for name in _PLAIN if name in names))
+
+
+def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
+    properties, required = document.get("properties"), document.get("required")
+    named: dict[str, Shape] = {}
+    if isinstance(properties, dict):
+        for name, below in properties.items():
+            if len(named) > MAX_FIELDS:
+                break
+            if is_field_name(name):
+                named[name] = _from_schema(below, depth + 1)
+    listed = required if isinstance(required, list) else []
+    always = frozenset(name for name in listed if isinstance(name, str) and name in named)
+    other = document.get("additionalProperties")
+    return _bounded(
+        Fields(
+            named,
+            always,
+            _from_schema(other, depth + 1) if isinstance(other, dict) else None,
+            isinstance(other, dict) and "properties" not in document,
+        )
+    )

@@ -1,0 +1,138 @@
+"""What a program sees, as Python that type checkers accept.
+
+Owns two texts. `server_stub` and `tool_stub` are for reading: exact types, a `TypedDict` for each
+object, docstrings. `environment_stub`, in `bridge.catalog.typed_environment`, is for a checker with
+a program under it. How schemas become types is `bridge.guest.typetext`, which the guest has too,
+so that `help()` in a run says the same.
+
+Everything a server wrote ends up in a comment, a docstring or a literal, cleaned and quoted; names
+are aliases. The texts are bounded however large a schema is.
+"""
+
+from __future__ import annotations
+
+from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.prose import one_line
+from bridge.catalog.typed_environment import environment_stub
+from bridge.catalog.typed_methods import parameter_list, receiver, tool_data
+from bridge.guest.docstrings import docstring, typed_dicts
+from bridge.guest.signatures import Head
+from bridge.guest.typetext import Names, class_base
+from bridge.text import valid_text
+
+__all__ = ["environment_stub", "server_stub", "tool_stub"]
+
+MAX_STUB_CHARS = 400_000
+"""Of one server's stub. Past it tools are named without arguments; two thousand tools fit."""
+
+MAX_LINE_CHARS = 100
+"""A head that is longer is written with one parameter a line."""
+
+BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
+
+_HEADER = """\
+from __future__ import annotations
+
+import builtins as _builtins
+from typing import Any, Literal, NotRequired, Protocol, TypedDict
+
+"""
+
+_MAX_DESCRIPTION_CHARS = 300
+
+
+def server_stub(entry: ServerEntry) -> str:
+    """Return a module with a class that has a server's tools as methods."""
+    names = _names(entry)
+    name = names.take(class_base(entry.alias) + "Server")
+    classes: list[str] = []
+    methods: list[str] = []
+    size = 0
+    for tool in entry.tools:
+        if size > MAX_STUB_CHARS:
+            methods.append(_bare_method(tool.alias))
+            continue
+        own, method = _function(tool, names, "    ")
+        classes += own
+        methods.append(method)
+        size += sum(map(len, own)) + len(method)
+    about = one_line(entry.description, _MAX_DESCRIPTION_CHARS)
+    head = f"The server {one_line(entry.name, 80)}{': ' if about else '.'}{about}"
+    blob = _BLOB if any("Blob" in part for part in (*classes, *methods)) else ""
+    called = one_line(f"mcp_{entry.alias}: {name}", 200)
+    body = "\n\n".join([_quoted(head, "    "), *methods])
+    types = "".join(f"{part}\n\n\n" for part in classes)
+    note = "# Dicts in results can be read by attribute too: `value.key` is `value['key']`.\n"
+    return f"{_HEADER}{note}\n\n{blob}{types}class {name}(Protocol):\n{body}\n\n\n{called}\n"
+
+
+def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
+    """Return one tool's function with the classes that its types refer to.
+
+    Args:
+        server_alias: Named in the heading comment, for a reader of this tool alone.
+    """
+    classes, function = _function(entry, Names(), "")
+    call = f"# await mcp_{server_alias}.{entry.alias}(...)\n" if server_alias else ""
+    return "\n\n\n".join([*classes, call + function]) + "\n"
+
+
+def _names(entry: ServerEntry) -> Names:
+    # Inside the class a method hides the builtin of its name: `list` is what many tools are called.
+    hidden = BUILTINS.intersection(tool.alias for tool in entry.tools)
+    return Names(builtins="_builtins.", shadowed=hidden)
+
+
+def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], str]:
+    """Return the classes that a tool's function needs, and itself: a method if it is indented."""
+    data = tool_data(entry)
+    head = Head(data, names)
+    parts = parameter_list(head.arguments, head.rest, "Any")
+    if indent:
+        parts.insert(0, receiver(head.arguments))
+    start, end = f"{indent}async def {entry.alias}(", f") -> {head.typed.returns}:"
+    text = f"{start}{', '.join(parts)}{end}"
+    if len(text) > MAX_LINE_CHARS and parts:
+        text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
+        text = _without_last_comma(text) if parts[-1].startswith("**") else text
+    about = docstring(data, head.shown, head.typed)
+    body = f"{indent}    ..."
+    if about:
+        body = f"{_quoted(about, f'{indent}    ')}\n{body}"
+    return typed_dicts(head.typed.objects), f"{text}\n{body}"
+
+
+def _without_last_comma(text: str) -> str:
+    start, _, end = text.rpartition(",\n")
+    return f"{start}\n{end}"
+
+
+def _bare_method(alias: str) -> str:
+    return f"    async def {alias}(self, *args: Any, **arguments: Any) -> Any: ..."
+
+
+def _quoted(text: str, indent: str) -> str:
+    """Return a text as a docstring's source."""
+    safe = valid_text(text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    if safe.endswith('"'):
+        safe = f'{safe[:-1]}\\"'
+    lines = safe.split("\n")
+    if len(lines) == 1:
+        return f'{indent}"""{safe}"""'
+    rest = [f"{indent}{line}" if line.strip() else "" for line in lines[1:]]
+    return "\n".join([f'{indent}"""{lines[0]}', *rest, f'{indent}"""'])
+
+
+_BLOB = '''\
+class Blob:
+    """Binary content: an image, audio, a file."""
+
+    mime_type: str
+    data: bytes
+
+    def save(self, path: Any) -> str:
+        """Write the bytes to a file and return its path."""
+        raise NotImplementedError
+
+
+'''

@@ -1,0 +1,141 @@
+"""`servers --check`: each server started once, and what it would cost without the bridge."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import anyio
+
+from bridge.catalog.tokens import count_tokens, definition_text, tokenizer_name
+from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.engine import Engine
+from bridge.errors import BridgeError, LoginRequiredError
+from bridge.server.app import offered
+
+AT_ONCE = 4
+"""Servers started at the same time: many are package runners, which all want the same CPUs."""
+
+SERVER_UNREACHABLE = 4
+"""The exit status."""
+
+_HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
+
+
+async def check(engine: Engine, *, as_json: bool) -> int:
+    """Start every server, list its tools, say what came of it. Status 4 if one fails."""
+    names = engine.servers.names()
+    rows: dict[str, dict[str, Any]] = {}
+    progress = _Progress(len(names))
+    turn = anyio.CapacityLimiter(AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with turn:
+            progress.show(name)
+            rows[name] = await _checked(engine, name)
+            progress.count()
+
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(one, name)
+    progress.clear()
+    document = _document(engine, [rows[name] for name in names])
+    if as_json:
+        write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    else:
+        _write(document)
+    return SERVER_UNREACHABLE if any(row["state"] != "ready" for row in rows.values()) else 0
+
+
+async def _checked(engine: Engine, name: str) -> dict[str, Any]:
+    servers = engine.servers
+    error: BridgeError | None = (await servers.look_up([name], fresh=True)).get(name)
+    if error is not None:
+        state = "login required" if isinstance(error, LoginRequiredError) else "failed"
+        return {"name": name, "state": state, "reason": str(error)}
+    listing = servers.listing(name)
+    tools = listing.tools if listing else ()
+    info = listing.info if listing else {}
+    definitions = [
+        definition_text(tool.name, tool.description, tool.input_schema) for tool in tools
+    ]
+    return {
+        "name": name,
+        "state": "ready",
+        "server": info.get("name", ""),
+        "version": info.get("version", ""),
+        "protocol": info.get("protocol", ""),
+        "tools": len(tools),
+        "startSeconds": listing.start_seconds if listing else None,
+        "schemaBytes": listing.schema_bytes if listing else 0,
+        "tokens": sum(map(count_tokens, definitions)),
+    }
+
+
+def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    own = offered(engine)
+    definitions = [
+        definition_text(tool.name, tool.description or "", tool.input_schema) for tool in own
+    ]
+    return {
+        "servers": rows,
+        "totals": {
+            key: sum(row.get(key, 0) for row in rows) for key in ("tools", "schemaBytes", "tokens")
+        },
+        "bridge": {"tools": len(own), "tokens": sum(map(count_tokens, definitions))},
+        "tokenizer": tokenizer_name(),
+    }
+
+
+def _write(document: dict[str, Any]) -> None:
+    rows, totals, bridge = document["servers"], document["totals"], document["bridge"]
+    cells = [_cells(row) for row in rows]
+    if len(rows) > 1:
+        cells.append(_cells({"name": "all", "state": "", **totals}))
+    write_out(table(_HEADINGS, cells, width=terminal_width()))
+    for row in rows:
+        if "reason" in row:
+            write_out(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
+    about = "" if document["tokenizer"] != "estimate" else "about "
+    directly, through = totals["tokens"], bridge["tokens"]
+    write_out(
+        f"\nA client that loads these tools itself pays {about}{directly:,} tokens for them in "
+        f"every conversation; through the bridge {about}{through:,}.\n"
+    )
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    seconds, size = row.get("startSeconds"), row.get("schemaBytes")
+    return (
+        row["name"],
+        row["state"],
+        row.get("version") or "-",
+        row.get("protocol") or "-",
+        f"{row['tools']:,}" if "tools" in row else "-",
+        "-" if seconds is None else f"{seconds:.1f} s",
+        "-" if size is None else f"{size:,} B",
+        f"{row['tokens']:,}" if "tokens" in row else "-",
+    )
+
+
+class _Progress:
+    """A line on stderr that says how far it is; nothing where nobody watches."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._shown = sys.stderr.isatty()
+
+    def show(self, name: str) -> None:
+        if self._shown:
+            write_err(
+                f"\r\x1b[Kchecking {self._done + 1} of {self._total}: {visible(name, '')[:40]}"
+            )
+
+    def count(self) -> None:
+        self._done += 1
+
+    def clear(self) -> None:
+        if self._shown:
+            write_err("\r\x1b[K")

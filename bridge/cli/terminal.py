@@ -1,0 +1,196 @@
+"""The user at a terminal, as the client of a run.
+
+Owns the questions of servers on a terminal: a line for each field of a form, on stderr, so that the
+program's output stays its own. Without a terminal nobody is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Hashable, Mapping
+from typing import TextIO
+
+import anyio
+
+from bridge.cli.output import visible
+from bridge.errors import CannotAskError
+from bridge.model import Json
+
+logger = logging.getLogger(__name__)
+
+MAX_FIELDS = 50
+"""Of a form: nobody fills in more line by line."""
+
+MAX_TRIES = 5
+"""For one field, before the question counts as cancelled."""
+
+_WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
+_LEVELS["warning"] = logging.WARNING
+
+
+class Terminal:
+    """Asks on one stream and reads from another; both have to be a terminal."""
+
+    def __init__(self, reader: TextIO, writer: TextIO) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._turn = anyio.Lock()
+
+    @property
+    def identity(self) -> Hashable:
+        """There is one."""
+        return "terminal"
+
+    @property
+    def wants_progress(self) -> bool:
+        """Only somebody who looks on, and has not asked for less."""
+        return self._writer.isatty() and logger.isEnabledFor(logging.INFO)
+
+    @property
+    def log_level(self) -> str:
+        """As much as the bridge's own log shows."""
+        if logger.isEnabledFor(logging.DEBUG):
+            return "debug"
+        return "info" if logger.isEnabledFor(logging.INFO) else "warning"
+
+    async def progress(self, seconds: float, message: str) -> None:
+        """Write it to the log."""
+        logger.info("%s", message)
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Write it to the log."""
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+        logger.log(_LEVELS.get(level, logging.ERROR), "%s: %s", source, text)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask, field by field; the end of input (Ctrl-D) declines.
+
+        Raises:
+            CannotAskError: There is no terminal, or the form is not one for lines.
+        """
+        if not (self._reader.isatty() and self._writer.isatty()):
+            message = "Nobody can be asked: this run has no terminal."
+            raise CannotAskError(message)
+        async with self._turn:
+            self._say(f"\n{params.get('message', '')}\n(Ctrl-D declines.)\n")
+            if params.get("mode") == "url":
+                return await self._visit(str(params.get("url", "")))
+            return await self._fill(params.get("requestedSchema"))
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Refuse.
+
+        Raises:
+            CannotAskError: Always; there is no model at a terminal.
+        """
+        message = "Nobody can be asked: a terminal has no model to sample."
+        raise CannotAskError(message)
+
+    async def _visit(self, url: str) -> Mapping[str, Json]:
+        self._say(f"Open {url} in a browser, then press Enter: ")
+        return {"action": "decline" if await self._line() is None else "accept"}
+
+    async def _fill(self, schema: Json) -> Mapping[str, Json]:
+        fields = schema.get("properties") if isinstance(schema, dict) else None
+        if not isinstance(schema, dict) or not isinstance(fields, dict):
+            fields, schema = {}, {}
+        if len(fields) > MAX_FIELDS:
+            message = f"The form has {len(fields)} fields, too many for a terminal."
+            raise CannotAskError(message)
+        required = schema.get("required")
+        content: dict[str, Json] = {}
+        for name, field in fields.items():
+            described = field if isinstance(field, dict) else {}
+            needed = isinstance(required, list) and name in required
+            for _ in range(MAX_TRIES):
+                self._say(prompt(name, described, needed=needed))
+                line = await self._line()
+                if line is None:
+                    return {"action": "decline"}
+                try:
+                    value = read_field(described, line.strip(), needed=needed)
+                except ValueError as error:
+                    self._say(f"  {error}\n")
+                    continue
+                if value is not None:
+                    content[name] = value
+                break
+            else:
+                return {"action": "cancel"}
+        if not fields:
+            self._say("Press Enter to accept: ")
+            if await self._line() is None:
+                return {"action": "decline"}
+        return {"action": "accept", "content": content}
+
+    def _say(self, text: str) -> None:
+        # What a server says may hold what a terminal obeys.
+        self._writer.write(visible(text))
+        self._writer.flush()
+
+    async def _line(self) -> str | None:
+        # A terminal has a whole line by then; a thread that reads could not be cancelled.
+        await anyio.wait_readable(self._reader.fileno())
+        return self._reader.readline() or None
+
+
+def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
+    """Return the line that asks for a field. Pure."""
+    title = str(field.get("title") or name)
+    facts = [str(field.get("description") or "")]
+    if choices := _choices(field):
+        facts.append("one of " + ", ".join(map(str, choices)))
+    elif field.get("type") not in ("string", None):
+        facts.append(str(field.get("type")))
+    if field.get("default") is not None:
+        facts.append(f"default {field['default']}")
+    elif not needed:
+        facts.append("may be empty")
+    about = "; ".join(fact for fact in facts if fact)
+    return f"{title} ({about}): " if about else f"{title}: "
+
+
+def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
+    """Return the value that a line means; None for none. Pure.
+
+    Raises:
+        ValueError: It means none that fits; says which would.
+    """
+    if not text:
+        if field.get("default") is not None:
+            return field["default"]
+        if needed:
+            message = "This is needed."
+            raise ValueError(message)
+        return None
+    choices = _choices(field)
+    kind = field.get("type")
+    if kind == "array":
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if choices and text not in map(str, choices):
+        message = f"Choose one of {', '.join(map(str, choices))}."
+        raise ValueError(message)
+    if kind == "boolean":
+        if text.lower() not in _WORDS:
+            message = "Answer yes or no."
+            raise ValueError(message)
+        return _WORDS[text.lower()]
+    if kind in ("integer", "number"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            message = f"This has to be {'a whole' if kind == 'integer' else 'a'} number."
+            raise ValueError(message) from None
+    return text
+
+
+def _choices(field: Mapping[str, Json]) -> list[Json]:
+    named = field.get("enum")
+    if isinstance(named, list):
+        return named
+    titled = field.get("oneOf")
+    if isinstance(titled, list):
+        return [entry["const"] for entry in titled if isinstance(entry, dict) and "const" in entry]
+    return []

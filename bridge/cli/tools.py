@@ -1,0 +1,131 @@
+"""`tools`: what the servers can do, listed, searched, or as typed Python."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.prose import clip, first_sentence, one_line
+from bridge.catalog.typed import server_stub, tool_stub
+from bridge.cli.output import terminal_width, visible, write_err, write_out
+from bridge.engine import Engine, open_engine
+from bridge.errors import BridgeError, UnknownServerError
+from bridge.settings import Settings
+
+SERVER_UNREACHABLE = 4
+"""The exit status when nothing can be shown because of it."""
+
+_INDENT = "    "
+
+
+async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
+    """List or search tools; servers that do not start are named on stderr.
+
+    What is known from the last time is shown as it is; `--fresh` asks every server anew.
+    """
+    async with open_engine(settings) as engine:
+        named = _named_tool(engine, arguments)
+        if named is not None:
+            names: tuple[str, ...] = (named[0],)
+        elif arguments.server:
+            names = (engine.servers.resolve(arguments.server),)
+        else:
+            names = engine.servers.names()
+        errors = await engine.servers.look_up(names, fresh=arguments.fresh, patient=True)
+        if named is not None and not errors:
+            return _show_tool(engine, *named, as_json=arguments.json)
+        if arguments.stub and not arguments.query:
+            stubs = [server_stub(engine.servers.known.entry(name)) for name in names]
+            write_out(visible("\n".join(stubs)))
+            return _warn(errors)
+        found = await engine.guide.tools(names, query=arguments.query)
+        if arguments.json:
+            write_out(json.dumps(found, ensure_ascii=False, indent=2) + "\n")
+        elif arguments.stub:
+            _write_stubs(engine, found)
+        elif arguments.query:
+            _write_tools(found, indent="")
+        else:
+            _write_servers(engine, names, found)
+    _warn(errors)
+    if not found and not arguments.json:
+        write_err("No tool matches.\n" if arguments.query and names else "No tools found.\n")
+    return SERVER_UNREACHABLE if errors and not found else 0
+
+
+def _named_tool(engine: Engine, arguments: argparse.Namespace) -> tuple[str, str] | None:
+    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
+    query = arguments.query or ""
+    server, dot, tool = query.rpartition(".")
+    if not dot or not tool or any(map(str.isspace, tool)):
+        return None
+    try:
+        return engine.servers.resolve(server), tool
+    except UnknownServerError:
+        return None
+
+
+def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
+    """Print all there is on one tool.
+
+    Raises:
+        UsageError: The server has no such tool; the text names the nearest.
+    """
+    docs = engine.guide.tool_docs(server, tool, "full")
+    if as_json:
+        write_out(json.dumps(docs, ensure_ascii=False, indent=2) + "\n")
+    else:
+        write_out(visible(_stub(engine, server, docs["tool"])))
+    return 0
+
+
+def _write_stubs(engine: Engine, found: Iterable[dict[str, Any]]) -> None:
+    stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in found]
+    write_out(visible("\n\n".join(stubs)))
+
+
+def _stub(engine: Engine, server: str, tool: str) -> str:
+    entry = engine.servers.known.entry(server)
+    return next(
+        tool_stub(candidate, entry.alias)
+        for candidate in entry.tools
+        if candidate.tool.name == tool
+    )
+
+
+def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:
+    """Write the tools below their servers."""
+    first = True
+    for name in names:
+        entry = engine.servers.known.entry(name)
+        mine = [docs for docs in found if docs["server"] == name]
+        if not mine:
+            continue
+        write_out(("" if first else "\n") + visible(_header(entry)) + "\n")
+        _write_tools(mine, indent="  ")
+        first = False
+
+
+def _header(entry: ServerEntry) -> str:
+    count = len(entry.tools)
+    summary = first_sentence(entry.description, 100)
+    about = f": {summary}" if summary else ""
+    return f"{one_line(entry.name, 60)}{about} ({count} tool{'' if count == 1 else 's'})"
+
+
+def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
+    width = terminal_width()
+    for docs in found:
+        write_out(f"{indent}{visible(docs['signature'])}\n")
+        if docs.get("description"):
+            line = f"{indent}{_INDENT}{visible(docs['description'])}"
+            write_out(f"{line if width is None else clip(line, width)}\n")
+
+
+def _warn(errors: dict[str, BridgeError]) -> int:
+    for name, error in errors.items():
+        write_err(visible(f"warning: {name}: {error}\n"))
+    return SERVER_UNREACHABLE if errors else 0

@@ -1,0 +1,217 @@
+"""The fields of one entry, whatever the client: their types, variables and bounds.
+
+Owns the reading of a text, a list, a table, a number, and the warnings about them. Does not know
+what a field is for; `entries.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeGuard
+
+from bridge.discovery.clients import Dialect
+from bridge.discovery.documents import kind, repeated_keys
+from bridge.discovery.expand import (
+    MissingInputError,
+    UnreadableFileError,
+    Variables,
+    expand,
+    input_variable,
+)
+from bridge.discovery.report import ConfigWarning, shown
+
+MAX_ITEMS = 4096
+"""Arguments, variables or headers of one entry; execve refuses far fewer when they are long."""
+
+MIN_TIMEOUT_MS = 1000
+"""Claude Code's own threshold: less was surely meant as seconds."""
+
+MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
+"""Longer than any call is worth waiting for, and well inside what clocks can add."""
+
+_MAX_WHOLE_NUMBER = 10**18
+"""Beyond this a number's text is long, or refused by Python; nobody writes such an argument."""
+
+
+class UnusableError(ValueError):
+    """This entry cannot become a server; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the fields of an entry are read against.
+
+    Attributes:
+        path: The file, absolute.
+        variables: What variables, `~` and relative directories stand for.
+    """
+
+    client: str
+    scope: str
+    path: str
+    dialect: Dialect
+    variables: Variables
+
+
+@dataclass
+class FieldReader:
+    """Reads the fields of one entry and gathers what there is to warn about."""
+
+    setting: Setting
+    key: str
+    warnings: list[ConfigWarning] = field(default_factory=list)
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.setting.dialect
+
+    def warn(self, label: str, reason: str) -> None:
+        """Note something about one field; an empty label means the entry as a whole."""
+        key = ".".join(part for part in (self.key, label) if part)
+        self.warnings.append(ConfigWarning(path=self.setting.path, key=key, reason=reason))
+
+    def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
+        """One string, with its variables put in.
+
+        Args:
+            part: Which of `Dialect.expanded` it belongs to.
+        """
+        if scalars and self.dialect.scalars_as_text:
+            value = _scalar_text(value)
+        if not isinstance(value, str):
+            msg = f"{label} must be a string, not {kind(value)}"
+            raise UnusableError(msg)
+        expanded = self._expanded(value, label) if part in self.dialect.expanded else value
+        if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
+            msg = f"{label} holds a character that cannot be passed on"
+            raise UnusableError(msg)
+        return expanded
+
+    def _expanded(self, value: str, label: str) -> str:
+        variables = self.setting.variables
+        try:
+            found = expand(value, variables, self.dialect.syntax)
+        except MissingInputError as error:
+            name = str(error.args[0])
+            msg = (
+                f'it needs the input "{shown(name)}", for which {self.setting.client} asks; set '
+                f"{shown(input_variable(name))} in the bridge's environment to give it"
+            )
+            raise UnusableError(msg) from error
+        except UnreadableFileError as error:
+            msg = f'{label} takes its text from "{shown(error.args[0])}", which cannot be read'
+            raise UnusableError(msg) from error
+        for name in found.unset:
+            fate = "it becomes nothing" if found.emptied else _left(name, self.dialect.syntax)
+            self.warn(label, f"the variable {shown(name)} is not set; {fate}")
+        return found.text
+
+    def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
+        """A list of strings."""
+        if not isinstance(value, list):
+            msg = f"{label} must be a list of strings, not {kind(value)}"
+            raise UnusableError(msg)
+        check_count(value, label)
+        return tuple(
+            self.text(item, f"{label}[{index}]", part, scalars=True)
+            for index, item in enumerate(value)
+        )
+
+    def table(self, value: object, label: str, part: str) -> dict[str, str]:
+        """An object of strings."""
+        if not isinstance(value, Mapping):
+            msg = f"{label} must be an object of strings, not {kind(value)}"
+            raise UnusableError(msg)
+        check_count(value, label)
+        if sentence := repeated_keys(value):
+            self.warn(label, sentence)
+        return {
+            key: self.text(item, f"{label}.{shown(key)}", part, scalars=True)
+            for key, item in value.items()
+        }
+
+    def names(self, value: object, label: str) -> tuple[str, ...]:
+        """A list of names. A wrong one may be what keeps tools from being used, so it is fatal."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            msg = f"{label} must be a list of names"
+            raise UnusableError(msg)
+        check_count(value, label)
+        return tuple(value)
+
+    def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
+        """A time; the first field that is there and makes sense counts."""
+        for label, unit in units.items():
+            value = entry.get(label)
+            if value is None:
+                continue
+            least = MIN_TIMEOUT_MS if unit < 1 and label == "timeout" else 0
+            if is_finite_number(value) and value > 0 and value >= least:
+                # The bound first: a whole number may be larger than any float.
+                bounded = min(value, round(MAX_TIMEOUT_SECONDS / unit))
+                return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
+            self.warn(
+                label,
+                f"ignored: it is in milliseconds and must be a number of at least {least}"
+                if least
+                else f"ignored: it must be a number of {'milli' if unit < 1 else ''}seconds "
+                "greater than 0",
+            )
+        return None
+
+
+def check_count(value: list[object] | Mapping[str, object], label: str) -> None:
+    """Refuse what has more members than anybody needs."""
+    if len(value) > MAX_ITEMS:
+        msg = f"{label} has more than {MAX_ITEMS} members"
+        raise UnusableError(msg)
+
+
+def first(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
+    """The first of some spellings that an entry uses."""
+    return next((label for label in labels if member(entry, label) is not _NOTHING), None)
+
+
+_NOTHING = object()
+
+
+def member(entry: Mapping[str, object], label: str) -> object:
+    """A field, perhaps of an object in the entry; something that is no value when not there."""
+    if "." not in label:
+        return entry.get(label, _NOTHING)
+    outer, inner = label.split(".", 1)
+    table = entry.get(outer)
+    return table.get(inner, _NOTHING) if isinstance(table, Mapping) else _NOTHING
+
+
+def directory(text: str, variables: Variables, start: str) -> str:
+    """A directory as written, made absolute."""
+    if text == "~" or text.startswith(("~/", "~\\")):
+        return str(Path(variables.home, text[2:]))
+    return str(Path(start) / text)
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that can be counted with."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _left(name: str, syntax: str) -> str:
+    written = f"${{env:{shown(name)}}}" if syntax in ("env", "windsurf") else f"${{{shown(name)}}}"
+    if syntax == "secrets":
+        written = f"${{{{ secrets.{shown(name)} }}}}"
+    return f"{written} is left as written"
+
+
+def _scalar_text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) < _MAX_WHOLE_NUMBER:
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    return value

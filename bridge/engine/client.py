@@ -1,0 +1,253 @@
+"""Whoever asked for a run, while it goes on.
+
+Owns what the engine wants of a client (`Client`), and the bounds on what servers may put in front
+of it: how many questions, for how long, how often progress and messages. How a client is reached is
+the server's or the command line's business.
+
+Servers' questions come through `OneRun.ask`. What the bridge itself has to ask, such as whether a
+call is allowed, goes through `OneRun.elicit`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Hashable, Mapping
+from typing import Protocol
+
+import anyio
+
+from bridge.clock import Clock
+from bridge.errors import CannotAskError
+from bridge.model import Json
+from bridge.upstream.asking import ANSWER_SECONDS, Method
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 2.0
+"""Between progress reports: well inside the 60 s after which clients give up on a silent call."""
+
+REPORT_SECONDS = 0.25
+"""Between reports of what servers say of their calls; what comes sooner is left out."""
+
+MAX_QUESTIONS = 100
+"""Of servers in one run. Whoever answers should not be asked for ever."""
+
+MAX_WAIT_SECONDS = 1800.0
+"""For which a run's time may stand still in all; no question is asked after that."""
+
+MAX_LOGS = 50
+LOGS_PER_SECOND = 20.0
+"""Servers' messages passed on in one go, and for how many each second makes room again."""
+
+MAX_LOGS_UNDER_WAY = 16
+"""Messages that the client has not taken yet; what comes meanwhile is left out."""
+
+MAX_TEXT = 500
+MAX_DATA = 4000
+"""Characters of a server's progress, and of its messages."""
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of messages, the least first."""
+
+
+class Client(Protocol):
+    """Who asked for a run."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Who it is: equal for requests of one client, and only for them."""
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether it asked to be told how the run gets on."""
+
+    @property
+    def log_level(self) -> str:
+        """The least level of messages that it takes; empty for none."""
+
+    async def progress(self, seconds: float, message: str) -> None:
+        """Tell it how the run gets on; `seconds` always grows."""
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Pass on a message."""
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user.
+
+        Args:
+            params: MCP's `elicitation/create`: mode, message, requestedSchema or url.
+
+        Returns:
+            MCP's ElicitResult: "action" is accept, decline or cancel; "content" the filled form.
+
+        Raises:
+            CannotAskError: This client cannot be asked that.
+        """
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user's model: MCP's `sampling/createMessage`.
+
+        Raises:
+            CannotAskError: This client cannot be asked that.
+        """
+
+
+class OneRun:
+    """A run, as the servers that it calls see it; see `bridge.upstream.asking.Caller`."""
+
+    def __init__(self, client: Client | None, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._questions = 0
+        self._started = anyio.current_time()
+        self._last = 0.0
+        self._reported = float("-inf")
+        self._reporting = False
+        self._asking: list[str] = []
+        self._logs = float(MAX_LOGS)
+        self._logs_at = float("-inf")
+        self._logging = 0
+
+    @property
+    def client(self) -> Hashable:
+        """Who asked for it; a run that nobody asked for is on its own."""
+        return self if self._client is None else self._client.identity
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self._clock
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether its client listens to that."""
+        return self._client is not None and self._client.wants_progress
+
+    @property
+    def log_level(self) -> str:
+        """The least level of messages that its client takes."""
+        return "" if self._client is None else self._client.log_level
+
+    async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Ask the client on behalf of a server.
+
+        Raises:
+            CannotAskError: It cannot be asked, or was asked enough.
+        """
+        self._check(server)
+        if self._client is None:
+            message = "Nobody can be asked: the run has no client."
+            raise CannotAskError(message, server=server)
+        self._questions += 1
+        self._asking.append(server)
+        try:
+            if method == "elicitation/create":
+                # Else the user would think that the bridge itself wants to know.
+                asked = {**params, "message": f"[{server}] {params.get('message', '')}"}
+                return dict(await self._client.elicit(asked))
+            return dict(await self._client.sample(params))
+        finally:
+            self._asking.remove(server)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user on the bridge's own behalf, such as whether a call is allowed.
+
+        As with servers' questions time stands still, there is a bound on how often, and whoever
+        does not answer in time has cancelled.
+
+        Raises:
+            CannotAskError: The client cannot be asked that, or was asked enough.
+        """
+        self._check("")
+        if self._client is None:
+            message = "Nobody can be asked: the run has no client."
+            raise CannotAskError(message)
+        self._questions += 1
+        self._asking.append("a question of the bridge")
+        try:
+            with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
+                return await self._client.elicit(params)
+            return {"action": "cancel"}
+        finally:
+            self._asking.remove("a question of the bridge")
+
+    def _check(self, server: str) -> None:
+        if self._questions >= MAX_QUESTIONS:
+            message = f"This run has asked its client {MAX_QUESTIONS} questions, which is enough."
+            raise CannotAskError(message, server=server)
+        if self._clock.stood >= MAX_WAIT_SECONDS:
+            message = f"This run has waited {MAX_WAIT_SECONDS:g} s for answers, which is enough."
+            raise CannotAskError(message, server=server)
+
+    async def report(
+        self, server: str, tool: str, done: float, total: float | None, message: str
+    ) -> None:
+        """Tell the client how a call gets on, if it was not told of one just now."""
+        now = anyio.current_time()
+        if self._reporting or now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        self._reporting = True
+        try:
+            await self._progress(progress_text(server, tool, done, total, message))
+        finally:
+            self._reporting = False
+
+    async def tick(self) -> None:
+        """Say now and then that the run goes on."""
+        while True:
+            await anyio.sleep(PROGRESS_SECONDS)
+            seconds = anyio.current_time() - self._started
+            if self._asking:
+                text = f"waiting for an answer to {self._asking[0]}"
+            else:
+                text = f"running for {seconds:.0f} s"
+            await self._progress(text)
+
+    async def _progress(self, text: str) -> None:
+        if self._client is None:
+            return
+        # The protocol wants each to be greater than the one before.
+        self._last = max(anyio.current_time() - self._started, self._last + 0.001)
+        await self._client.progress(self._last, text)
+
+    async def log(self, server: str, level: str, name: str, data: Json) -> None:
+        """Pass a server's message on, if the client takes it."""
+        if self._client is None or not is_wanted(level, self._client.log_level):
+            return
+        now = anyio.current_time()
+        self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
+        self._logs_at = now
+        if self._logs < 1 or self._logging >= MAX_LOGS_UNDER_WAY:
+            logger.debug("server %r says more than is passed on", server)
+            return
+        self._logs -= 1
+        self._logging += 1
+        try:
+            source = f"{server}/{name}" if name and name != server else server
+            await self._client.log(level, source[:MAX_TEXT], clipped(data))
+        finally:
+            self._logging -= 1
+
+
+def is_wanted(level: str, least: str) -> bool:
+    """Tell whether a message of `level` is at least as grave as `least`."""
+    if level not in LEVELS or least not in LEVELS:
+        return False
+    return LEVELS.index(level) >= LEVELS.index(least)
+
+
+def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
+    """Say in a sentence how a call gets on."""
+    count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+    text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
+    return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+
+
+def clipped(data: Json) -> Json:
+    """Return a message's data, as text if it is long."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    if len(text) <= MAX_DATA:
+        return data
+    return f"{text[:MAX_DATA]}... ({len(text) - MAX_DATA} more characters)"

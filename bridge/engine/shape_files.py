@@ -1,0 +1,233 @@
+"""The files in which the shapes of results are kept between bridges.
+
+Owns their form, their bounds and the way that several bridges write them: what is written is what
+is there, merged with what is new, one bridge at a time. There is one small file per definition of a
+server. What cannot be read or written is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
+from bridge.discovery.files import read_regular
+from bridge.engine.tool_cache import definition_digest
+from bridge.model import MEBIBYTE, Json, ServerSpec
+
+logger = logging.getLogger(__name__)
+
+MAX_SCHEMA_BYTES = 8 * 1024
+"""Of one tool's shape as JSON. More would be no help to whoever reads it; its depths are left
+out."""
+
+MAX_TOOLS = 300
+"""Of one server, versions counted apart; those seen last are kept."""
+
+MAX_BYTES = 4 * MEBIBYTE
+"""Of one file, which holds less."""
+
+MAX_FILES = 500
+"""Definitions change as versions in their arguments do, and the old ones stay here."""
+
+MAX_NAME_CHARS = 200
+"""Of a tool's name in a file, where it is for people."""
+
+LOCK_SECONDS = 1.0
+"""For the file that bridges take turns with. Who has it for longer hangs, and we write later."""
+
+_LOCK_PAUSE_SECONDS = 0.05
+
+_MAX_COUNT = 10**12
+
+_FORM = 1
+"""Of the files. Those of another number are left alone."""
+
+_OURS = re.compile(r"[0-9a-f]{32}\.json")
+_KEY = re.compile(r"[0-9a-f]{32}")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What is remembered of one version of a tool.
+
+    Attributes:
+        name: The tool's, for people who look into the file.
+        shape: Of its results.
+        depth: What lies deeper is left out for being too much.
+        count: Of results.
+        day: When the last of them was seen, as in "2026-11-20".
+    """
+
+    name: str
+    shape: Shape = NOTHING
+    depth: int = MAX_DEPTH
+    count: int = 0
+    day: str = ""
+
+    def with_shape(self, shape: Shape) -> Memory:
+        """Return this with what `shape` adds, within the bounds."""
+        depth, found = self.depth, merged(self.shape, shape)
+        if depth < MAX_DEPTH:
+            found = pruned(found, depth)
+        while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
+            # Once it was too much it stays out, or the shape would be another after each call.
+            depth -= 1
+            found = pruned(found, depth)
+        return replace(self, shape=found, depth=depth)
+
+
+Memories = Mapping[str, Memory]
+"""By version of a tool."""
+
+
+class ShapeFiles:
+    """Reads and writes the files of one directory. Blocks; for threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self, spec: ServerSpec) -> dict[str, Memory]:
+        """Return what is remembered of a server's tools."""
+        data = read_regular(self._path(spec), limit=MAX_BYTES)
+        if isinstance(data, str):
+            return {}
+        try:
+            return _memories(json.loads(data), spec.name)
+        except (ValueError, RecursionError) as error:
+            logger.debug("ignoring what is remembered of %s: %s", spec.name, error)
+            return {}
+
+    def add(self, news: Sequence[tuple[ServerSpec, Memories]]) -> bool:
+        """Add to what the files hold; return whether that could be done.
+
+        Args:
+            news: Their counts are of the results that no file has yet.
+        """
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._turn():
+                for spec, memories in news:
+                    self._write(spec, _joined(self.load(spec), memories))
+                self._prune()
+        except OSError as error:
+            logger.debug("what tools return is not kept: %s", error)
+            return False
+        return True
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the lock of the directory.
+
+        Raises:
+            TimeoutError: Somebody else keeps it.
+        """
+        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        message = "another bridge keeps the lock"
+                        raise TimeoutError(message) from None
+                    time.sleep(_LOCK_PAUSE_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, spec: ServerSpec, memories: Memories) -> None:
+        data = json.dumps(_document(spec.name, memories), ensure_ascii=True).encode()
+        # Renamed into place, so that no reader sees half of it. Made with mode 0600.
+        descriptor, name = tempfile.mkstemp(dir=self._directory, prefix="writing-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            Path(name).replace(self._path(spec))
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _prune(self) -> None:
+        """Remove the oldest files beyond the bound, and what was left half-written.
+
+        Nobody else writes meanwhile.
+        """
+        found: list[tuple[float, str]] = []
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                if entry.name.startswith("writing-"):
+                    Path(entry.path).unlink(missing_ok=True)
+                elif _OURS.fullmatch(entry.name):
+                    found.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+        for _, path in sorted(found)[: max(0, len(found) - MAX_FILES)]:
+            Path(path).unlink(missing_ok=True)
+
+    def _path(self, spec: ServerSpec) -> Path:
+        return self._directory / f"{definition_digest(spec)}.json"
+
+
+def _joined(stored: Memories, news: Memories) -> dict[str, Memory]:
+    found = dict(stored)
+    for key, new in news.items():
+        old = found.get(key, Memory(name=new.name))
+        both = replace(old, depth=min(old.depth, new.depth)).with_shape(new.shape)
+        found[key] = replace(both, count=old.count + new.count, day=max(old.day, new.day))
+    newest = sorted(found.items(), key=lambda item: (item[1].day, item[0]), reverse=True)
+    return dict(newest[:MAX_TOOLS])
+
+
+def _document(server: str, memories: Memories) -> dict[str, Json]:
+    return {
+        "form": _FORM,
+        "server": server,
+        "tools": {
+            key: {
+                "tool": memory.name[:MAX_NAME_CHARS],
+                "returns": schema(memory.shape),
+                "depth": memory.depth,
+                "count": memory.count,
+                "day": memory.day,
+            }
+            for key, memory in sorted(memories.items())
+        },
+    }
+
+
+def _memories(document: Json, server: str) -> dict[str, Memory]:
+    if not isinstance(document, dict) or document.get("form") != _FORM:
+        return {}
+    tools = document.get("tools")
+    # A file made for another name would put its shapes under the wrong server.
+    if document.get("server") != server or not isinstance(tools, dict):
+        return {}
+    found: dict[str, Memory] = {}
+    for key, entry in tools.items():
+        if len(found) >= MAX_TOOLS:
+            break
+        if isinstance(entry, dict) and _KEY.fullmatch(key):
+            found[key] = _memory(entry)
+    return found
+
+
+def _memory(entry: Mapping[str, Json]) -> Memory:
+    name, count, day, depth = (entry.get(key) for key in ("tool", "count", "day", "depth"))
+    empty = Memory(
+        name=name[:MAX_NAME_CHARS] if isinstance(name, str) else "",
+        depth=depth if isinstance(depth, int) and 0 <= depth <= MAX_DEPTH else MAX_DEPTH,
+        count=count if isinstance(count, int) and 0 <= count <= _MAX_COUNT else 0,
+        day=day if isinstance(day, str) and _DAY.fullmatch(day) else "",
+    )
+    return empty.with_shape(from_schema(entry.get("returns")))

@@ -1,0 +1,261 @@
+"""Runs that outlive the request that asked for them.
+
+Owns the runs of clients that cannot be asked anything while a request of theirs is open: such a
+client gets the questions as the answer to its request, and makes the request again with what it
+answers. The run goes on in between, in a task of the engine's, and is found again by a secret.
+
+What a client leaves behind is bounded: how many runs may wait so, and how long. A run that nobody
+comes back for is cancelled, as if its client had cancelled it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.model import Json, RunResult
+from bridge.upstream.asking import Method
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 32
+"""Runs that wait for their client at a time. Each holds a sandbox."""
+
+WAIT_SECONDS = 540.0
+"""For a client to come back. A little less than one answer may take, so that a run whose client
+has gone ends here, and does not go on with the question counted as cancelled."""
+
+GATHER_SECONDS = 0.02
+"""After a first question, for others that a program's calls ask at the same moment: a client makes
+only some ten rounds of questions for one request."""
+
+SECRET_BYTES = 32
+
+
+@dataclass(eq=False)
+class Question:
+    """One that a run waits for an answer to.
+
+    Attributes:
+        shown: The client has it.
+        answer: None if the client left it out.
+    """
+
+    method: Method
+    params: Mapping[str, Json]
+    shown: bool = False
+    answer: Mapping[str, Json] | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What a client gets instead of a result: the questions, and what to come back with."""
+
+    secret: str
+    questions: Mapping[str, Question]
+
+
+class SuspendedRun:
+    """One run. Made by `SuspendedRuns.start`.
+
+    Attributes:
+        client: Whatever its starter wants to find again with it.
+        over: Set once nothing of it is left.
+    """
+
+    def __init__(self, owner: Hashable, request: Hashable, client: object) -> None:
+        self.owner = owner
+        self.request = request
+        self.client = client
+        self.scope = anyio.CancelScope()
+        self.result: RunResult | None = None
+        self.questions: dict[str, Question] = {}
+        self.changed = anyio.Event()
+        self.collected = anyio.Event()
+        self.over = anyio.Event()
+        self._count = 0
+
+    def note_change(self) -> None:
+        """Wake whoever follows it."""
+        self.changed.set()
+
+    async def put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
+        """Wait for the client's answer to a question; None if it left it out."""
+        self._count += 1
+        key, question = f"q{self._count}", Question(method, params)
+        self.questions[key] = question
+        self.note_change()
+        try:
+            await question.answered.wait()
+        finally:
+            del self.questions[key]
+        return question.answer
+
+    def unseen(self) -> bool:
+        """Tell whether it has questions that its client does not know."""
+        return any(not question.shown for question in self.questions.values())
+
+    def take(self, answers: Mapping[str, Mapping[str, Json]]) -> None:
+        """Take what the client says to the questions that it was shown."""
+        for key, question in self.questions.items():
+            if question.shown and not question.answered.is_set():
+                question.answer = answers.get(key)
+                question.answered.set()
+
+
+class SuspendedRuns:
+    """All of them. Enter before use; leaving cancels what is there."""
+
+    def __init__(self) -> None:
+        self._tasks: TaskGroup | None = None
+        self._waiting: dict[str, SuspendedRun] = {}
+        self._live: set[SuspendedRun] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their clients to come back."""
+        return len(self._waiting)
+
+    @property
+    def live(self) -> int:
+        """How many there are."""
+        return len(self._live)
+
+    def runs(self) -> tuple[SuspendedRun, ...]:
+        """Return all there are."""
+        return tuple(self._live)
+
+    async def __aenter__(self) -> SuspendedRuns:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+
+    def start(
+        self,
+        owner: Hashable,
+        request: Hashable,
+        client: object,
+        work: Callable[[SuspendedRun], Awaitable[RunResult]],
+    ) -> SuspendedRun:
+        """Start a run.
+
+        Args:
+            owner: Who alone may come back for it.
+            request: What alone it may be asked for with.
+            work: The run itself; raises nothing.
+        """
+        if self._tasks is None:
+            message = "runs can be started only while the engine is open"
+            raise RuntimeError(message)
+        run = SuspendedRun(owner, request, client)
+        self._live.add(run)
+        self._tasks.start_soon(self._own, run, work)
+        return run
+
+    async def follow(self, run: SuspendedRun) -> RunResult | Waiting:
+        """Return the run's result, or what its client has to be asked first.
+
+        Cancelling this cancels the run.
+        """
+        run.scope.deadline = math.inf
+        try:
+            await self._wait(run)
+        except BaseException:
+            # Whoever wanted it is gone: it leaves nothing.
+            run.scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await run.over.wait()
+            raise
+        if run.result is not None:
+            run.collected.set()
+            return run.result
+        return self._suspend(run)
+
+    def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
+        """Return the run that waits for whoever knows the secret, which is used up.
+
+        Raises:
+            InvalidRequestError: There is none, or it is somebody else's.
+        """
+        run = self._waiting.get(secret)
+        if run is None or run.owner != owner:
+            message = (
+                "No run waits for this requestState: it was used already, or its run was given up "
+                f"after {WAIT_SECONDS / 60:g} minutes, or never was."
+            )
+            raise InvalidRequestError(message, remedy="Make the call again without it.")
+        if run.request != request:
+            message = "This requestState belongs to a call with other arguments."
+            raise InvalidRequestError(message, remedy="Make the same call as before.")
+        del self._waiting[secret]
+        run.scope.deadline = math.inf
+        return run
+
+    def check_room(self, run: SuspendedRun) -> None:
+        """Make sure that a run may wait for its client.
+
+        Raises:
+            CannotAskError: Too many do.
+        """
+        asking = sum(1 for other in self._live if other.questions and other is not run)
+        if asking >= MAX_WAITING:
+            message = f"Nobody can be asked: {MAX_WAITING} runs wait for answers already."
+            raise CannotAskError(message)
+
+    async def _wait(self, run: SuspendedRun) -> None:
+        """Return once there is a result, or something to ask."""
+        while run.result is None:
+            if run.over.is_set():
+                message = "The run was given up: the bridge is ending, or nobody came for it."
+                raise InvalidRequestError(message)
+            if run.unseen():
+                await anyio.sleep(GATHER_SECONDS)
+                if run.unseen():
+                    return
+                continue
+            run.changed = anyio.Event()
+            await run.changed.wait()
+
+    def _suspend(self, run: SuspendedRun) -> Waiting:
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        self._waiting[secret] = run
+        run.scope.deadline = anyio.current_time() + WAIT_SECONDS
+        for question in run.questions.values():
+            question.shown = True
+        return Waiting(secret=secret, questions=dict(run.questions))
+
+    async def _own(
+        self, run: SuspendedRun, work: Callable[[SuspendedRun], Awaitable[RunResult]]
+    ) -> None:
+        try:
+            with run.scope:
+                run.result = await work(run)
+                run.note_change()
+                # It may have ended while its client was away.
+                await run.collected.wait()
+        finally:
+            self._live.discard(run)
+            for secret in [key for key, other in self._waiting.items() if other is run]:
+                logger.info("a run is given up: its client did not come back")
+                del self._waiting[secret]
+            run.over.set()
+            run.note_change()

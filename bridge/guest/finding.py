@@ -1,0 +1,71 @@
+"""Tools of the loaded servers, found and documented without asking the host.
+
+Owns the simple search that needs nothing but the run's own data; the host's is better, and knows
+all servers. Few programs use this, so it is imported when they do.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bridge.guest.proxies import signature_text
+from bridge.guest.values import Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+# Where a query's word is found, and what finding it there is worth.
+_WEIGHTS = {"name": 8, "server": 4, "description": 2, "parameters": 1}
+
+
+def search(
+    servers: Iterable[Mapping[str, Any]], query: str
+) -> List[Tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Return servers and tools that fit, best match first; all of them for a query of no words."""
+    words = re.findall(r"\w+", query.lower().replace("_", " "))
+    scored: List[Tuple[int, int, Mapping[str, Any], Mapping[str, Any]]] = []
+    for server in servers:
+        for tool in server.get("tools") or ():
+            score = _score(words, server, tool)
+            if score or not words:
+                scored.append((-score, len(scored), server, tool))
+    scored.sort(key=lambda entry: entry[:2])
+    return [(server, tool) for _, _, server, tool in scored]
+
+
+def docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dict[str, Any]:
+    """Return the documentation of one tool: "summary" or "full"."""
+    entry = Result(
+        server=server["name"],
+        serverAlias=server["alias"],
+        tool=tool["name"],
+        toolAlias=tool["alias"],
+        description=tool.get("description") or "",
+        signature=signature_text(server, tool),
+    )
+    if detail == "full":
+        entry["inputSchema"] = tool.get("inputSchema") or {}
+        if tool.get("outputSchema") is not None:
+            entry["outputSchema"] = tool["outputSchema"]
+    return entry
+
+
+def _score(words: Sequence[str], server: Mapping[str, Any], tool: Mapping[str, Any]) -> int:
+    schema = tool.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    places = {
+        "name": "%s %s" % (tool["name"], tool["alias"]),
+        "server": "%s %s" % (server["name"], server.get("description") or ""),
+        "description": str(tool.get("description") or ""),
+        "parameters": " ".join(properties) if isinstance(properties, dict) else "",
+    }
+    score = 0
+    for place, text in places.items():
+        text = text.lower().replace("_", " ").replace("-", " ")
+        whole = set(re.findall(r"\w+", text))
+        for word in words:
+            if word in text:
+                # A whole word beats a part of one.
+                score += _WEIGHTS[place] * (2 if word in whole else 1)
+    return score

@@ -1,0 +1,74 @@
+"""What the host sends while a program runs: the worker's, but for a few lines.
+
+Owns telling the two apart, in bytes that come in any portions. It follows the framing of replies
+(see `replies`): a text beside a reply may hold any line that a server or the program thought of,
+and is nobody's frame. The host is trusted: what it sends is taken as it is.
+"""
+
+from __future__ import annotations
+
+from bridge.guest.wire import Clock, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, List
+
+_CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
+"""The lines that are not the worker's."""
+
+_HEAD = b'{"type":"clock",'
+_BESIDE = b"+"
+
+
+class Incoming:
+    """Bytes from the host to bytes for the worker. Large ones are looked at, not copied.
+
+    Args:
+        on_clock: Called when the run's time stops (False) or goes on (True).
+    """
+
+    def __init__(self, on_clock: Callable[[bool], None]) -> None:
+        self._on_clock = on_clock
+        self._text = 0
+        self._inside = False
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what of `data`, and of what was held back before, is the worker's."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        size = len(data)
+        kept: List[bytes] = []
+        start = begin = 0
+        while start < size:
+            if self._text:
+                step = min(self._text, size - start)
+                self._text -= step
+                start += step
+                continue
+            end = data.find(b"\n", start)
+            if self._inside or not _is_short(data[start : start + len(_HEAD)]):
+                self._inside = end < 0
+                start = size if end < 0 else end + 1
+                continue
+            if end < 0:
+                # A few bytes, until its end tells what it is.
+                self._held = data[start:]
+                break
+            line = data[start:end]
+            if line.startswith(_BESIDE):
+                self._text = int(line)
+            elif line in _CLOCK:
+                kept.append(data[begin:start])
+                begin = end + 1
+                self._on_clock(_CLOCK[line])
+            start = end + 1
+        if not begin and not self._held:
+            return data
+        kept.append(data[begin : size - len(self._held)])
+        return b"".join(kept)
+
+
+def _is_short(head: bytes) -> bool:
+    """Tell whether a line that begins so is, or may become, one that has to be seen whole."""
+    return head.startswith((_BESIDE, _HEAD)) or _HEAD.startswith(head)

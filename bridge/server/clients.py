@@ -1,0 +1,299 @@
+"""The clients of our server, as the engine sees them, in both eras of the protocol.
+
+Owns what is sent to a client while a run of its goes on, and what it is not sent because it cannot
+take it. In the handshake era a question is a request of ours, on the stream of the call that the
+run is. In the newer era it is part of the answer to that call, which the client then makes again;
+see `bridge.engine.suspended`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import Request
+
+from bridge.engine.suspended import SuspendedRun, SuspendedRuns, Waiting
+from bridge.errors import CannotAskError
+from bridge.model import Json
+
+logger = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any]
+
+DEFAULT_LEVEL = "info"
+"""Of messages, for clients of the handshake era that have set none."""
+
+LOOK_SECONDS = 1.0
+"""How often it is looked whether a client that was asked over HTTP is still there."""
+
+_ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
+
+
+class Same:
+    """Stands for one object: equal to what stands for the same, whatever that is equal to."""
+
+    def __init__(self, held: object) -> None:
+        self._held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other._held is self._held
+
+    def __hash__(self) -> int:
+        return id(self._held)
+
+
+def unable(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
+    """Say why a client cannot be asked that; nothing if it can. Pure."""
+    if isinstance(params, types.CreateMessageRequestParams):
+        sampling = None if capabilities is None else capabilities.sampling
+        if sampling is None:
+            return "sample its model"
+        with_tools = params.tools is not None or params.tool_choice is not None
+        return "sample its model with tools" if with_tools and sampling.tools is None else ""
+    elicitation = None if capabilities is None else capabilities.elicitation
+    if elicitation is None:
+        return "ask its user (elicitation)"
+    if isinstance(params, types.ElicitRequestURLParams):
+        return "" if elicitation.url is not None else "send its user to a URL (elicitation)"
+    # One that names no mode offers forms, which were there first.
+    only_url = elicitation.url is not None and elicitation.form is None
+    return "show its user a form (elicitation)" if only_url else ""
+
+
+def _read_question(params: Mapping[str, Json], *, sampling: bool) -> Any:
+    try:
+        if sampling:
+            return types.CreateMessageRequestParams.model_validate(params, by_name=False)
+        return _ELICITATION.validate_python(params, by_name=False)
+    except ValidationError as error:
+        message = f"The question cannot be understood: {error.errors()[0]['msg']}."
+        raise CannotAskError(message) from None
+
+
+def _insist(context: Context, params: BaseModel) -> None:
+    lacking = unable(context.session.client_capabilities, params)
+    if lacking:
+        wanted = str(getattr(params, "message", "") or "")[:200]
+        message = f"The client that asked for this run offers no way to {lacking}."
+        raise CannotAskError(f"{message} Wanted: {wanted}" if wanted else message)
+
+
+def _wire(result: BaseModel) -> dict[str, Json]:
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+class HandshakeClient:
+    """One of the handshake era, during one request of its.
+
+    Attributes:
+        request: Around all that is done for the request; cancelled if it goes while it is asked.
+    """
+
+    def __init__(self, context: Context, identity: Hashable, log_level: str) -> None:
+        self._context = context
+        self._identity = identity
+        self._log_level = log_level
+        self.request = anyio.CancelScope()
+
+    @property
+    def identity(self) -> Hashable:
+        """Its connection."""
+        return self._identity
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether its request has a token for that."""
+        return _has_token(self._context)
+
+    @property
+    def log_level(self) -> str:
+        """What it has set."""
+        return self._log_level
+
+    async def progress(self, seconds: float, message: str) -> None:
+        """Notify it, on its request's stream."""
+        await self._context.session.report_progress(seconds, message=message)
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Notify it, likewise."""
+        await _log(self._context, level, source, data)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Request it.
+
+        Raises:
+            CannotAskError: It does not offer that, or refused.
+        """
+        read = _read_question(params, sampling=False)
+        if isinstance(read, types.ElicitRequestURLParams) and read.elicitation_id is None:
+            # What servers of the newer era leave out, this one demands.
+            read.elicitation_id = uuid.uuid4().hex
+        return await self._request(types.ElicitRequest(params=read), types.ElicitResult)
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Request it.
+
+        Raises:
+            CannotAskError: It does not offer that, or refused.
+        """
+        read = _read_question(params, sampling=True)
+        kind: type[BaseModel] = types.CreateMessageResult
+        if read.tools is not None or read.tool_choice is not None:
+            kind = types.CreateMessageResultWithTools
+        return await self._request(types.CreateMessageRequest(params=read), kind)
+
+    async def _request(
+        self, request: types.ElicitRequest | types.CreateMessageRequest, kind: type[BaseModel]
+    ) -> Mapping[str, Json]:
+        context = self._context
+        _insist(context, request.params)
+        metadata = ServerMessageMetadata(related_request_id=context.request_id)
+        answers: list[BaseModel] = []
+        faults: list[CannotAskError] = []
+
+        async def ask(scope: anyio.CancelScope) -> None:
+            try:
+                answers.append(await context.session.send_request(request, kind, metadata=metadata))
+            except MCPError as error:
+                faults.append(
+                    CannotAskError(f"The client refused the question: {error.error.message:.300}")
+                )
+            except ValidationError:
+                faults.append(CannotAskError("The client's answer cannot be understood."))
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, tasks.cancel_scope)
+            await self._until_gone()
+            # Its stream has ended, so that neither an answer nor the run's result can reach it.
+            self.request.cancel()
+        if answers:
+            return _wire(answers[0])
+        raise faults[0] if faults else CannotAskError("The client has gone.")
+
+    async def _until_gone(self) -> None:
+        """Return when the stream of its request has ended; over a pipe, never."""
+        request = self._context.request
+        if not isinstance(request, Request):
+            await anyio.sleep_forever()
+            return
+        while not await request.is_disconnected():  # noqa: ASYNC110 - that is all one can do
+            await anyio.sleep(LOOK_SECONDS)
+
+
+class ModernClient:
+    """One of the newer era, over all requests that belong to one run."""
+
+    def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
+        self._context: Context | None = context
+        self._capable = context
+        self._identity = identity
+        self._runs = runs
+        self.run: SuspendedRun | None = None
+
+    @property
+    def identity(self) -> Hashable:
+        """Who it is, as far as that can be told."""
+        return self._identity
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether its first request has a token for that."""
+        return _has_token(self._capable)
+
+    @property
+    def log_level(self) -> str:
+        """What its request opts in to."""
+        meta = self._capable.meta or {}
+        return str(meta.get(types.LOG_LEVEL_META_KEY) or "")
+
+    def attach(self, context: Context) -> None:
+        """Go on with another request of its."""
+        self._context = self._capable = context
+
+    def detach(self) -> None:
+        """Say nothing to it until it comes back."""
+        self._context = None
+
+    async def progress(self, seconds: float, message: str) -> None:
+        """Notify it, if a request of its is open."""
+        if self._context is not None:
+            await self._context.session.report_progress(seconds, message=message)
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Notify it, likewise."""
+        if self._context is not None:
+            await _log(self._context, level, source, data)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Have it asked with the answer to its request.
+
+        Raises:
+            CannotAskError: It does not offer that, or too many wait.
+        """
+        read = _read_question(params, sampling=False)
+        if isinstance(read, types.ElicitRequestURLParams):
+            read.elicitation_id = None
+        answer = await self._put("elicitation/create", read)
+        return answer if answer is not None else {"action": "cancel"}
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Have it asked, likewise.
+
+        Raises:
+            CannotAskError: It does not offer that, too many wait, or it left out the answer.
+        """
+        answer = await self._put("sampling/createMessage", _read_question(params, sampling=True))
+        if answer is None:
+            message = "The client came back without an answer."
+            raise CannotAskError(message)
+        return answer
+
+    async def _put(self, method: Any, params: BaseModel) -> Mapping[str, Json] | None:
+        run = self.run
+        _insist(self._capable, params)
+        if run is None:
+            message = "Nobody can be asked any more."
+            raise CannotAskError(message)
+        self._runs.check_room(run)
+        return await run.put(method, _wire(params))
+
+
+def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
+    """Return what a client says to questions, in JSON form."""
+    return {key: _wire(response) for key, response in (responses or {}).items()}
+
+
+def input_required(waiting: Waiting) -> types.InputRequiredResult:
+    """Return the questions of a run as the answer to the request that asked for it."""
+    requests: dict[str, types.InputRequest] = {}
+    for key, question in waiting.questions.items():
+        sampling = question.method == "sampling/createMessage"
+        params = _read_question(question.params, sampling=sampling)
+        if sampling:
+            requests[key] = types.CreateMessageRequest(params=params)
+        else:
+            requests[key] = types.ElicitRequest(params=params)
+    return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
+
+
+def _has_token(context: Context) -> bool:
+    return context.meta is not None and "progress_token" in context.meta
+
+
+async def _log(context: Context, level: str, source: str, data: Json) -> None:
+    params = types.LoggingMessageNotificationParams.model_validate(
+        {"level": level, "logger": source, "data": data}
+    )
+    await context.session.send_notification(
+        types.LoggingMessageNotification(params=params), related_request_id=context.request_id
+    )

@@ -1,0 +1,148 @@
+"""`run_python` called: the run started, followed, suspended and found again.
+
+Owns who a client is, as far as it can be told, and which era's way a run goes. A client of the
+handshake era is asked while its request is open, and the run lasts as long as that. One of the
+newer era gets the questions as its answer, so that its run may outlive the request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
+
+import mcp_types as types
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from bridge.engine import Engine
+from bridge.engine.client import Client
+from bridge.engine.outcome import failed_run
+from bridge.engine.suspended import SuspendedRun, Waiting
+from bridge.errors import BridgeError
+from bridge.model import RunResult
+from bridge.server.arguments import parse_request
+from bridge.server.clients import (
+    DEFAULT_LEVEL,
+    Context,
+    HandshakeClient,
+    ModernClient,
+    Same,
+    answers_of,
+    input_required,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_LEVELS = 1000
+"""Connections whose level of messages is remembered; the ones that set it first are forgotten."""
+
+
+class Runs:
+    """The runs of one server's clients."""
+
+    def __init__(self, engine: Engine, principal: str) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._levels: OrderedDict[str, str] = OrderedDict()
+
+    async def call(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> RunResult | types.InputRequiredResult:
+        """Run a program, or go on with a run that waits. Every failure is a result."""
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            client = HandshakeClient(context, self._identity(context), self._level(context))
+            with client.request:
+                return await self._run(params, client)
+            return failed_run(BridgeError("The client has gone."))
+        try:
+            outcome = await self._follow(context, params)
+        except BridgeError as error:
+            logger.info("run not resumed: %s", error)
+            return failed_run(error)
+        return input_required(outcome) if isinstance(outcome, Waiting) else outcome
+
+    async def set_level(
+        self, context: Context, params: types.SetLevelRequestParams
+    ) -> types.EmptyResult:
+        """Remember which messages a client of the handshake era wants."""
+        key = _session_id(context)
+        self._levels[key] = params.level
+        self._levels.move_to_end(key)
+        if len(self._levels) > MAX_LEVELS:
+            self._levels.popitem(last=False)
+        return types.EmptyResult()
+
+    async def _follow(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> RunResult | Waiting:
+        suspended = self._engine.suspended
+        owner, request = self._owner(context), _fingerprint(params)
+        if params.request_state is not None:
+            run = suspended.resume(params.request_state, owner, request)
+            client = run.client
+            assert isinstance(client, ModernClient)
+            client.attach(context)
+            run.take(answers_of(params.input_responses))
+        else:
+            client = ModernClient(context, self._identity(context), suspended)
+            run = suspended.start(owner, request, client, self._work(params, client))
+        try:
+            return await suspended.follow(run)
+        finally:
+            client.detach()
+
+    def _work(
+        self, params: types.CallToolRequestParams, client: ModernClient
+    ) -> Callable[[SuspendedRun], Awaitable[RunResult]]:
+        async def work(run: SuspendedRun) -> RunResult:
+            client.run = run
+            return await self._run(params, client)
+
+        return work
+
+    async def _run(self, params: types.CallToolRequestParams, client: Client) -> RunResult:
+        try:
+            request = replace(parse_request(params.arguments), principal=self._principal)
+            return await self._engine.run(request, client)
+        except BridgeError as error:
+            logger.info("run refused: %s", error)
+            return failed_run(error)
+        except Exception:
+            # A named per-request boundary: a defect here must not end other requests.
+            logger.exception("a run failed inside the bridge")
+            return failed_run(BridgeError("The bridge failed; its log has the details."))
+
+    def _identity(self, context: Context) -> Hashable:
+        """Return who the client is: over stdio the one there is, else its connection.
+
+        The newer era has no connections over HTTP, so that there each run's client is its own.
+        """
+        if self._principal:
+            return self._principal
+        held = context.session.client_params
+        if held is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return Same(context)
+        return Same(held)
+
+    def _owner(self, context: Context) -> Hashable:
+        """Return what a client has to show, beside the secret, to go on with a run."""
+        request = context.request
+        headers = getattr(request, "headers", None) or {}
+        credential = str(headers.get("authorization", ""))
+        return self._principal, hashlib.sha256(credential.encode()).hexdigest()
+
+    def _level(self, context: Context) -> str:
+        return self._levels.get(_session_id(context), DEFAULT_LEVEL)
+
+
+def _session_id(context: Context) -> str:
+    headers = getattr(context.request, "headers", None) or {}
+    return str(headers.get("mcp-session-id", ""))[:200]
+
+
+def _fingerprint(params: types.CallToolRequestParams) -> Hashable:
+    text = json.dumps(params.arguments or {}, sort_keys=True)
+    return params.name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

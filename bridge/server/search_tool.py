@@ -1,0 +1,220 @@
+"""`search_tools`: its schema, the way from JSON to a search, and from hits to what a model reads.
+
+Owns the tool's words. They do not depend on what is configured, so that a client can keep them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+
+from bridge.catalog.docs import Detail
+from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
+from bridge.engine import Engine
+from bridge.errors import BridgeError, InvalidRequestError
+from bridge.model import Json
+
+logger = logging.getLogger(__name__)
+
+SEARCH_TOOL = "search_tools"
+
+MAX_TEXT_CHARS = 60_000
+"""Of an answer. Fifty hits in full can be more than a conversation holds."""
+
+MAX_LEFT_OUT = 5
+"""Servers named that could not be asked."""
+
+_MAX_REASON_CHARS = 160
+
+_KNOWN = ("query", "limit", "server", "detail")
+_TITLE = "Search the tools of all MCP servers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest:
+    """One validated wish to find tools."""
+
+    query: str
+    limit: int = DEFAULT_LIMIT
+    server: str | None = None
+    detail: Detail = "summary"
+
+
+def search_tool() -> types.Tool:
+    """Return the tool's description."""
+    return types.Tool(
+        name=SEARCH_TOOL,
+        title=_TITLE,
+        description=(
+            "Find tools of the user's MCP servers by what they do. Returns signatures that "
+            "run_python programs can call, best first."
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": 'In a few words: "create issue".'},
+                "limit": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MAX_LIMIT,
+                    "default": DEFAULT_LIMIT,
+                },
+                "server": {"type": "string", "description": "Only this server's tools."},
+                "detail": {
+                    "enum": ["summary", "full"],
+                    "default": "summary",
+                    "description": '"full" adds schemas and examples.',
+                },
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+        annotations=types.ToolAnnotations(
+            title=_TITLE,
+            read_only_hint=True,
+            destructive_hint=False,
+            idempotent_hint=True,
+            open_world_hint=False,
+        ),
+    )
+
+
+async def search_result(
+    engine: Engine, arguments: Mapping[str, Json] | None
+) -> types.CallToolResult:
+    """Search, and return what a model reads. Every failure is a result as well."""
+    try:
+        request = parse_search(arguments)
+        return await _searched(engine, request)
+    except BridgeError as error:
+        logger.info("search refused: %s", error)
+        return _failed(str(error))
+    except Exception:
+        # A named per-request boundary: a defect here must not end other requests.
+        logger.exception("a search failed inside the bridge")
+        return _failed("The bridge failed; its log has the details.")
+
+
+def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
+    """Return the search that the arguments ask for.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    for name in given:
+        if name not in _KNOWN:
+            message = f"{SEARCH_TOOL} has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
+            raise InvalidRequestError(message)
+    query = given.get("query")
+    if not isinstance(query, str) or not query.strip():
+        message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
+        raise InvalidRequestError(message, remedy='For example "create issue".')
+    server = given.get("server")
+    if server is not None and not isinstance(server, str):
+        message = "`server` must be the name of one server; leave it out to search all."
+        raise InvalidRequestError(message)
+    limit = given.get("limit", DEFAULT_LIMIT)
+    if isinstance(limit, float) and limit.is_integer():
+        # Some clients write every number with a point.
+        limit = int(limit)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        message = f"`limit` must be a whole number from 1 to {MAX_LIMIT}, not {limit!r:.40}."
+        raise InvalidRequestError(message)
+    return SearchRequest(
+        query=query, limit=limit, server=server or None, detail=_detail(given.get("detail"))
+    )
+
+
+def _detail(value: Json) -> Detail:
+    if value is None or value == "summary":
+        return "summary"
+    if value == "full":
+        return "full"
+    message = f'`detail` must be "summary" or "full", not {value!r:.40}.'
+    raise InvalidRequestError(message)
+
+
+async def _searched(engine: Engine, request: SearchRequest) -> types.CallToolResult:
+    servers = engine.servers
+    await servers.refresh()
+    only = None if request.server is None else servers.resolve(request.server)
+    errors = await servers.look_up(servers.names() if only is None else [only])
+    found = await engine.guide.search(request.query, request.limit, request.detail, server=only)
+    left_out = {name: _brief(error) for name, error in errors.items()}
+    document: dict[str, Any] = {"tools": found}
+    if left_out:
+        document["leftOut"] = left_out
+    text = _text(request, found, left_out, servers.names() if only is None else (only,))
+    return types.CallToolResult(
+        content=[types.TextContent(text=text)], structured_content=document, is_error=False
+    )
+
+
+def _text(
+    request: SearchRequest,
+    found: Sequence[Mapping[str, Any]],
+    left_out: Mapping[str, str],
+    names: Sequence[str],
+) -> str:
+    lines = _hits(found) if found else [_nothing(request, names)]
+    for name, reason in list(left_out.items())[:MAX_LEFT_OUT]:
+        lines.append(f"Not searched: {name}: {reason}")
+    if len(left_out) > MAX_LEFT_OUT:
+        lines.append(f"Not searched either: {len(left_out) - MAX_LEFT_OUT} more servers.")
+    return "\n".join(lines)
+
+
+def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["Best first. Call them in run_python, each with `await`:"]
+    room = MAX_TEXT_CHARS
+    for number, docs in enumerate(found):
+        text = "\n".join(_hit(docs))
+        room -= len(text)
+        if room < 0 and number:
+            lines.append(f"{len(found) - number} more did not fit; lower `limit` or `detail`.")
+            break
+        lines.append(text[:MAX_TEXT_CHARS])
+    return lines
+
+
+def _hit(docs: Mapping[str, Any]) -> list[str]:
+    lines = [docs["signature"]]
+    if docs.get("description"):
+        lines.append("    " + docs["description"].strip().replace("\n", "\n    "))
+    for key in ("inputSchema", "outputSchema"):
+        if key in docs:
+            schema = json.dumps(docs[key], ensure_ascii=False, separators=(",", ":"))
+            lines.append(f"    {key}: {schema}")
+    if docs.get("example"):
+        lines.append(f"    {docs['example']}")
+    return lines
+
+
+def _nothing(request: SearchRequest, names: Sequence[str]) -> str:
+    if not names:
+        return "No MCP servers are configured, so there are no tools to find."
+    if request.server is not None:
+        return (
+            f"No tool of {names[0]} fits {request.query!r:.100}. Try other words, leave out "
+            f"`server`, or list its tools: print(await runtime.list_tools({names[0]!r}))."
+        )
+    return (
+        f"No tool fits {request.query!r:.100}. Try other or fewer words, such as a verb and what "
+        'it acts on ("create issue"), or the name of a server.'
+    )
+
+
+def _brief(error: BridgeError) -> str:
+    lines = error.message.splitlines() or [error.code]
+    line = lines[0]
+    return line if len(line) <= _MAX_REASON_CHARS else f"{line[:_MAX_REASON_CHARS]}…"
+
+
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=message)], is_error=True)

@@ -1,0 +1,287 @@
+"""Logins in use: the token that goes with a request, and its renewal.
+
+Owns what happens to tokens while servers are used, without anybody to ask: no browser is opened
+here. Logging in, which needs a person, is `oauth_login.py`'s.
+
+The SDK's provider is not used here. It lets one request at a time through until the response has
+begun, so that calls would queue up behind each other; and it forgets between processes when a token
+ends and where it is renewed.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import anyio
+import httpx2
+from mcp.shared.auth import OAuthToken
+from pydantic import ValidationError
+
+from bridge.model import ServerSpec
+from bridge.upstream.oauth_web import (
+    WebError,
+    error_name,
+    fetch,
+    joined_scopes,
+    same_origin,
+    web_client,
+)
+from bridge.upstream.tokens import Record, StoreError, TokenStore, key_of
+
+logger = logging.getLogger(__name__)
+
+EARLY_SECONDS = 30.0
+"""How long before its end a token is renewed: requests take time, and clocks differ."""
+
+EARLY_PART = 0.25
+"""Of a token's life, at most: one that lives for seconds is not to be renewed for each request."""
+
+RETRY_SECONDS = 5.0
+"""How long a renewal that failed is not tried again; requests come by the hundred."""
+
+SETTLE_SECONDS = 1.0
+"""How long a new token is not replaced, whatever its server says of it. One that refuses every
+token would have them renewed without an end."""
+
+LONGEST_SECONDS = 366 * 86400.0
+"""What is believed of a token's life."""
+
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+"""What can stand in a header. A token with a line break in it would be two headers."""
+
+
+class Logins:
+    """The logins of one user. Reads nothing until one is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = TokenStore(directory)
+
+    def of(self, spec: ServerSpec) -> Login | None:
+        """Return the login to a server; None if its configuration says how to authorize."""
+        if spec.transport == "stdio" or own_header(spec):
+            return None
+        return Login(spec, self.store)
+
+
+class Login:
+    """What requests to one server carry. Used by many tasks at once.
+
+    Attributes:
+        trouble: Why there is no token although there is a login; for people to read.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, store: TokenStore, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._url = httpx2.URL(spec.url)
+        self._key = key_of(spec.name, spec.url)
+        self._hints = spec.oauth
+        self._store = store
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._record: Record | None = None
+        self._loaded = False
+        self._not_before = -math.inf
+        self.trouble = ""
+
+    def __repr__(self) -> str:
+        return f"<Login {self._key.server!r} loaded={self._loaded}>"
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a login at all, whatever it is worth."""
+        return self._record is not None
+
+    @property
+    def _current(self) -> str:
+        return self._record.access_token if self._record else ""
+
+    async def token(self, url: httpx2.URL) -> str:
+        """Return the token for a request to `url`, renewed if it is about to end; empty if none."""
+        if not same_origin(url, self._url):
+            return ""
+        if not self._loaded:
+            async with self._lock:
+                if not self._loaded:
+                    self._take(await self._load())
+        record = self._record
+        if record is None or not record.access_token:
+            return ""
+        if record.renew_at is not None and self._clock() >= record.renew_at:
+            return await self.renewed(record.access_token) or record.access_token
+        return record.access_token
+
+    async def renewed(self, refused: str) -> str:
+        """Return another token than the one that was refused; empty if there is none.
+
+        Another task or process, or the user at a terminal, may have seen to it already.
+        """
+        async with self._lock:
+            if not self._current:
+                # Nobody had logged in, so there is nothing to lock; somebody may have since.
+                self._take(await self._load())
+            due = self._clock() >= self._not_before
+            if self._current and self._current == refused and due:
+                try:
+                    async with self._store.locked(self._key):
+                        await self._renew(refused)
+                except StoreError as error:
+                    self._fail(str(error))
+            return "" if self._current == refused else self._current
+
+    async def replaced(self, lacking: str) -> str:
+        """Return the token of a login made since the one that lacks a permission; empty if none."""
+        async with self._lock:
+            if self._current == lacking:
+                record = await self._load()
+                if record is not None and record.access_token:
+                    self._take(record)
+            return "" if self._current == lacking else self._current
+
+    async def want(self, scope: str) -> None:
+        """Remember what the server asks for beyond what the login was granted."""
+        async with self._lock:
+            record = self._record
+            if record is None or not scope or joined_scopes(record.wanted, scope) == record.wanted:
+                return
+            with suppress(StoreError):
+                async with self._store.locked(self._key):
+                    stored = await self._store.load(self._key)
+                    if stored is not None:
+                        wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
+                        await self._store.save(self._key, wanted)
+                        self._take(wanted)
+
+    async def _load(self) -> Record | None:
+        try:
+            record = await self._store.load(self._key)
+        except StoreError as error:
+            self._fail(str(error))
+            return None
+        own = self._hints.client_id if self._hints else ""
+        if record is not None and own and own != record.client_id:
+            self._fail("it was made for another client id than the configuration has now")
+            return None
+        return record
+
+    def _take(self, record: Record | None) -> None:
+        self._loaded = True
+        self._record = record
+        if record is not None and record.access_token:
+            self.trouble = ""
+
+    def _fail(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._not_before = self._clock() + RETRY_SECONDS
+
+    async def _renew(self, refused: str) -> None:
+        stored = await self._load()
+        if stored is None or stored.access_token != refused:
+            self._take(stored)
+            return
+        if not stored.refresh_token or not stored.token_endpoint:
+            self._fail("it has ended, and cannot be renewed")
+            return
+        # Once it is sent the old refresh token may be used up, so that the new one has to be kept
+        # whatever becomes of the request that it was for. All in here is bounded.
+        with anyio.CancelScope(shield=True):
+            try:
+                record = await self._refreshed(stored)
+            except WebError as error:
+                self._fail(f"it could not be renewed: {error}")
+                return
+            self._take(record)
+            self._not_before = self._clock() + SETTLE_SECONDS
+            if not record.access_token:
+                self._fail("the authorization server does not renew it any more")
+            # On failure the tokens are good for this process at least.
+            try:
+                await self._store.save(self._key, record)
+            except StoreError as error:
+                logger.warning("the login to %r is renewed, not kept: %s", self._key.server, error)
+
+    async def _refreshed(self, record: Record) -> Record:
+        """Ask for new tokens; return the login with them, or without any if it was refused."""
+        secret = record.client_secret or (self._hints.client_secret if self._hints else "")
+        request = refresh_request(record, secret)
+        async with web_client() as client:
+            response = await fetch(client, request, self._url)
+        if response.status_code != httpx2.codes.OK:
+            error = error_name(response)
+            if response.status_code in (400, 401, 403) and error != "temporarily_unavailable":
+                return replace(record, access_token="", refresh_token="", renew_at=None)
+            msg = f"HTTP status {response.status_code} {error}".strip()
+            raise WebError(msg)
+        try:
+            token = OAuthToken.model_validate_json(response.content)
+            return with_token(record, token, self._clock())
+        except (ValidationError, ValueError):
+            msg = "what came is no token"
+            raise WebError(msg) from None
+
+
+def own_header(spec: ServerSpec) -> bool:
+    """Say whether a server's configuration gives the Authorization header itself.
+
+    A name and a password in the address become one.
+    """
+    authority = spec.url.partition("://")[2].partition("/")[0]
+    return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
+
+
+def with_token(record: Record, token: OAuthToken, now: float) -> Record:
+    """Return a login with new tokens; what their answer leaves out stays as it was.
+
+    Raises:
+        ValueError: They cannot be used. The text does not show them.
+    """
+    for text in (token.access_token, token.refresh_token):
+        if text is not None and not _TOKEN.fullmatch(text):
+            msg = "the token cannot be sent in a header"
+            raise ValueError(msg)
+    renew_at = None
+    if token.expires_in is not None:
+        life = min(max(token.expires_in, 0), LONGEST_SECONDS)
+        renew_at = now + life - min(EARLY_SECONDS, life * EARLY_PART)
+    return replace(
+        record,
+        access_token=token.access_token,
+        refresh_token=token.refresh_token or record.refresh_token,
+        renew_at=renew_at,
+        scope=record.scope if token.scope is None else joined_scopes(token.scope),
+    )
+
+
+def refresh_request(record: Record, secret: str) -> httpx2.Request:
+    """Return the request for new tokens."""
+    data = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
+    if record.resource:
+        data["resource"] = record.resource
+    return as_client(record.token_endpoint, data, record, secret)
+
+
+def revoke_request(record: Record, secret: str) -> httpx2.Request:
+    """Return the request to end a login at its authorization server."""
+    data = {"token": record.refresh_token or record.access_token}
+    return as_client(record.revocation_endpoint, data, record, secret)
+
+
+def as_client(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
+    """Return a request in which the bridge says who it is, as it was registered."""
+    form = {**data, "client_id": record.client_id}
+    headers = {}
+    if secret and record.auth_method == "client_secret_basic":
+        pair = f"{quote(record.client_id, safe='')}:{quote(secret, safe='')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    elif secret and record.auth_method == "client_secret_post":
+        form["client_secret"] = secret
+    return httpx2.Request("POST", url, data=form, headers=headers)

@@ -1,0 +1,193 @@
+"""Requests to authorization servers: where they may go, how long they take, how much comes back.
+
+The addresses come from a server that may be hostile, and what is sent there are secrets. So each is
+checked before anything goes out, and whatever comes back is read up to a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+
+import anyio
+import httpx2
+
+MAX_DOCUMENT_BYTES = 256 * 1024
+"""Of metadata, a registration or tokens. Real ones have some thousand bytes."""
+
+ANSWER_SECONDS = 15.0
+"""For one such answer, from connecting to its last byte."""
+
+_ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What an error's name is made of. It is shown to people, and there is no need for more."""
+
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
+"""What the specification makes a scope of."""
+
+MAX_SCOPE_CHARS = 1024
+"""Of all scopes of a login. A server that names more gets those that fit."""
+
+
+class WebError(Exception):
+    """A request was not made, or had no usable answer. The text names no secret."""
+
+
+def shown(url: httpx2.URL) -> str:
+    """Return an address without what may be secret in it."""
+    return str(url.copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def problem_with(url: httpx2.URL, server: httpx2.URL) -> str:
+    """Return why an address must not be used for logging in to `server`; empty if it may.
+
+    It may be on another host, as the specification has it. But secrets travel encrypted or not
+    beyond this machine, and a server elsewhere has no business with addresses of this machine.
+    """
+    if url.scheme not in ("http", "https") or not url.host:
+        return "it is no address of the web"
+    if url.userinfo:
+        return "it carries a name or a password"
+    local = is_loopback(server.host)
+    if url.scheme == "http" and not (local and is_loopback(url.host)):
+        return "it is not encrypted"
+    if not local and _is_inside(url.host):
+        return "it is an address of this machine or of its network's equipment"
+    return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine by its very name."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+def _is_inside(host: str) -> bool:
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return is_loopback(host) or host.rstrip(".").lower().endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+    )
+
+
+def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
+    """Say whether tokens for `server` may go to `url`: its origin, or its encrypted form."""
+    if (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port):
+        return True
+    upgraded = (server.scheme, url.scheme) == ("http", "https")
+    return upgraded and url.host == server.host and url.port is None and server.port is None
+
+
+def web_client() -> httpx2.AsyncClient:
+    """Return a client for `fetch`, which bounds each answer's time as a whole."""
+    return httpx2.AsyncClient(timeout=ANSWER_SECONDS)
+
+
+async def fetch(
+    client: httpx2.AsyncClient,
+    request: httpx2.Request,
+    server: httpx2.URL,
+    *,
+    head_only: bool = False,
+) -> httpx2.Response:
+    """Send a request and read its answer, both within bounds; redirects are not followed.
+
+    Args:
+        head_only: Leave the body, which may be an event stream without an end.
+
+    Raises:
+        WebError: It may not be sent, or there was no answer within the bounds.
+    """
+    if problem := problem_with(request.url, server):
+        msg = f"{shown(request.url)} is not used: {problem}"
+        raise WebError(msg)
+    # Compressed, a small answer may be a large document.
+    request.headers["accept-encoding"] = "identity"
+    where = shown(request.url)
+    try:
+        with anyio.fail_after(ANSWER_SECONDS):
+            response = await client.send(request, stream=True, follow_redirects=False)
+            try:
+                if not head_only:
+                    await _read(response)
+            finally:
+                await response.aclose()
+    except TimeoutError:
+        msg = f"{where} did not answer within {ANSWER_SECONDS:g} s"
+        raise WebError(msg) from None
+    except _TooMuchError as error:
+        msg = f"{where} answered with {error}"
+        raise WebError(msg) from None
+    except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+        msg = f"{where} cannot be reached ({type(error).__name__})"
+        raise WebError(msg) from error
+    return response
+
+
+class _TooMuchError(Exception):
+    """A body is not to be read."""
+
+
+class _CappedStream(httpx2.AsyncByteStream):
+    """A body that ends in an error where it is longer than a document may be."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            size += len(chunk)
+            if size > MAX_DOCUMENT_BYTES:
+                msg = f"more than {MAX_DOCUMENT_BYTES} bytes"
+                raise _TooMuchError(msg)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _read(response: httpx2.Response) -> None:
+    if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        msg = "a compressed document, which was not asked for"
+        raise _TooMuchError(msg)
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _CappedStream(response.stream)
+    await response.aread()
+
+
+def error_name(response: httpx2.Response) -> str:
+    """Return the error that an authorization server's answer names; empty if it names none."""
+    try:
+        document = json.loads(response.content)
+    except (ValueError, RecursionError, httpx2.StreamError):
+        return ""
+    return named(document.get("error") if isinstance(document, dict) else None)
+
+
+def named(error: object) -> str:
+    """Return an error's name if it can be one, so that it can be shown."""
+    return error if isinstance(error, str) and _ERROR.fullmatch(error) else ""
+
+
+def joined_scopes(*scopes: str) -> str:
+    """Return all scopes once, in order, without what cannot be one; cut to a bound."""
+    kept: list[str] = []
+    room = MAX_SCOPE_CHARS
+    for scope in " ".join(scopes)[: 64 * MAX_SCOPE_CHARS].split(" "):
+        if scope in kept or not _SCOPE.fullmatch(scope):
+            continue
+        room -= len(scope) + 1
+        if room < 0:
+            break
+        kept.append(scope)
+    return " ".join(kept)

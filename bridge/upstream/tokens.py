@@ -1,0 +1,336 @@
+"""What is kept of the logins to remote servers, and where.
+
+Owns the files: one per login, readable by nobody else, replaced as a whole, and locked while a
+login is renewed. Where there is a keyring the file only says so, and the keyring has the secret;
+so a server that nobody ever logged in to never costs a question to a keyring. What the secrets are
+for is `oauth.py`'s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from bridge.upstream import tokens_keyring
+from bridge.upstream.tokens_keyring import KeyringError
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 1024 * 1024
+"""Of one login. Tokens have a few thousand bytes, and the documents they come in a quarter of
+this at most."""
+
+LOCK_SECONDS = 30.0
+"""How long another process may take over the same login; longer than renewing it does."""
+
+LOCK_LOOK_SECONDS = 0.05
+"""How often it is looked whether that process is done: the lock announces itself to nobody."""
+
+Place = Literal["file", "keyring"]
+
+
+class StoreError(Exception):
+    """A login is kept, but cannot be used, or cannot be kept. The text names no secret."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """Which login is meant: an entry's name together with the address that the tokens are for.
+
+    Neither another server nor the same entry with another address finds it.
+
+    Attributes:
+        address: Origin and path of the server, without what may be secret in a URL.
+    """
+
+    server: str
+    address: str
+
+    @property
+    def digest(self) -> str:
+        """A file name for it."""
+        text = f"{self.server}\0{self.address}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One login: the tokens, and what is needed to renew, to revoke and to repeat it.
+
+    Attributes:
+        renew_at: When the access token is to be renewed, in seconds of the epoch, shortly before
+            it ends; None if that is unknown.
+        scope: What was granted, in words separated by spaces.
+        wanted: What the server asked for since and the next login is to ask for too.
+        resource: What the tokens are for; empty if the authorization server is not told.
+        client_id, client_secret, auth_method, redirect_uri: The bridge as that server knows it.
+    """
+
+    access_token: str = field(default="", repr=False)
+    refresh_token: str = field(default="", repr=False)
+    renew_at: float | None = None
+    scope: str = ""
+    wanted: str = ""
+    resource: str = ""
+    issuer: str = ""
+    token_endpoint: str = ""
+    revocation_endpoint: str = ""
+    client_id: str = field(default="", repr=False)
+    client_secret: str = field(default="", repr=False)
+    auth_method: str = ""
+    redirect_uri: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """A file's content. `record` is None where the keyring has it."""
+
+    server: str
+    address: str
+    place: Place
+    record: Record | None = field(default=None, repr=False)
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
+def key_of(name: str, url: str) -> Key:
+    """Return the key of a server's login."""
+    parsed = httpx2.URL(url)
+    address = parsed.copy_with(userinfo=b"", query=None, fragment=None)
+    return Key(server=name, address=str(address))
+
+
+class TokenStore:
+    """Keeps logins in one directory, and their secrets in a keyring where there is one.
+
+    Args:
+        directory: Made when something is kept.
+        keyring_seconds: How long a keyring may take to answer.
+    """
+
+    def __init__(
+        self, directory: Path, *, keyring_seconds: float = tokens_keyring.ANSWER_SECONDS
+    ) -> None:
+        self._directory = directory
+        self._keyring_seconds = keyring_seconds
+
+    def path(self, key: Key) -> Path:
+        """Return the file of a login."""
+        return self._directory / f"{key.digest}.json"
+
+    async def load(self, key: Key) -> Record | None:
+        """Return what is kept, if anything is.
+
+        Raises:
+            StoreError: Something is, but cannot be read or must not be trusted.
+        """
+        kept = await anyio.to_thread.run_sync(self._read, key)
+        if kept is None or kept.place == "file":
+            return kept.record if kept else None
+        try:
+            text = await tokens_keyring.get(_entry(key), self._keyring_seconds)
+        except KeyringError as error:
+            msg = f"it is in the system's keyring, and {error}"
+            raise StoreError(msg) from None
+        found = _parsed(text.encode(), key) if text is not None else None
+        return found.record if found else None
+
+    async def save(self, key: Key, record: Record) -> tuple[Place, str]:
+        """Keep a login: where it is already, for a new one in the keyring if possible.
+
+        Returns:
+            Where it is, and why not in the keyring.
+
+        Raises:
+            StoreError: It cannot be kept.
+        """
+        with suppress(StoreError):
+            # What must not be trusted is replaced by what may be.
+            kept = await anyio.to_thread.run_sync(self._read, key)
+            if kept is not None and kept.place == "file" and kept.record is not None:
+                await self._write(key, record, "file")
+                return "file", ""
+        return await self.save_anew(key, record)
+
+    async def save_anew(self, key: Key, record: Record) -> tuple[Place, str]:
+        """Keep a login in the keyring if possible, wherever it was.
+
+        Raises:
+            StoreError: It cannot be kept.
+        """
+        whole = _Kept(server=key.server, address=key.address, place="keyring", record=record)
+        text = _KEPT.dump_json(whole).decode()
+        try:
+            await tokens_keyring.put(_entry(key), text, self._keyring_seconds)
+        except KeyringError as error:
+            await self._write(key, record, "file")
+            return "file", str(error)
+        await self._write(key, None, "keyring")
+        return "keyring", ""
+
+    async def remove(self, key: Key) -> bool:
+        """Forget a login; return whether there was one.
+
+        Raises:
+            StoreError: It is still there.
+        """
+        path = self.path(key)
+        kept = None
+        with suppress(StoreError):
+            kept = await anyio.to_thread.run_sync(self._read, key)
+        if kept is not None and kept.place == "keyring":
+            try:
+                await tokens_keyring.drop(_entry(key), self._keyring_seconds)
+            except KeyringError as error:
+                msg = f"it is in the system's keyring, and {error}"
+                raise StoreError(msg) from None
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            msg = f"{path} cannot be removed: {error.strerror}"
+            raise StoreError(msg) from None
+        return True
+
+    @asynccontextmanager
+    async def locked(self, key: Key) -> AsyncIterator[None]:
+        """Keep every other task and process from renewing this login meanwhile.
+
+        Raises:
+            StoreError: Somebody else holds it for too long, or it cannot be made.
+        """
+        descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
+        try:
+            with anyio.move_on_after(LOCK_SECONDS) as scope:
+                while not _locks(descriptor):  # noqa: ASYNC110 - another process lets go of it
+                    await anyio.sleep(LOCK_LOOK_SECONDS)
+            if scope.cancelled_caught:
+                msg = f"another process has been busy with it for {LOCK_SECONDS:g} s"
+                raise StoreError(msg)
+            yield
+        finally:
+            # Closing lets go of it. The file stays: removed, two could hold a lock on two files.
+            os.close(descriptor)
+
+    def _open_lock(self, key: Key) -> int:
+        self._make_directory()
+        path = self._directory / f"{key.digest}.lock"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            msg = f"{path} cannot be opened: {error.strerror}"
+            raise StoreError(msg) from None
+
+    def _make_directory(self) -> None:
+        """Have the directory, ours and closed to others.
+
+        Raises:
+            StoreError: That cannot be had.
+        """
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self._directory.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                msg = f"{self._directory} is not a directory of this user"
+                raise StoreError(msg)
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                self._directory.chmod(0o700)
+        except OSError as error:
+            msg = f"{self._directory} cannot be made: {error.strerror}"
+            raise StoreError(msg) from None
+
+    def _read(self, key: Key) -> _Kept | None:
+        path = self.path(key)
+        try:
+            # Not waiting for a pipe's other end, and not following anybody's link.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path, flags)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            msg = f"{path} is not used: {error.strerror}"
+            raise StoreError(msg) from None
+        with os.fdopen(descriptor, "rb") as file:
+            if problem := _distrust(os.fstat(file.fileno())):
+                msg = f"{path} is not used: {problem}"
+                raise StoreError(msg)
+            data = file.read(MAX_FILE_BYTES + 1)
+        found = _parsed(data, key)
+        if found is None:
+            msg = f"{path} is not used: it is no login to this server"
+            raise StoreError(msg)
+        return found
+
+    async def _write(self, key: Key, record: Record | None, place: Place) -> None:
+        whole = _Kept(server=key.server, address=key.address, place=place, record=record)
+        await anyio.to_thread.run_sync(self._replace, self.path(key), _KEPT.dump_json(whole))
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self._make_directory()
+        name = ""
+        try:
+            # Made for this user alone, and renamed into place: no reader sees half of it.
+            descriptor, name = tempfile.mkstemp(dir=self._directory)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                # A refresh token that was used up must not come back after a power cut.
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                Path(name).unlink()
+            msg = f"{path} cannot be written: {error.strerror}"
+            raise StoreError(msg) from None
+
+
+def _distrust(found: os.stat_result) -> str:
+    """Return why a file must not be used, if it must not."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    if found.st_uid != os.getuid():
+        return "it belongs to another user"
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        return "others may read it"
+    return ""
+
+
+def _parsed(data: bytes, key: Key) -> _Kept | None:
+    """Return a login that is really for `key`, however it came to be found."""
+    if len(data) > MAX_FILE_BYTES:
+        return None
+    try:
+        found = _KEPT.validate_json(data)
+    except ValidationError:
+        # Its text would quote what it found, which may be a token.
+        return None
+    return found if (found.server, found.address) == (key.server, key.address) else None
+
+
+def _entry(key: Key) -> str:
+    """Return the name under which a keyring has a login; people see it there."""
+    return f"{key.server} {key.address}"
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

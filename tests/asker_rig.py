@@ -1,0 +1,63 @@
+"""The server that asks, as an engine's configuration and over HTTP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.types import CallToolResult
+
+from bridge.model import ServerSpec, Source
+
+ASKER = Path(__file__).parent / "fakes" / "servers" / "asker.py"
+
+_SOURCE = Source(client="Test", scope="user", path="/test.json", key="mcpServers.asker")
+
+
+def asker() -> ServerSpec:
+    """Return the definition of the server that asks, over stdio."""
+    return ServerSpec(
+        name="asker",
+        transport="stdio",
+        source=_SOURCE,
+        command=sys.executable,
+        args=(str(ASKER), "stdio"),
+    )
+
+
+@contextmanager
+def remote_asker(kind: str) -> Iterator[ServerSpec]:
+    """Run it as a web server of one era: "http" is the newer, "older-http" the one before."""
+    command = [sys.executable, str(ASKER), kind]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+            yield ServerSpec(name="asker", transport="http", source=_SOURCE, url=url)
+        finally:
+            process.kill()
+
+
+def text_of(result: Any) -> str:
+    """Return what a model reads of a result."""
+    return "".join(block.text for block in result.content)
+
+
+def value_of(result: CallToolResult) -> Any:
+    """Return the value of a program that succeeded."""
+    assert result.structured_content is not None
+    assert result.is_error is False, text_of(result)
+    return result.structured_content["result"]
+
+
+async def call(client: Client, code: str) -> CallToolResult:
+    """Run a program through the MCP surface."""
+    with anyio.fail_after(60):
+        return await client.call_tool("run_python", {"code": code})

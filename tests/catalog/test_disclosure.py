@@ -1,0 +1,203 @@
+"""How much is said of each server, and when what was said has become wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.catalog import disclosure
+from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
+from bridge.catalog.entries import ServerEntry, server_entries
+from bridge.catalog.tokens import count_tokens
+from bridge.model import Tool
+
+WIDE: dict[str, Any] = {
+    "type": "object",
+    "properties": {f"argument_{number}": {"type": "string"} for number in range(6)},
+}
+
+
+def servers(*counts: int | None, description: str = "What it is for.") -> tuple[ServerEntry, ...]:
+    """Return servers with so many tools each; None for one that was not asked yet."""
+    names = {f"server_{number}": description for number in range(len(counts))}
+    tools = {
+        name: [
+            Tool(server=name, name=f"tool_{n}", description="Does something.", input_schema=WIDE)
+            for n in range(count)
+        ]
+        for name, count in zip(names, counts, strict=True)
+        if count is not None
+    }
+    return server_entries(names, tools)
+
+
+def levels(entries: Sequence[ServerEntry], tokens: int) -> list[Level]:
+    """Return the levels that fit."""
+    found = choose_levels(entries, tokens)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_servers_of_one_size_get_the_fullest_level_at_which_all_fit(level: Level) -> None:
+    """The order is the issue's: signatures, names with a line each, servers with a count."""
+    entries = servers(*[5] * 8)
+    needed = disclosure._Costs(entries).total(level, 10_000)
+    assert needed is not None
+    assert levels(entries, needed) == [level] * 8
+    lower = choose_levels(entries, needed - 1)
+    assert lower is None if level == Level.BARE else lower is not None and min(lower) == level - 1
+
+
+def test_what_is_left_over_goes_to_the_smallest_servers_first() -> None:
+    """A server with hundreds of tools does not take the signatures from those with three."""
+    found = levels(servers(500, 3, 40, 2), 600)
+    assert found[0] == Level.COUNTED
+    assert found[1] == found[3] == Level.SUMMARIES
+    assert Level.COUNTED < found[2] < Level.SIGNATURES
+
+
+def test_a_server_that_was_not_asked_has_its_line_at_every_level() -> None:
+    """And word of how to find its tools, wherever others have theirs listed."""
+    for tokens in (60, 100, 400):
+        text = disclosed(servers(3, None), tokens)
+        assert "mcp_server_1" in text
+        assert "search for" in text
+
+
+def test_servers_of_which_none_was_asked_are_a_plain_list() -> None:
+    """There are no arguments to explain."""
+    assert disclosed(servers(None, None), 500).splitlines() == [
+        "Servers (search for their tools):",
+        "mcp_server_0: What it is for. (search for its tools)",
+        "mcp_server_1: What it is for. (search for its tools)",
+    ]
+
+
+def test_each_level_in_full() -> None:
+    """As a model reads it."""
+    entries = servers(2, 1)
+    arguments = ", ".join(f"argument_{number}: str = ..." for number in range(6))
+    line = f".tool_0(*, {arguments})"
+    shown = {level: "\n".join(disclosure._lines(entries[1], level)) for level in Level}
+    assert shown == {
+        Level.SUMMARIES: f"mcp_server_1: What it is for.\n  {line}  # Does something.",
+        Level.SIGNATURES: f"mcp_server_1: What it is for.\n  {line}",
+        Level.SENTENCES: "mcp_server_1: What it is for.\n  tool_0: Does something.",
+        Level.NAMES: "mcp_server_1: What it is for.\n  tool_0",
+        Level.COUNTED: "mcp_server_1: What it is for. (1 tool)",
+        Level.BARE: "mcp_server_1 (1 tool)",
+    }
+
+
+TEXT = st.text(st.characters(codec=None), max_size=40)
+SERVERS = st.dictionaries(
+    TEXT,
+    st.tuples(TEXT, st.none() | st.dictionaries(TEXT, TEXT, max_size=12)),
+    max_size=8,
+)
+
+
+def entries_of(drawn: dict[str, tuple[str, dict[str, str] | None]]) -> tuple[ServerEntry, ...]:
+    """Return entries of any names and texts."""
+    tools = {
+        server: [
+            Tool(server=server, name=name, description=text, input_schema=WIDE)
+            for name, text in named.items()
+        ]
+        for server, (_, named) in drawn.items()
+        if named is not None
+    }
+    return server_entries({server: text for server, (text, _) in drawn.items()}, tools)
+
+
+@settings(max_examples=150)
+@given(drawn=SERVERS, tokens=st.integers(60, 2_000))
+def test_no_servers_ever_cost_more_than_the_budget(
+    drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int
+) -> None:
+    """Whatever they are called and whatever they say; and they always read the same."""
+    text = disclosed(entries_of(drawn), tokens)
+    assert count_tokens(text) <= tokens
+    assert disclosed(entries_of(drawn), tokens) == text
+
+
+@settings(max_examples=50)
+@given(drawn=SERVERS, tokens=st.integers(0, 1_500), more=st.integers(0, 1_500))
+def test_a_larger_budget_never_lowers_what_all_servers_get(
+    drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int, more: int
+) -> None:
+    """Monotone: nothing that was said of every server is taken back."""
+    entries = entries_of(drawn)
+    less, most = choose_levels(entries, tokens), choose_levels(entries, tokens + more)
+    if entries and less is not None:
+        assert most is not None
+        assert min(most) >= min(less)
+
+
+def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five thousand tools cost no more time than a hundred."""
+    counted = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return count_tokens(text)
+
+    monkeypatch.setattr(disclosure, "count_tokens", count)
+    disclosed(servers(*[100] * 50), 1_500)
+    disclosed(servers(5_000), 1_500)
+    assert 0 < len(counted) < 1_000
+
+
+def test_the_budget_holds_although_lines_together_cost_more_than_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What counts may be any tokenizer; then it is tried again with less room."""
+
+    def count(text: str) -> int:
+        return len(text) // 4 + 7 * text.count("\n")
+
+    monkeypatch.setattr(disclosure, "count_tokens", count)
+    for tokens in (100, 300, 1_000, 3_000):
+        assert count(disclosed(servers(*[4] * 12), tokens)) <= tokens
+
+
+def told(*counts: int | None) -> bool:
+    """Whether a description made while the second server was not asked is outdated by this."""
+    return outdated(servers(3, None), servers(*counts))
+
+
+def test_a_description_is_outdated_by_a_server_that_came_went_or_changed() -> None:
+    """At once: what it says is wrong."""
+    assert told(3, None, 1)
+    assert told(3)
+    assert told(4, None)
+    assert outdated(servers(3, None), servers(3, None, description="For something else."))
+
+
+def test_a_description_is_not_outdated_by_what_is_learnt_until_all_is_known() -> None:
+    """Each server that is used for the first time would cost the client its prompt cache."""
+    first = servers(3, None, None)
+    assert not outdated(first, first)
+    assert not outdated(first, servers(3, 2, None))
+    assert outdated(first, servers(3, 2, 1))
+    assert not outdated(servers(3, 2, 1), servers(3, 2, 1))
+
+
+def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
+    """The configuration says nothing of most servers; they do when they are first asked."""
+    silent = tuple(replace(entry, description="") for entry in servers(None, None))
+    first = (replace(silent[0], description="Hello.", known=True), silent[1])
+    assert not outdated(silent, first)
+    assert outdated(silent, tuple(replace(entry, known=True) for entry in first))
+
+
+def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
+    """Otherwise every budget is tried twice."""
+    heading = disclosure._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
+    assert count_tokens(heading) <= disclosure._HEADING_TOKENS

@@ -1,0 +1,159 @@
+"""What the preflight may call certain, and what it must leave alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from bridge.catalog.checking import Verdict, check_program
+from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.guard import Scan, parse
+from bridge.model import Tool
+
+ROOT = Path(__file__).parent.parent.parent
+
+TEXT = {"type": "string"}
+HUB = ServerEntry(
+    name="git-hub",
+    alias="hub",
+    tools=tool_entries(
+        [
+            Tool(
+                server="git-hub",
+                name="search",
+                input_schema={
+                    "type": "object",
+                    "properties": {"query": TEXT, "limit": {"type": "integer"}},
+                    "required": ["query"],
+                },
+            ),
+            Tool(server="git-hub", name="anything", input_schema={"type": "object"}),
+        ]
+    ),
+    known=True,
+)
+
+
+def _verdict(code: str) -> Verdict:
+    tree = parse(code)
+    assert isinstance(tree, ast.Module), tree
+    return check_program(tree, [HUB], {"git-hub": "hub", "time": "time"})
+
+
+def _rules(code: str) -> list[str]:
+    return [found.rule for found in _verdict(code).certain]
+
+
+def _fine() -> list[str]:
+    """Return programs that may well work; a line of `##` says what those after it are about."""
+    text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
+    return plain.split("\n---\n")
+
+
+@pytest.mark.parametrize("code", _fine())
+def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
+    assert [str(found) for found in _verdict(code).certain] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "rules"),
+    [
+        ("try:\n    await mcp_hub.nope()\nexcept ValueError:\n    pass", ["unknown-tool"]),
+        ("try:\n    await mcp_hub.nope()\nexcept MCPError:\n    pass", ["unknown-tool"]),
+        ("try:\n    await mcp_hub.nope()\nexcept Exception:\n    raise", ["unknown-tool"]),
+        ("try:\n    print(1)\nexcept KeyError:\n    mcp_hub.nope", ["unknown-tool"]),
+        ("async def main():\n    await mcp_hub.nope()\nawait main()", ["unknown-tool"]),
+        ("async def main():\n    await mcp_hub.nope()\nmain()", ["unknown-tool"]),
+        (
+            "import asyncio\nasync def main():\n    await mcp_hub.nope()\nasyncio.run(main())",
+            ["unknown-tool"],
+        ),
+        (
+            "import asyncio\nr = await asyncio.gather(mcp_hub.search(), mcp_hub.search(q=1))",
+            ["missing-argument", "unknown-argument"],
+        ),
+        ("try:\n    mcp_hub.search(query='x')\nexcept Exception:\n    pass", ["missing-await"]),
+        ("class A:\n    x = await mcp_hub.search(query='x')", ["await-outside-async"]),
+        ("x = 1\nif x:\n    await mcp_hub.nope()", ["unknown-tool"]),
+        ("def f():\n    print(undefined_thing)\nf()", ["undefined-name"]),
+        ("for _ in [1]:\n    r = await mcp_hub.search(querry='x')", ["unknown-argument"]),
+    ],
+)
+def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) -> None:
+    assert _rules(code) == rules
+
+
+def _modules() -> list[Path]:
+    """Return some modules that other people have long been running."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
+    return [path for path in every if path.stat().st_size < 40_000][::3]
+
+
+def test_nothing_certain_is_found_in_modules_that_work() -> None:
+    """Python's own library: scopes, guards and tricks of every kind."""
+    found = []
+    for path in _modules():
+        tree = parse(path.read_text(encoding="utf-8", errors="replace"))
+        if isinstance(tree, ast.Module):
+            found += [f"{path.name}: {one}" for one in check_program(tree, [], {}).certain]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name
+)
+def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -> None:
+    """Pieces without their beginning may lack names, and nothing else."""
+    for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        tree = parse(code)
+        if isinstance(tree, Scan):
+            continue
+        certain = check_program(tree, [], {}).certain
+        names = ("undefined-name", "missing-import")
+        assert [str(found) for found in certain if found.rule not in names] == [], code
+
+
+def test_the_demonstrations_program_is_fine() -> None:
+    code = (ROOT / "examples" / "repository_report.py").read_text(encoding="utf-8")
+    tree = parse(f"REPOSITORY = '/repository'\n{code}")
+    assert isinstance(tree, ast.Module)
+    assert check_program(tree, [], {"git": "git", "time": "time"}).certain == ()
+
+
+def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> None:
+    """Both are foreign."""
+    huge = "x" * 20_000
+    tools = [
+        Tool(server="s", name=f"{huge[:200]}{n}", description=huge, input_schema={"x": huge})
+        for n in range(300)
+    ]
+    server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
+    tree = parse(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)")
+    assert isinstance(tree, ast.Module)
+    verdict = check_program(tree, [server], {"s": "s"})
+    assert verdict.certain
+    assert len(json.dumps([found.message for found in verdict.findings])) < 5_000
+
+
+def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
+    verdict = _verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
+    assert len(verdict.findings) == 25
+    assert verdict.omitted == 75
+
+
+def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
+    """Words are found for a bounded number of them."""
+    tools = [Tool(server="s", name=f"tool_{n}") for n in range(1000)]
+    server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
+    tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
+    assert isinstance(tree, ast.Module)
+    verdict = check_program(tree, [server], {"s": "s"})
+    assert len(verdict.certain) == 25
+    assert 0 < verdict.omitted <= 100

@@ -1,0 +1,167 @@
+"""`login` and `logout` as installed, and what programs in a sandbox hear of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+from mcp.server.auth.provider import AccessToken
+
+from bridge.cli.login import login, logout
+from bridge.engine import open_engine
+from bridge.errors import (
+    BridgeError,
+    LoginFailedError,
+    LoginRequiredError,
+    UnknownServerError,
+    UsageError,
+)
+from bridge.model import RunRequest
+from bridge.settings import load
+from tests.fakes.servers.guarded import Guarded, guarded
+
+BRIDGE = Path(sys.executable).parent / "mcp-code-bridge"
+
+BROWSER = f"""#!{sys.executable}
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1]).read()
+"""
+
+ASK = "print(await mcp_shop.echo(a=1))"
+
+ASK_UNSEEN = """
+try:
+    await runtime.call_tool("sh" + "op", "echo", {})
+except MCPError as error:
+    print(error)
+"""
+
+SENTENCE = "Server 'shop' wants you to log in. Ask the user to run: mcp-code-bridge login shop"
+
+
+class User:
+    """Somebody with one remote server, a browser and no keyring."""
+
+    def __init__(self, home: Path, fake: Guarded, runtime: str) -> None:
+        self.home = home
+        browser = home / "browser"
+        browser.write_text(BROWSER)
+        browser.chmod(0o755)
+        servers = {"shop": {"type": "http", "url": fake.url}, "local": {"command": "true"}}
+        (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+        self.environ = {
+            **os.environ,
+            "HOME": str(home),
+            "MCP_BRIDGE_STATE_DIR": str(home / "state"),
+            "MCP_BRIDGE_RUNTIME": runtime,
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+            "BROWSER": str(browser),
+        }
+
+    def arguments(self, server: str, timeout: str) -> argparse.Namespace:
+        return argparse.Namespace(server=server, timeout=timeout, no_browser=True)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(BRIDGE), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.home,
+            env=self.environ,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+
+@pytest.mark.parametrize("runtime", ["bubblewrap"])
+async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
+    tmp_path: Path, runtime: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The program hears the very command, and no output of any command holds a secret."""
+    with guarded() as fake:
+        user = User(tmp_path, fake, runtime)
+        settings = load({}, user.environ)
+        async with open_engine(settings, cwd=str(tmp_path)) as engine:
+            with pytest.raises(LoginRequiredError, match=SENTENCE):
+                await engine.run(RunRequest(code=ASK))
+            unseen = await engine.run(RunRequest(code=ASK_UNSEEN))
+            assert unseen.stdout.strip() == f"shop.echo: {SENTENCE}"
+            done = await to_thread.run_sync(user.command, "login", "shop")
+            assert done.stdout == "Logged in to 'shop' (read).\n"
+            assert "file" in done.stderr
+            seen = await engine.run(RunRequest(code=ASK))
+            assert seen.stdout.strip() == "{'a': 1}"
+        (kept,) = (tmp_path / "state" / "logins").glob("*.json")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        await logout(user.arguments("shop", "5"), settings)
+        assert not kept.exists()
+        told = "".join([*capfd.readouterr(), done.stdout, done.stderr, repr(unseen), repr(seen)])
+    assert "Logged out of 'shop'" in told
+    assert [text for text in fake.authority.secrets if text in told] == []
+
+
+@pytest.mark.parametrize(
+    ("server", "timeout", "kind", "problem"),
+    [
+        ("local", "5", LoginFailedError, "program on this machine"),
+        ("shoop", "5", UnknownServerError, "Did you mean 'shop'"),
+        ("shop", "soon", UsageError, "1 to 3600"),
+        ("shop", "nan", UsageError, "1 to 3600"),
+    ],
+)
+async def test_what_cannot_be_logged_in_to_is_said(
+    tmp_path: Path, server: str, timeout: str, kind: type[BridgeError], problem: str
+) -> None:
+    """With the nearest name, where that is the mistake."""
+    with guarded() as fake:
+        user = User(tmp_path, fake, "auto")
+        with pytest.raises(kind, match=problem):
+            await login(user.arguments(server, timeout), load({}, user.environ))
+
+
+async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor without a display, where one would open in the terminal itself."""
+    with guarded() as fake:
+        user = User(tmp_path, fake, "auto")
+        with pytest.raises(LoginFailedError, match="nobody logged in within 1 s"):
+            await login(user.arguments("shop", "1"), load({}, user.environ))
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert f"{fake.origin}/authorize?" in shown.err
+        assert fake.authority.counts["authorized"] == 0
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+async def test_a_token_from_the_environment_is_sent_and_if_refused_named(
+    tmp_path: Path, kind: str
+) -> None:
+    """Over either transport, as the client's configuration has it."""
+    with guarded(kind) as fake:
+        user = User(tmp_path, fake, "auto")
+        header = {"Authorization": "Bearer ${SHOP_TOKEN}"}
+        servers = {"shop": {"type": kind, "url": fake.url, "headers": header}}
+        (tmp_path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+        fake.authority.access["fixed"] = AccessToken(
+            token="fixed", client_id="c", scopes=["read"], expires_at=int(time.time()) + 600
+        )
+        errors: dict[str, BridgeError] = {}
+        for token in ("fixed", "stale"):
+            settings = load({}, {**user.environ, "SHOP_TOKEN": token})
+            async with open_engine(settings, cwd=str(tmp_path)) as engine:
+                _, errors = await engine.servers.load(["shop"], tolerant=True, patient=True)
+            if token == "fixed":
+                assert errors == {}
+        assert "refused the Authorization header" in errors["shop"].message
+        assert "stale" not in str(errors["shop"])

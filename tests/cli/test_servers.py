@@ -1,0 +1,213 @@
+"""`servers` and `tools`, on an engine of the test's own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.catalog.tokens import count_tokens, definition_text
+from bridge.cli import checks
+from bridge.cli import servers as servers_module
+from bridge.cli import tools as tools_module
+from bridge.cli.output import table
+from bridge.discovery.find import Discovery
+from bridge.discovery.report import SkippedServer
+from bridge.engine import Engine, open_engine
+from bridge.model import OAuthHints, Source, ToolFilter
+from bridge.settings import Settings, load
+from bridge.settings.values import Settings as Values
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+
+CURSOR = Source(client="Cursor", scope="user", path="/c.json", key="mcpServers.github")
+DESCRIBED = replace(
+    workshop(),
+    also=(CURSOR,),
+    differences=("/c.json has other arguments",),
+    tools=ToolFilter(without=frozenset({"crash"})),
+    oauth=OAuthHints(client_id="public", client_secret="s3cret"),
+    env={"TOKEN": "s3cret"},
+)
+GONE = replace(workshop("gone"), command="/no/such/command")
+SKIPPED = SkippedServer(name="off", source=CURSOR, reason="it is disabled")
+
+
+class Finder(ListFinder):
+    """Finds servers, and one that is left out."""
+
+    def find(self) -> Discovery:
+        """Return both."""
+        return Discovery(servers=self.specs, skipped=(SKIPPED,), warnings=(), stamp=())
+
+
+class Commands:
+    """The commands, as `main` calls them."""
+
+    def __init__(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.finder = Finder(DESCRIBED)
+        self.settings = settings
+
+        @asynccontextmanager
+        async def opened(settings: Values) -> AsyncIterator[Engine]:
+            async def choose(_: Settings) -> FakeBackend:
+                return FakeBackend()
+
+            async with open_engine(settings, finder=self.finder, choose_backend=choose) as engine:
+                yield engine
+
+        monkeypatch.setattr(servers_module, "open_engine", opened)
+        monkeypatch.setattr(tools_module, "open_engine", opened)
+
+    async def servers(self, **flags: Any) -> int:
+        """Run `servers`."""
+        given = argparse.Namespace(**{"check": False, "json": False, **flags})
+        return await servers_module.servers(given, self.settings)
+
+    async def tools(self, query: str | None = None, **flags: Any) -> int:
+        """Run `tools`."""
+        unset = {"server": None, "stub": False, "fresh": False, "json": False}
+        return await tools_module.tools(
+            argparse.Namespace(query=query, **{**unset, **flags}), self.settings
+        )
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """The commands, in a home of their own."""
+    environ = {"HOME": str(tmp_path), "PATH": "", "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    return Commands(load({"warm": "0"}, environ), monkeypatch)
+
+
+async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each; below, what is different elsewhere; no secret anywhere."""
+    assert await commands.servers() == 0
+    assert capsys.readouterr().out == (
+        "NAME       ALIAS          TRANSPORT  STATE    TOOLS  CLIENTS       FOUND IN\n"
+        "work-shop  mcp_work_shop  stdio      idle     -      Test, Cursor  "
+        "/test.json (mcpServers.work-shop)\n"
+        "off        -              -          skipped  -      Cursor        "
+        "/c.json (mcpServers.github): it is disabled\n"
+        "\nDefined differently elsewhere; the table has the definition that is used:\n"
+        "  work-shop: /c.json has other arguments\n"
+    )
+    assert await commands.servers(json=True) == 0
+    printed = capsys.readouterr().out
+    assert "s3cret" not in printed
+    row, skipped = json.loads(printed)
+    assert row["also"] == [
+        {"client": "Cursor", "scope": "user", "source": "/c.json (mcpServers.github)"}
+    ]
+    assert row["differences"] == ["/c.json has other arguments"]
+    assert (row["withoutTools"], row["oauth"], row["state"]) == (["crash"], True, "idle")
+    assert skipped["reason"] == "it is disabled"
+
+
+async def test_check_starts_each_and_says_what_its_tools_cost(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With totals, and what the bridge costs instead; status 4 if one is not there."""
+    commands.finder.specs = (workshop(), GONE)
+    assert await commands.servers(check=True, json=True) == 4
+    document = json.loads(capsys.readouterr().out)
+    ready, gone = document["servers"]
+    assert (gone["name"], gone["state"]) == ("gone", "failed")
+    assert "/no/such/command" in gone["reason"]
+    assert (ready["state"], ready["tools"], ready["protocol"]) == ("ready", 14, "2025-11-25")
+    assert ready["startSeconds"] > 0
+    assert document["totals"] == {key: ready[key] for key in ("tools", "schemaBytes", "tokens")}
+    assert await commands.tools(server="work-shop", json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == ready["tools"]
+    assert 0 < document["bridge"]["tokens"] < 2_000
+    assert document["tokenizer"] in ("estimate", "o200k_base")
+    assert await commands.servers(check=True) == 4
+    printed = capsys.readouterr().out
+    assert f"{ready['tokens']:,} tokens" in printed
+    assert "gone: Server 'gone' did not start" in printed
+
+
+def test_the_cost_is_that_of_all_that_a_client_gives_to_a_model() -> None:
+    """Name, description and schema of its input."""
+    schema: Mapping[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    text = definition_text("add", "Adds.", schema)
+    assert count_tokens(text) > count_tokens(definition_text("add", "", {}))
+
+
+async def test_tools_are_listed_below_their_servers(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From what is known; a server of which nothing is known is asked once."""
+    assert await commands.tools() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("work-shop: A workshop (")
+    assert "  mcp_work_shop.add(a: float, b: float)" in lines
+    commands.finder.specs = (replace(DESCRIBED, call_timeout=3.0),)
+    assert await commands.servers() == 0
+    assert "  stdio      idle     1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["work-shop.add", "mcp_work_shop.add", "work_shop.add"])
+async def test_a_tool_that_is_named_is_shown_as_typed_python(
+    commands: Commands, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """As its server calls it, or as programs do."""
+    assert await commands.tools(name) == 0
+    printed = capsys.readouterr().out
+    assert "async def add(a: float, b: float)" in printed
+    assert "say" not in printed
+
+
+async def test_a_search_finds_tools_and_shows_them_as_asked(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Best first, as a signature or as typed Python."""
+    assert await commands.tools("add") == 0
+    assert capsys.readouterr().out.startswith("mcp_work_shop.add(a: float, b: float)\n")
+    assert await commands.tools("add", stub=True) == 0
+    assert "async def add(" in capsys.readouterr().out
+    assert await commands.tools(stub=True) == 0
+    assert "class WorkShop" in capsys.readouterr().out
+
+
+async def test_a_server_that_is_not_there_is_a_warning_beside_what_is_known(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And status 4 when there is nothing else."""
+    commands.finder.specs = (workshop(), GONE)
+    assert await commands.tools() == 0
+    assert "warning: gone: Server 'gone' did not start" in capsys.readouterr().err
+    assert await commands.tools(server="gone") == 4
+
+
+def test_a_table_is_cut_to_its_terminal_and_for_a_program_never() -> None:
+    """The widest columns give way first."""
+    rows = [("short", "a" * 60, "b" * 30)]
+    assert table(("A", "B", "C"), rows).splitlines()[1] == f"short  {'a' * 60}  {'b' * 30}"
+    cut = table(("A", "B", "C"), rows, width=49).splitlines()[1]
+    assert cut == f"short  {'a' * 19}…  {'b' * 19}…"
+    assert len(cut) <= 49
+
+
+def test_progress_is_shown_to_somebody_who_watches_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And leaves nothing on the line."""
+    progress = checks._Progress(3)
+    progress.show("quiet")
+    progress.clear()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = checks._Progress(3)
+    progress.show("evil\x1b[2J")
+    progress.clear()
+    assert capsys.readouterr().err == ("\r\x1b[Kchecking 1 of 3: evil\\x1b[2J\r\x1b[K")

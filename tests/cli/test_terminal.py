@@ -1,0 +1,124 @@
+"""Servers' questions at a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from collections.abc import Iterator
+from typing import TextIO
+
+import anyio
+import pytest
+
+from bridge.cli.terminal import MAX_TRIES, Terminal, prompt, read_field
+from bridge.errors import CannotAskError
+from bridge.model import Json
+
+FORM: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Your name"},
+        "age": {"type": "integer"},
+        "sure": {"type": "boolean"},
+    },
+    "required": ["name"],
+}
+
+
+@pytest.fixture
+def desk() -> Iterator[tuple[int, TextIO]]:
+    """A terminal: the descriptor of who types and looks, and the stream at the other end."""
+    typist, line = pty.openpty()
+    with os.fdopen(line, encoding="utf-8") as reader:
+        yield typist, reader
+    os.close(typist)
+
+
+async def _ask(desk: tuple[int, TextIO], typed: str, params: dict[str, Json]) -> object:
+    typist, reader = desk
+    os.write(typist, typed.encode())
+    with os.fdopen(os.dup(reader.fileno()), "w") as writer, anyio.fail_after(20):
+        return await Terminal(reader, writer).elicit(params)
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (
+            "Ann\n41\nyes\n",
+            {"action": "accept", "content": {"name": "Ann", "age": 41, "sure": True}},
+        ),
+        ("\nAnn\nold\n\n\n", {"action": "accept", "content": {"name": "Ann"}}),
+        ("Ann\n\x04", {"action": "decline"}),
+        ("\n" * MAX_TRIES, {"action": "cancel"}),
+    ],
+)
+async def test_a_form_is_filled_line_by_line(
+    desk: tuple[int, TextIO], typed: str, answer: dict[str, Json]
+) -> None:
+    """A line that does not fit is asked for again."""
+    assert await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM}) == answer
+
+
+async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
+    """And no escape sequence of the server's obeyed."""
+    params: dict[str, Json] = {"mode": "url", "message": "\x1b[2J", "url": "https://example.com"}
+    assert await _ask(desk, "\n", params) == {"action": "accept"}
+    shown = os.read(desk[0], 4096).decode()
+    assert "\\x1b[2J" in shown
+    assert "https://example.com" in shown
+
+
+async def test_without_a_terminal_nobody_is_asked() -> None:
+    """A script must not hang on a question. A model there is none at all."""
+    terminal = Terminal(io.StringIO("Ann\n"), io.StringIO())
+    with pytest.raises(CannotAskError, match="no terminal"):
+        await terminal.elicit({"message": "Who?", "requestedSchema": FORM})
+    with pytest.raises(CannotAskError, match="no model"):
+        await terminal.sample({})
+    assert not terminal.wants_progress
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ({"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        ({"oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": "boolean"}, "No", False),
+        ({"type": "array"}, "a, b", ["a", "b"]),
+        ({"type": "integer", "default": 3}, "", 3),
+        ({}, "", None),
+    ],
+)
+def test_a_line_is_read_by_its_fields_schema(
+    field: dict[str, Json], text: str, value: Json
+) -> None:
+    """With what the protocol allows in forms."""
+    assert read_field(field, text, needed=False) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "complaint"),
+    [
+        ({"enum": ["a", "b"]}, "c", "one of a, b"),
+        ({"type": "integer"}, "1.5", "whole number"),
+        ({"type": "number"}, "x", "a number"),
+        ({"type": "boolean"}, "maybe", "yes or no"),
+        ({}, "", "needed"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_explained(
+    field: dict[str, Json], text: str, complaint: str
+) -> None:
+    """So that the next one does."""
+    with pytest.raises(ValueError, match=complaint):
+        read_field(field, text, needed=True)
+
+
+def test_a_field_says_what_it_takes() -> None:
+    """In one line."""
+    field: dict[str, Json] = {"title": "Size", "description": "of it", "enum": ["s", "m"]}
+    assert prompt("x", field, needed=True) == "Size (of it; one of s, m): "
+    assert prompt("x", {"type": "string"}, needed=False) == "x (may be empty): "

@@ -1,0 +1,105 @@
+"""A machine for the golden files to stand on, and how what is found there is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bridge.discovery.clients import LOCATIONS, Location, Platform
+from bridge.discovery.find import Discovery, DiscoveryContext
+from tests.discovery.golden_cases import GOLDEN, Case
+
+
+def location_of(case: Case) -> Location:
+    return next(
+        location
+        for location in LOCATIONS
+        if (location.template, location.dialect.per_project) == (case.template, case.per_project)
+    )
+
+
+def expected_file(case: Case) -> Path:
+    """The golden output: the same wherever the file stands, but for the scope it is read in."""
+    location = location_of(case)
+    client, name = case.given.split("/")
+    scope = "project" if location.in_project else location.scope
+    return GOLDEN / "expected" / client / f"{name}.{scope}.json"
+
+
+def machine(root: Path, platform: Platform) -> DiscoveryContext:
+    """A user with a home, a project and every variable that moves a directory."""
+    (root / "home" / "shop").mkdir(parents=True)
+    (root / "home" / "shop" / ".env").write_text(
+        'export FROM_FILE="yes"\n# no\nNOTES_TOKEN=weaker\n'
+    )
+    (root / "home" / "token.txt").write_text("from a file\n")
+    return DiscoveryContext(
+        home=root / "home",
+        cwd=root / "home" / "shop",
+        platform=platform,
+        environ={
+            "TOKEN": "the-secret",
+            "EMPTY": "",
+            "MCP_BRIDGE_INPUT_GIVEN_KEY": "given",
+            "XDG_CONFIG_HOME": str(root / "xdg"),
+            "APPDATA": str(root / "appdata"),
+            "LOCALAPPDATA": str(root / "local"),
+            "ProgramFiles": str(root / "programs"),
+            "ProgramData": str(root / "data"),
+            "OPENCODE_CONFIG": str(root / "opencode-named.json"),
+            "OPENCODE_CONFIG_DIR": str(root / "opencode-directory"),
+        },
+        system_root=root / "system",
+    )
+
+
+def put(root: Path, case: Case, platform: Platform = "linux") -> Path:
+    target = root / case.place(platform)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = (GOLDEN / case.given).read_text()
+    target.write_text(
+        text.replace("@CWD@", str(root / "home" / "shop")).replace("@ROOT@", str(root))
+    )
+    if case.given.startswith("opencode/"):
+        (target.parent / "key.txt").write_text("key from a file\n")
+    return target
+
+
+def rendered(found: Discovery, root: Path, file: Path) -> object:
+    """All that was found, with the test's own directories taken out."""
+    servers = []
+    for spec in found.servers:
+        only = None if spec.tools.only is None else sorted(spec.tools.only)
+        login = spec.oauth and {
+            "client_id": spec.oauth.client_id,
+            "client_secret": spec.oauth.client_secret,
+            "scopes": list(spec.oauth.scopes),
+            "callback_port": spec.oauth.callback_port,
+        }
+        values = {
+            "name": spec.name,
+            "transport": spec.transport,
+            "found": f"{spec.source.client}, {spec.source.scope}, {spec.source.key}",
+            "path": spec.source.path,
+            "command": spec.command,
+            "args": list(spec.args),
+            "env": dict(spec.env),
+            "cwd": spec.cwd,
+            "url": spec.url,
+            "headers": dict(spec.headers),
+            "description": spec.description,
+            "start_timeout": spec.start_timeout,
+            "call_timeout": spec.call_timeout,
+            "without": sorted(spec.tools.without),
+            "oauth": login,
+        }
+        kept = {key: value for key, value in values.items() if value}
+        servers.append(kept if only is None else {**kept, "only": only})
+    document = {
+        "servers": servers,
+        "skipped": [str(skipped) for skipped in found.skipped],
+        "warnings": [str(warning) for warning in found.warnings],
+    }
+    text = json.dumps(document).replace(str(file), "@FILE@")
+    text = text.replace(str(root / "home" / "shop"), "@SHOP@").replace(str(file.parent), "@BESIDE@")
+    return json.loads(text.replace(str(root), "@ROOT@"))

@@ -1,0 +1,214 @@
+"""Fields that only some clients have, where the golden files do not reach."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bridge.discovery.clients import CLAUDE_CODE, LOCATIONS, Dialect
+from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
+from bridge.discovery.fields import MAX_ITEMS
+from bridge.discovery.login import MAX_SCOPES
+from bridge.discovery.parse import Origin, Parsed, parse_config
+from bridge.model import OAuthHints, ServerSpec, ToolFilter
+
+DIALECTS = {row.id: row.dialect for row in reversed(LOCATIONS)}
+
+
+def written(document: object, dialect: Dialect) -> Parsed:
+    origin = Origin(
+        client="Some client",
+        scope="user",
+        path="/conf/servers.json",
+        dialect=dialect,
+        environ={"TOKEN": "the-secret", "EMPTY": ""},
+        home="/home/me",
+        workspace="/home/me/shop",
+    )
+    return parse_config(json.dumps(document).encode(), origin)
+
+
+def only(entry: object, client: str) -> Parsed:
+    dialect = DIALECTS[client]
+    document: object = {"x": entry}
+    for key in reversed(dialect.server_keys[-1].split(".")):
+        document = {key: document}
+    return written(document, dialect)
+
+
+def spec_of(entry: object, client: str) -> ServerSpec:
+    found = only(entry, client)
+    assert found.skipped == ()
+    return found.servers[0]
+
+
+def reason_of(entry: object, client: str) -> str:
+    found = only(entry, client)
+    assert found.servers == ()
+    return found.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "expected"),
+    [
+        ("codex", {"enabled_tools": []}, ToolFilter(only=frozenset())),
+        ("goose", {"available_tools": []}, ToolFilter()),
+        ("copilot", {"tools": ["*", "a"]}, ToolFilter()),
+        ("copilot", {"tools": []}, ToolFilter(only=frozenset())),
+        ("gemini", {"includeTools": None}, ToolFilter()),
+        ("kiro", {"disabledTools": ["a"]}, ToolFilter(without=frozenset({"a"}))),
+        ("cursor", {"disabledTools": ["a"], "tools": ["b"]}, ToolFilter()),
+    ],
+)
+def test_lists_of_tools_mean_what_they_mean_in_the_client(
+    client: str, entry: dict[str, object], expected: ToolFilter
+) -> None:
+    command = "cmd" if client == "goose" else "command"
+    assert spec_of({command: "x", **entry}, client).tools == expected
+
+
+@pytest.mark.parametrize("value", ["a", [1], {}, ["a"] * (MAX_ITEMS + 1)])
+def test_a_wrong_list_of_tools_is_no_reason_to_let_them_all_through(value: object) -> None:
+    assert "disabled_tools" in reason_of({"command": "x", "disabled_tools": value}, "codex")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({}, None),
+        ({"oauth": False}, None),
+        ({"oauth": {"enabled": False, "clientId": "c"}}, None),
+        ({"oauth": {}}, OAuthHints()),
+        (
+            {"oauth": {"clientId": "c", "callbackPort": 1}},
+            OAuthHints(client_id="c", callback_port=1),
+        ),
+        ({"oauth": {"scopes": ["a"]}, "oauthScopes": ["b"]}, OAuthHints(scopes=("a",))),
+        ({"oauthScopes": ["b"]}, OAuthHints(scopes=("b",))),
+        ({"oauth": {"redirectUri": "http://localhost:7/cb"}}, OAuthHints(callback_port=7)),
+    ],
+)
+def test_hints_for_logging_in(entry: dict[str, object], expected: OAuthHints | None) -> None:
+    assert spec_of({"url": "https://h/", **entry}, "cursor").oauth == expected
+
+
+@pytest.mark.parametrize(
+    "oauth",
+    [
+        {"clientId": 5},
+        {"clientId": "a\0"},
+        {"scopes": 5},
+        {"scopes": [1]},
+        {"scopes": ["a"] * (MAX_SCOPES + 1)},
+        {"callbackPort": "x"},
+        {"callbackPort": 70_000},
+        {"callbackPort": True},
+        {"redirectUri": "http://h:99999/"},
+        {"redirectUri": "[::1"},
+    ],
+)
+def test_a_wrong_hint_is_ignored_with_a_warning(oauth: dict[str, object]) -> None:
+    found = only({"url": "https://h/", "oauth": oauth}, "cursor")
+    assert found.servers[0].oauth == OAuthHints()
+    assert "ignored: " in found.warnings[0].reason
+
+
+def test_a_server_without_an_address_has_nothing_to_log_in_to() -> None:
+    assert spec_of({"command": "x", "oauth": {"clientId": "c"}}, "cursor").oauth is None
+
+
+def test_a_program_for_headers_is_not_run_and_that_is_said() -> None:
+    found = written(
+        {"mcpServers": {"x": {"type": "http", "url": "https://h/", "headersHelper": "get-token"}}},
+        CLAUDE_CODE,
+    )
+    assert found.servers[0].headers == {}
+    assert found.warnings[0].key == "mcpServers.x.headersHelper"
+    assert "is not run" in found.warnings[0].reason
+
+
+@pytest.mark.parametrize("url", ["unix:///run/s.sock", "pipe:///pipe/x", "unix:///s#/mcp"])
+def test_a_local_socket_is_named_as_what_it_is(url: str) -> None:
+    assert "local socket or pipe" in reason_of({"type": "http", "url": url}, "vscode")
+
+
+def test_a_written_header_is_stronger_than_a_token_from_a_variable() -> None:
+    entry = {"url": "https://h/", "bearer_token_env_var": "TOKEN"}
+    own = {**entry, "http_headers": {"authorization": "Basic x"}}
+    assert spec_of(own, "codex").headers == {"authorization": "Basic x"}
+    assert spec_of(entry, "codex").headers == {"Authorization": "Bearer the-secret"}
+
+
+@pytest.mark.parametrize("variable", ["NOT_SET", "EMPTY"])
+def test_a_header_whose_variable_says_nothing_is_not_sent(variable: str) -> None:
+    found = only({"url": "https://h/", "env_http_headers": {"X-A": variable}}, "codex")
+    assert found.servers[0].headers == {}
+    assert found.warnings[0].key == "mcp_servers.x.env_http_headers.X-A"
+
+
+@pytest.mark.parametrize("variable", ["NOT_SET", "EMPTY"])
+def test_a_token_that_is_not_there_is_not_sent(variable: str) -> None:
+    found = only({"url": "https://h/", "bearer_token_env_var": variable}, "codex")
+    assert found.servers[0].headers == {}
+    assert f"the variable {variable} is not set" in found.warnings[0].reason
+
+
+@pytest.mark.parametrize(
+    ("client", "entry"),
+    [
+        ("codex", {"command": "x", "env_vars": "TOKEN"}),
+        ("codex", {"command": "x", "env_vars": [5]}),
+        ("codex", {"command": "x", "env_vars": [{"source": "local"}]}),
+        ("codex", {"url": "https://h/", "env_http_headers": ["X"]}),
+        ("codex", {"url": "https://h/", "bearer_token_env_var": 5}),
+        ("codex", {"url": "https://h/", "bearer_token": "x"}),
+        ("opencode", {"type": "local", "command": []}),
+        ("opencode", {"type": "local", "command": [5]}),
+        ("opencode", {"type": "local", "command": ["x"] * (MAX_ITEMS + 2)}),
+        ("zed", {"command": {"args": ["x"]}}),
+        ("cline", {"transport": {"type": "websocket", "url": "https://h/"}}),
+        ("goose", {"type": "stdio"}),
+        ("cursor", {"command": "x", "envFile": 5}),
+        ("cursor", {"command": ["x"]}),
+    ],
+)
+def test_what_a_client_could_not_read_either_is_skipped(client: str, entry: object) -> None:
+    assert reason_of(entry, client)
+
+
+def test_what_only_the_client_can_start_is_left_out_without_a_word() -> None:
+    assert only({"type": "builtin", "name": "x"}, "goose") == Parsed()
+    assert only({"source": "extension", "settings": {}}, "zed") == Parsed()
+    assert only({"settings": {}}, "zed") == Parsed()
+    assert only({"settings": {}, "command": "x"}, "zed").servers
+
+
+def test_a_server_may_be_called_as_the_object_is_that_holds_servers() -> None:
+    entry = {"type": "local", "command": ["x"]}
+    found = written({"mcp": {"servers": entry}}, DIALECTS["opencode"])
+    assert [(spec.name, spec.source.key) for spec in found.servers] == [("servers", "mcp.servers")]
+
+
+def test_an_entry_s_own_transport_object_counts_before_its_fields() -> None:
+    entry = {"type": "stdio", "transport": {"type": "sse", "url": "https://h/"}, "disabled": False}
+    assert spec_of(entry, "cline").transport == "sse"
+
+
+def test_times_are_in_the_client_s_units() -> None:
+    assert spec_of({"command": "x", "timeout": 90}, "cline").call_timeout == 90
+    assert spec_of({"command": "x", "timeout": 90_000}, "gemini").call_timeout == 90
+    assert spec_of({"command": "x", "timeout": 90_000}, "cursor").call_timeout == 90
+    two = {"command": "x", "startup_timeout_sec": 2, "startup_timeout_ms": 9000}
+    assert spec_of(two, "codex").start_timeout == 2
+
+
+def test_a_relative_directory_starts_at_the_project_where_the_client_says_so() -> None:
+    assert spec_of({"command": "x", "cwd": "sub"}, "cursor").cwd == "/home/me/shop/sub"
+    assert spec_of({"command": "x", "cwd": "sub"}, "claude-desktop").cwd == "/conf/sub"
+    assert spec_of({"command": "x", "cwd": "~/sub"}, "cursor").cwd == "/home/me/sub"
+
+
+def test_what_is_read_by_python_code_is_read_in_part_only_when_small() -> None:
+    """A file that comes with a project may be as large as its author likes."""
+    assert size_limit("yaml") == MAX_YAML_BYTES < size_limit("jsonc") < size_limit("json")

@@ -1,0 +1,105 @@
+"""The order of the table is the documented precedence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.clients import LOCATIONS, Location
+from bridge.discovery.find import DiscoveryContext, discover
+from bridge.discovery.places import fill, find_project, places_for
+
+STEP = 12
+"""Rows taken away at once; `.claude.json` is two of the first of them."""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> DiscoveryContext:
+    return DiscoveryContext(
+        home=tmp_path / "home", cwd=tmp_path, platform="linux", environ={}, system_root=tmp_path
+    )
+
+
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def servers(**commands: str) -> dict[str, object]:
+    return {"mcpServers": {name: {"command": command} for name, command in commands.items()}}
+
+
+def in_its_spelling(location: Location, command: str) -> str:
+    """A file of this row with one server called "same"; YAML is read as JSON is written."""
+    dialect = location.dialect
+    if location.format == "toml":
+        return f'[mcp_servers.same]\ncommand = "{command}"'
+    entry: dict[str, object] = {
+        dialect.command_keys[0]: [command] if dialect.command_list else command
+    }
+    table: object = [{"name": "same", **entry}] if dialect.listed else {"same": entry}
+    for key in reversed(dialect.server_keys[0].split(".")):
+        table = {key: table}
+    return json.dumps(table)
+
+
+def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
+    """The order of the table is the documented precedence, on every platform."""
+    for platform in ("linux", "darwin", "win32"):
+        base = replace(
+            context,
+            platform=platform,
+            home=context.home / platform,
+            cwd=context.home / platform / "repo",
+            environ={
+                "ProgramFiles": str(context.home / platform / "programs"),
+                "ProgramData": str(context.home / platform / "data"),
+                "OPENCODE_CONFIG": str(context.home / platform / "opencode.jsonc"),
+                "OPENCODE_CONFIG_DIR": str(context.home / platform / "opencode-directory"),
+            },
+            system_root=context.home / platform / "system",
+            extra_config=Path("~/extra.json"),
+        )
+        base.cwd.mkdir(parents=True)
+        places = places_for(
+            platform=base.platform,
+            home=base.home,
+            environ=base.environ,
+            system_root=base.system_root,
+            extra=base.extra_config,
+            project=find_project(base.cwd),
+        )
+        table = [location for location in LOCATIONS if platform in location.platforms]
+        expected = []
+        state: dict[str, object] = {}
+        for rank, location in enumerate(table):
+            path = fill(location.template, places)[0]
+            path = path.with_name(path.name.replace("*", "one"))
+            expected.append((f"rank-{rank}", str(path)))
+            content = servers(same=f"rank-{rank}")
+            if location.template == "{claude_state}/.claude.json":
+                per_project = location.dialect.per_project
+                state |= {"projects": {str(base.cwd): content}} if per_project else content
+                write(path, state)
+            else:
+                write(path, in_its_spelling(location, f"rank-{rank}"))
+        while expected:
+            found = discover(base)
+            assert [(spec.command, spec.source.path) for spec in found.servers] == expected[:1]
+            assert [skipped.source.path for skipped in found.skipped] == [
+                p for _, p in expected[1:]
+            ]
+            for skipped in found.skipped:
+                assert skipped.reason.startswith(f"shadowed by {expected[0][1]} (")
+            # Far fewer steps than rows: each look says the order of all that are left.
+            for _, gone in expected[:STEP]:
+                path = Path(gone)
+                if path.name == ".claude.json" and "projects" in state:
+                    del state["projects"]
+                    write(path, state)
+                else:
+                    path.unlink()
+            del expected[:STEP]

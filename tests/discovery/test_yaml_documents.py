@@ -1,0 +1,74 @@
+"""YAML: what words mean, and that no text is larger when read than it looks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.discovery.documents import MalformedError, decode
+from bridge.discovery.yaml_documents import MAX_YAML_DEPTH, MAX_YAML_NODES, load_yaml
+
+
+def test_words_mean_what_they_mean_in_yaml_1_2() -> None:
+    """Goose and Continue read their files so; under 1.1 a server called `off` would be `false`."""
+    text = "off: no\nv: [yes, 1, 010, 1:30, 1.5, -7, ~, true, 'x', 2020-01-01, 0x10, null]"
+    values = ["yes", 1, "010", "1:30", 1.5, -7, None, True, "x", "2020-01-01", "0x10", None]
+    assert load_yaml(text) == {"off": "no", "v": values}
+
+
+def test_keys_are_text() -> None:
+    assert load_yaml("1: a\n~: c\n1.5: d") == {"1": "a", "null": "c", "1.5": "d"}
+    assert load_yaml("true: b") == {"true": "b"}
+
+
+def test_aliases_stand_for_their_value_and_nothing_is_merged() -> None:
+    assert load_yaml("a: &x {k: 1}\nb: *x\n<<: *x") == {
+        "a": {"k": 1},
+        "b": {"k": 1},
+        "<<": {"k": 1},
+    }
+
+
+def bomb() -> str:
+    rows = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, 12):
+        rows.append(f"b{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bomb(), f"more than {MAX_YAML_NODES} values"),
+        ("[" * 100_000, f"deeper than {MAX_YAML_DEPTH} levels"),
+        ("a:\n" + "".join("  " * n + "- a:\n" for n in range(1, 200)), "deeper than"),
+        ("&a [*a]", "inside its own value"),
+        ("a: *nothing", "for nothing"),
+        ("a: !!python/object/apply:os.system [x]", "the tag tag:yaml.org"),
+        ("a: !!int 1:2:3", "is not supported"),
+        ("!local a", "the tag !local is not supported"),
+        ("a: b: c", "line 1, column 5"),
+        ("a: 1\n---\nb: 2", "another document"),
+        ("? [a]\n: b", "unhashable key"),
+        ("\x01", "does not allow"),
+        ("a: [1", "not valid YAML at line"),
+    ],
+)
+def test_what_is_too_much_or_no_yaml_is_refused_before_it_is_built(text: str, said: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        decode(text.encode(), "yaml")
+    assert said in str(caught.value)
+
+
+def test_a_number_of_any_length_is_text() -> None:
+    assert load_yaml("a: " + "9" * 5000) == {"a": "9" * 5000}
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80))
+def test_no_text_makes_decoding_fail_otherwise(text: str) -> None:
+    with suppress(MalformedError):
+        decode(text.encode(), "yaml")

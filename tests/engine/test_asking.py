@@ -1,0 +1,227 @@
+"""Servers that ask, through whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.clock import Clock
+from bridge.engine import Engine
+from bridge.engine.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, OneRun, clipped, is_wanted
+from bridge.errors import CannotAskError
+from bridge.model import Json, RunRequest
+from tests.asker_rig import asker, remote_asker
+from tests.engine_rig import ListFinder
+from tests.fakes.client import FakeClient
+from tests.waiting import until, until_exists
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """The server that asks, and nothing else."""
+    return ListFinder(asker())
+
+
+async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Fill the form."""
+    return {"action": "accept", "content": {"name": "Ann"}}
+
+
+async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Answer as a model."""
+    content: Json = {"type": "text", "text": "four"}
+    return {"role": "assistant", "content": content, "model": "m"}
+
+
+async def test_a_servers_question_reaches_the_client_with_the_servers_name(engine: Engine) -> None:
+    """And its answer the program."""
+    client = FakeClient(answer=accept)
+    result = await engine.run(RunRequest(code="await mcp_asker.name()"), client)
+    assert result.result == "accept {'name': 'Ann'}"
+    [asked] = client.asked
+    assert asked["message"] == "[asker] What is your name?"
+    assert asked["mode"] == "form"
+
+
+@pytest.mark.parametrize("kind", ["http", "older-http"])
+async def test_servers_of_either_era_ask_over_http(
+    engine: Engine, finder: ListFinder, kind: str
+) -> None:
+    """By requests on a stream, or by their answers."""
+    with remote_asker(kind) as spec:
+        finder.specs = (spec,)
+        client = FakeClient(answer=accept)
+        code = "[await mcp_asker.name(), await mcp_asker.visit()]"
+        result = await engine.run(RunRequest(code=code), client)
+        assert result.result == ["accept {'name': 'Ann'}", "accept"], result.error
+        client = FakeClient(answer=four)
+        result = await engine.run(RunRequest(code="await mcp_asker.think()"), client)
+        assert result.result == "it says four"
+
+
+async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
+    """The program gets an error, and goes on."""
+    code = "try:\n    await mcp_asker.name()\nexcept MCPError as error:\n    print(error)"
+    result = await engine.run(RunRequest(code=code))
+    assert "Nobody can be asked: the run has no client" in result.stdout
+
+
+async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
+    """The run takes longer than it may, and does not end at its deadline; on either side.
+
+    The client answers when the program, which goes on meanwhile, says that this much has passed.
+    """
+    client: FakeClient
+
+    async def late(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        await until(lambda: any(data == "released" for _, _, data in client.logged))
+        return {"action": "decline"}
+
+    client = FakeClient(answer=late)
+    code = (
+        "import asyncio\n"
+        "async def later():\n"
+        "    await asyncio.sleep(4.5)\n"
+        "    await mcp_asker.release()\n"
+        "answer, _ = await asyncio.gather(mcp_asker.name(), later())\n"
+        "answer"
+    )
+    with anyio.fail_after(60):
+        result = await engine.run(RunRequest(code=code, timeout=2.0), client)
+    assert (result.status, result.result) == ("success", "decline"), result.summary
+    assert result.usage.wall_ms > 4000
+
+
+async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
+    """What was left of it, and no more."""
+    client = FakeClient(answer=accept)
+    code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
+    with anyio.fail_after(30):
+        result = await engine.run(RunRequest(code=code, timeout=1.0), client)
+    assert (result.status, result.stdout) == ("timeout", "asked\n")
+
+
+async def test_a_run_that_is_cancelled_while_it_asks_withdraws_the_question(
+    engine: Engine,
+) -> None:
+    """Nobody is left with it."""
+    reached, withdrawn = anyio.Event(), anyio.Event()
+
+    async def never(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        reached.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            withdrawn.set()
+        raise AssertionError
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            client = FakeClient(answer=never)
+            tasks.start_soon(engine.run, RunRequest(code="await mcp_asker.name()"), client)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        await withdrawn.wait()
+
+
+async def test_the_question_of_a_server_that_two_clients_use_is_refused(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Neither is asked what may be the other's affair."""
+    me, you = FakeClient("me", answer=accept), FakeClient("you", answer=accept)
+    started = tmp_path / "started"
+    code = f"await mcp_asker.hold(started={str(started)!r})"
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code), you)
+            await until_exists(started)
+            result = await engine.run(RunRequest(code="await mcp_asker.name()"), me)
+            assert "refused with -32601: Nobody can be asked" in result.error
+            await engine.run(RunRequest(code="await mcp_asker.release()"), you)
+    assert me.asked == you.asked == []
+
+
+async def test_progress_and_messages_of_servers_reach_the_client(engine: Engine) -> None:
+    """With the names of server and tool; progress grows; messages are of the level it takes."""
+    client = FakeClient(log_level="info")
+    result = await engine.run(RunRequest(code="await mcp_asker.count()"), client)
+    assert result.result == "counted", result.error
+    await until(lambda: len(client.logged) == 2)
+    assert client.logged == [
+        ("info", "asker/the-asker", {"said": "info"}),
+        ("error", "asker/the-asker", {"said": "error"}),
+    ]
+    assert "asker.count: step 1 (1/3)" in [text for _, text in client.told]
+    seconds = [value for value, _ in client.told]
+    assert seconds == sorted(set(seconds))
+
+
+async def test_a_client_that_listens_to_nothing_is_told_nothing(engine: Engine) -> None:
+    """Nor does a server hear that it should report."""
+    client = FakeClient(wants_progress=False, log_level="")
+    await engine.run(RunRequest(code="await mcp_asker.count()"), client)
+    assert client.told == []
+    assert client.logged == []
+
+
+async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
+    """Time stands still; the question is as it was put."""
+    clock = Clock()
+
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        assert not clock.running
+        return {"action": "accept"}
+
+    client = FakeClient(answer=answer)
+    assert await OneRun(client, clock).elicit({"message": "May it?"}) == {"action": "accept"}
+    assert clock.running
+    assert client.asked == [{"message": "May it?"}]
+    with pytest.raises(CannotAskError, match="no client"):
+        await OneRun(None, clock).elicit({"message": "May it?"})
+
+
+async def test_a_run_asks_only_so_often() -> None:
+    """However many servers want to know however much."""
+    run = OneRun(FakeClient(answer=accept), Clock())
+    for _ in range(MAX_QUESTIONS):
+        await run.ask("s", "elicitation/create", {"message": "?"})
+    with pytest.raises(CannotAskError, match="which is enough"):
+        await run.ask("s", "elicitation/create", {"message": "?"})
+
+
+async def test_reports_are_few_and_messages_bounded() -> None:
+    """A server may write thousands a second."""
+    client = FakeClient()
+    run = OneRun(client, Clock())
+    for number in range(1000):
+        await run.report("s", "t", number, None, "x" * 10_000)
+        await run.log("s", "info", "", "y" * 10_000)
+    assert len(client.told) < 20
+    assert MAX_LOGS <= len(client.logged) < 2 * MAX_LOGS
+    assert all(len(text) < 600 for _, text in client.told)
+    assert all(len(str(data)) < MAX_DATA + 100 for _, _, data in client.logged)
+
+
+@pytest.mark.parametrize(
+    ("level", "least", "wanted"),
+    [
+        ("info", "info", True),
+        ("debug", "info", False),
+        ("emergency", "debug", True),
+        ("info", "", False),
+        ("shout", "debug", False),
+    ],
+)
+def test_a_message_is_wanted_from_its_level_on(level: str, least: str, wanted: bool) -> None:
+    """An unknown level is none."""
+    assert is_wanted(level, least) is wanted
+
+
+def test_short_data_stays_as_it_is() -> None:
+    """Only what is long becomes text."""
+    data: Json = {"a": [1, None]}
+    assert clipped(data) == data
+    assert str(clipped({"a": "x" * 5000})).endswith("more characters)")

@@ -1,0 +1,73 @@
+"""The description of `run_python` over a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bridge.catalog.tokens import count_tokens
+from bridge.engine import Engine, open_engine
+from bridge.model import RunRequest
+from bridge.settings import PreflightMode, Settings
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+
+
+async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_one(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """A client that is shown another description pays for its whole conversation again."""
+    finder.specs = (workshop("first"), workshop("second"))
+    await engine.servers.refresh()
+    before = engine.guide.tool_description()
+    await engine.run(RunRequest(code="await mcp_first.add(a=1, b=2)"))
+    assert engine.servers.known.tools("first")
+    assert engine.guide.tool_description() == before
+    await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
+    after = engine.guide.tool_description()
+    assert after.count(".add(a: float, b: float)") == 2
+
+
+async def test_it_changes_at_once_with_the_configuration(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """What it says would be wrong."""
+    assert "mcp_second" not in engine.guide.tool_description()
+    finder.specs = (workshop(), workshop("second"))
+    await engine.servers.refresh()
+    assert "mcp_second" in engine.guide.tool_description()
+    # Both wait to be asked, so this one is known only when the other is.
+    await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
+    finder.specs = (workshop("second"),)
+    await engine.servers.refresh()
+    assert "mcp_work_shop" not in engine.guide.tool_description()
+    assert ".add(a: float, b: float)" in engine.guide.tool_description()
+
+
+async def test_it_keeps_to_the_budget_of_the_settings(
+    settings: Settings, finder: ListFinder, backend: FakeBackend
+) -> None:
+    """And says that programs are checked only if they are."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    finder.specs = tuple(workshop(f"shop-{number}") for number in range(60))
+    modes: tuple[tuple[int, PreflightMode], ...] = ((500, "check"), (900, "off"))
+    for tokens, preflight in modes:
+        set_so = replace(settings, description_tokens=tokens, preflight=preflight)
+        async with open_engine(set_so, finder=finder, choose_backend=choose) as opened:
+            made = opened.guide.tool_description()
+        assert tokens * 0.7 < count_tokens(made) <= tokens
+        assert ("refused before anything runs" in made) is (preflight == "check")
+
+
+async def test_a_server_of_which_the_configuration_says_nothing_introduces_itself(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """In its own words, to be remembered for the next session; the user's words come first."""
+    finder.specs = (replace(workshop("silent"), description=""), workshop("described"))
+    await engine.servers.refresh()
+    engine.servers.known.introduce("silent", "It makes things.")
+    engine.servers.known.introduce("described", "It makes things.")
+    entries = engine.servers.known.settled()
+    assert [entry.description for entry in entries] == ["It makes things.", "A workshop"]

@@ -1,0 +1,224 @@
+"""An MCP server that asks before it answers, reports progress and writes messages.
+
+    asker.py stdio | http | older-http
+
+Over HTTP it prints its port and serves on loopback until stdin ends. Clients of the newer era are
+asked by the answer to their call, all others by requests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    InputRequest,
+    InputRequiredResult,
+    ListRootsRequest,
+    ListRootsResult,
+    ListToolsResult,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+    PaginatedRequestParams,
+    SamplingMessage,
+    TextContent,
+    Tool,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel
+from starlette.types import Message, Receive, Scope, Send
+
+Context = ServerRequestContext[Any]
+Params = CallToolRequestParams
+Answer = CallToolResult | InputRequiredResult
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+released = anyio.Event()
+
+
+def text(value: str, *, error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=value)], is_error=error)
+
+
+async def inquire(
+    context: Context, params: Params, **requests: InputRequest
+) -> dict[str, Any] | Answer:
+    """Ask, the way the client's era wants it; return the answers, or what to return instead."""
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if params.request_state is None:
+            return InputRequiredResult(input_requests=requests, request_state="once asked")
+        return dict(params.input_responses or {})
+    kinds: dict[str, type[BaseModel]] = {
+        "elicitation/create": ElicitResult,
+        "sampling/createMessage": CreateMessageResult,
+        "roots/list": ListRootsResult,
+    }
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    try:
+        return {
+            key: await context.session.send_request(
+                request, kinds[request.method], metadata=metadata
+            )
+            for key, request in requests.items()
+        }
+    except MCPError as error:
+        return text(f"refused with {error.error.code}: {error.error.message}", error=True)
+
+
+async def name(context: Context, params: Params) -> Answer:
+    message = str((params.arguments or {}).get("message", "What is your name?"))
+    form: ElicitRequestParams = ElicitRequestFormParams(message=message, requested_schema=FORM)
+    answers = await inquire(context, params, it=ElicitRequest(params=form))
+    if not isinstance(answers, dict):
+        return answers
+    result = answers["it"]
+    return text(f"{result.action} {result.content}" if result.content else result.action)
+
+
+async def visit(context: Context, params: Params) -> Answer:
+    url: ElicitRequestParams = ElicitRequestURLParams(
+        message="Please log in.", url="https://example.com/login", elicitation_id="e1"
+    )
+    answers = await inquire(context, params, it=ElicitRequest(params=url))
+    return text(answers["it"].action) if isinstance(answers, dict) else answers
+
+
+async def think(context: Context, params: Params) -> Answer:
+    message = SamplingMessage(role="user", content=TextContent(text="What is two and two?"))
+    asked = CreateMessageRequestParams(messages=[message], max_tokens=10)
+    answers = await inquire(context, params, it=CreateMessageRequest(params=asked))
+    return text(f"it says {answers['it'].content.text}") if isinstance(answers, dict) else answers
+
+
+async def roots(context: Context, params: Params) -> Answer:
+    answers = await inquire(context, params, it=ListRootsRequest())
+    if not isinstance(answers, dict):
+        return answers
+    return text(" ".join(str(root.uri) for root in answers["it"].roots))
+
+
+async def hold(context: Context, params: Params) -> Answer:
+    """Wait until `release` is called."""
+    path = (params.arguments or {}).get("started")
+    if path:
+        await anyio.Path(path).write_text("yes")
+    await released.wait()
+    return text("released")
+
+
+async def release(context: Context, params: Params) -> Answer:
+    await say(context, "info", "released")
+    released.set()
+    return text("done")
+
+
+async def count(context: Context, params: Params) -> Answer:
+    """Report progress, and write a message of each level."""
+    for done in range(1, 4):
+        await context.session.report_progress(done, 3, f"step {done}")
+    for level in ("debug", "info", "error"):
+        await say(context, level, {"said": level})
+    return text("counted")
+
+
+async def say(context: Context, level: str, data: object) -> None:
+    params = {"level": level, "logger": "the-asker", "data": data}
+    await context.session.send_notification(
+        LoggingMessageNotification(params=LoggingMessageNotificationParams.model_validate(params)),
+        related_request_id=context.request_id,
+    )
+
+
+TOOLS: dict[str, Callable[[Context, Params], Awaitable[Answer]]] = {
+    tool.__name__: tool for tool in (name, visit, think, roots, hold, release, count)
+}
+
+
+async def on_list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    schema = {
+        "type": "object",
+        "properties": {k: {"type": "string"} for k in ("message", "started")},
+    }
+    return ListToolsResult(tools=[Tool(name=name, input_schema=schema) for name in TOOLS])
+
+
+async def on_call_tool(context: Context, params: Params) -> Answer:
+    return await TOOLS[params.name](context, params)
+
+
+def make_server() -> Server[Any]:
+    return Server("asker", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+
+
+async def serve_stdio() -> None:
+    server = make_server()
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+class OlderApp:
+    """A streamable HTTP server that has never heard of the newer era."""
+
+    def __init__(self) -> None:
+        self._app = make_server().streamable_http_app()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        first = await receive()
+        if b"server/discover" in first.get("body", b""):
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+            await send({"type": "http.response.body", "body": b"unknown method"})
+            return
+        pending = [first]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def serve_web(kind: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = OlderApp() if kind == "older-http" else make_server().streamable_http_app()
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+
+    def stop_at_end_of_input() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
+    print(listener.getsockname()[1], flush=True)
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "stdio":
+        anyio.run(serve_stdio)
+    else:
+        serve_web(sys.argv[1])

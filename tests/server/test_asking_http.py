@@ -1,0 +1,106 @@
+"""Servers that ask, while the bridge serves several clients over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.client.session import ElicitationFnT
+from mcp.types import ElicitResult
+
+from bridge.engine import Engine
+from bridge.server.app import build_server
+from tests.asker_rig import asker, call, text_of
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.waiting import until
+
+ERAS = ["legacy", "2026-07-28"]
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """The server that asks, and nothing else."""
+    return ListFinder(asker())
+
+
+@asynccontextmanager
+async def _web(engine: Engine) -> AsyncIterator[str]:
+    """Serve the bridge as `serve --http` does."""
+    app = build_server(engine).streamable_http_app()
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
+    web = uvicorn.Server(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(web.serve)
+        await until(lambda: web.started)
+        port = web.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            web.should_exit = True
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, era: str) -> None:
+    """Two at once; each question goes to the one whose call is under way, or to nobody."""
+    asked: dict[str, list[str]] = {"me": [], "you": []}
+
+    def callback(who: str) -> ElicitationFnT:
+        async def elicit(context: Any, params: Any) -> ElicitResult:
+            asked[who].append(params.message)
+            return ElicitResult(action="accept", content={"name": who})
+
+        return elicit
+
+    answers: dict[str, list[str]] = {"me": [], "you": []}
+
+    async def work(url: str, who: str) -> None:
+        async with Client(url, mode=era, elicitation_callback=callback(who)) as client:
+            for number in range(4):
+                code = f"await mcp_asker.name(message='{who} {number}')"
+                result = await call(client, code)
+                answers[who].append(text_of(result))
+
+    with anyio.fail_after(90):
+        async with _web(engine) as url, anyio.create_task_group() as tasks:
+            tasks.start_soon(work, url, "me")
+            tasks.start_soon(work, url, "you")
+    for who, texts in answers.items():
+        for text in texts:
+            assert f"'name': '{who}'" in text or "Nobody can be asked" in text, text
+        assert all(f"[asker] {who} " in message for message in asked[who])
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_over_http_a_client_that_goes_while_it_is_asked(
+    engine: Engine, backend: FakeBackend, era: str
+) -> None:
+    """A connection that ends takes its run with it."""
+    reached = anyio.Event()
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        reached.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(60))
+        url = await stack.enter_async_context(_web(engine))
+        async with anyio.create_task_group() as tasks:
+
+            async def use() -> None:
+                async with Client(url, mode=era, elicitation_callback=elicit) as client:
+                    await client.call_tool("run_python", {"code": "await mcp_asker.name()"})
+
+            tasks.start_soon(use)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        if era != "legacy":
+            for run in engine.suspended.runs():
+                run.scope.deadline = anyio.current_time()
+        await until(lambda: not backend.live)

@@ -1,0 +1,147 @@
+"""`search_tools`, through the official client and by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from bridge.engine import Engine
+from bridge.errors import InvalidRequestError
+from bridge.model import Json, RunRequest
+from bridge.server.app import build_server
+from bridge.server.search_tool import MAX_TEXT_CHARS, SearchRequest, parse_search, search_tool
+from tests.engine_rig import WORKSHOP, ListFinder, workshop
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """A client of either era of the protocol, of a bridge that knows its server's tools."""
+    await engine.servers.load(engine.servers.names())
+    async with Client(build_server(engine), mode=request.param) as connected:
+        yield connected
+
+
+def _text(result: Any) -> str:
+    return "".join(block.text for block in result.content)
+
+
+async def test_a_tool_is_found_with_how_to_call_it(client: Client, engine: Engine) -> None:
+    """The signature is what a program writes, and the program runs."""
+    result = await client.call_tool("search_tools", {"query": "add two numbers", "limit": 1})
+    assert result.is_error is False
+    text = _text(result)
+    assert "run_python" in text
+    assert "await" in text
+    signature = text.splitlines()[1]
+    assert signature.startswith("mcp_work_shop.add(")
+    assert result.structured_content is not None
+    [hit] = result.structured_content["tools"]
+    assert hit["signature"] == signature
+    assert (hit["server"], hit["tool"]) == ("work-shop", "add")
+    assert hit["score"] > 0
+    assert "inputSchema" not in hit
+    run = await engine.run(RunRequest(code=f"(await {signature.split('(')[0]}(a=1, b=2)).sum"))
+    assert run.result == 3
+
+
+async def test_schemas_and_an_example_come_when_they_are_asked_for(client: Client) -> None:
+    """In both forms of the answer."""
+    arguments = {"query": "add", "limit": 1, "detail": "full", "server": "mcp_work_shop"}
+    result = await client.call_tool("search_tools", arguments)
+    assert result.structured_content is not None
+    [hit] = result.structured_content["tools"]
+    assert hit["inputSchema"]["properties"]
+    assert hit["example"] in _text(result)
+    assert json.dumps(hit["inputSchema"], separators=(",", ":")) in _text(result)
+
+
+async def test_nothing_found_says_what_to_try(client: Client) -> None:
+    """It is an answer, and no failure."""
+    result = await client.call_tool("search_tools", {"query": "xylophone"})
+    assert result.is_error is False
+    assert result.structured_content == {"tools": []}
+    assert "'xylophone'" in _text(result)
+    assert "other or fewer words" in _text(result)
+    result = await client.call_tool("search_tools", {"query": "xylophone", "server": "work-shop"})
+    assert "runtime.list_tools('work-shop')" in _text(result)
+
+
+async def test_servers_that_cannot_be_asked_are_named(
+    client: Client, finder: ListFinder, engine: Engine
+) -> None:
+    """The tool that is missing may be one of theirs."""
+    bad = replace(workshop("bad"), args=(str(WORKSHOP.parent / "raw.py"), "exit"))
+    finder.specs = (*finder.specs, bad)
+    result = await client.call_tool("search_tools", {"query": "add"})
+    assert result.structured_content is not None
+    assert list(result.structured_content["leftOut"]) == ["bad"]
+    assert "Not searched: bad: " in _text(result)
+    assert "mcp_work_shop.add(" in _text(result)
+    finder.specs = ()
+    assert "No MCP servers" in _text(await client.call_tool("search_tools", {"query": "add"}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "needs `query`"),
+        ({"query": " "}, "needs `query`"),
+        ({"query": 3}, "needs `query`"),
+        ({"query": "?!"}, "no words"),
+        ({"query": "a", "limit": 0}, "from 1 to 50, not 0"),
+        ({"query": "a", "limit": 51}, "from 1 to 50"),
+        ({"query": "a", "limit": True}, "not True"),
+        ({"query": "a", "limit": 1.5}, "not 1.5"),
+        ({"query": "a", "limit": "3"}, "not '3'"),
+        ({"query": "a", "server": ["x"]}, "name of one server"),
+        ({"query": "a", "server": "workshop"}, "Did you mean 'work"),
+        ({"query": "a", "detail": "all"}, '"summary" or "full"'),
+        ({"query": "a", "what": 1}, "no argument 'what'"),
+    ],
+)
+async def test_bad_arguments_are_told_in_words(
+    engine: Engine, arguments: dict[str, Any], complaint: str
+) -> None:
+    """As a result, which the model reads."""
+    async with Client(build_server(engine)) as client:
+        result = await client.call_tool("search_tools", arguments)
+    assert result.is_error is True
+    assert complaint in _text(result)
+
+
+@pytest.mark.parametrize("limit", [float("inf"), float("nan"), -1, 2**70])
+def test_no_number_breaks_the_limit(limit: Json) -> None:
+    """Whatever a client makes of JSON."""
+    with pytest.raises(InvalidRequestError):
+        parse_search({"query": "a", "limit": limit})
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    """Null counts as left out, and a whole number may be written with a point."""
+    assert parse_search({"query": "a", "limit": None, "server": None, "detail": None}) == (
+        SearchRequest(query="a")
+    )
+    assert parse_search({"query": "a", "limit": 7.0}).limit == 7
+
+
+def test_its_description_is_short_constant_and_says_that_it_changes_nothing() -> None:
+    """Every conversation pays for it."""
+    tool = search_tool()
+    assert tool == search_tool()
+    assert len(tool.model_dump_json(exclude_none=True)) < 1_000
+    assert tool.annotations is not None
+    assert tool.annotations.read_only_hint is True
+
+
+async def test_an_answer_has_a_bound(client: Client, finder: ListFinder) -> None:
+    """However long a server's descriptions are."""
+    finder.specs = tuple(
+        replace(workshop(f"s{number}"), description="x" * 100) for number in range(3)
+    )
+    arguments = {"query": "the", "limit": 50, "detail": "full"}
+    assert len(_text(await client.call_tool("search_tools", arguments))) < 2 * MAX_TEXT_CHARS

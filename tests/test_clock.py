@@ -1,0 +1,74 @@
+"""A run's time, which stands still for questions."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import anyio.lowlevel
+
+from bridge.clock import Clock
+
+
+async def test_time_passes_until_it_is_stopped_and_goes_on_where_it_stood() -> None:
+    """What passed meanwhile is nowhere in it."""
+    clock = Clock()
+    with clock.stop():
+        assert not _runs(clock)
+        first = clock.now()
+        await _let_some_time_pass()
+        assert clock.now() == first
+    assert _runs(clock)
+    assert clock.stood > 0
+    assert clock.now() >= first
+    before = clock.now()
+    await _let_some_time_pass()
+    assert clock.now() > before
+
+
+async def test_it_stands_still_until_the_last_that_wants_it_has_left() -> None:
+    """Two questions may be open at a time."""
+    clock = Clock()
+    heard: list[bool] = []
+    with clock.watch(heard.append), clock.stop():
+        with clock.stop():
+            assert not _runs(clock)
+        assert not _runs(clock)
+    assert _runs(clock)
+    assert heard == [False, True]
+    with clock.stop():
+        pass
+    assert heard == [False, True]
+
+
+async def test_a_limit_does_not_fall_due_while_time_stands_still() -> None:
+    """And keeps what was left of it."""
+    clock = Clock()
+    with clock.limit(100.0) as scope:
+        due = scope.deadline
+        with clock.stop():
+            assert scope.deadline == math.inf
+            await _let_some_time_pass()
+        assert math.isclose(scope.deadline, due + clock.stood)
+        with clock.stop(), clock.limit(1.0) as inner:
+            assert inner.deadline == math.inf
+        assert not inner.cancelled_caught
+
+
+async def test_a_limit_that_falls_due_ends_what_is_inside() -> None:
+    """As any other deadline does."""
+    clock = Clock()
+    with anyio.fail_after(20):
+        with clock.limit(0.0) as scope:
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def _let_some_time_pass() -> None:
+    start = anyio.current_time()
+    while anyio.current_time() == start:
+        await anyio.lowlevel.checkpoint()
+
+
+def _runs(clock: Clock) -> bool:
+    return clock.running

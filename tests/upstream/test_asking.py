@@ -1,0 +1,273 @@
+"""Whom a server's questions go to, without any server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp.types import (
+    ElicitRequestFormParams,
+    ElicitResult,
+    ErrorData,
+    LoggingMessageNotificationParams,
+)
+
+from bridge.clock import Clock
+from bridge.errors import CannotAskError, ToolCallError
+from bridge.model import Json
+from bridge.upstream import asking
+from bridge.upstream.asking import Callers, Method, on_behalf_of, put, roots_of
+from bridge.upstream.asking_rounds import MAX_QUESTIONS, MAX_ROUNDS, answered
+
+CONTEXT: Any = None
+QUESTION = ElicitRequestFormParams(message="?", requested_schema={"type": "object"})
+
+
+class FakeCaller:
+    """A run whose client answers once it is told to."""
+
+    def __init__(self, client: Hashable = "one", *, ready: bool = True) -> None:
+        self.client = client
+        self.clock = Clock()
+        self.wants_progress = False
+        self.log_level = "info"
+        self.asked: list[tuple[str, Mapping[str, Json]]] = []
+        self.logged: list[Json] = []
+        self.reached = anyio.Event()
+        self.answer = anyio.Event()
+        if ready:
+            self.answer.set()
+
+    async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
+        self.asked.append((method, params))
+        self.reached.set()
+        await self.answer.wait()
+        return {"action": "accept", "content": {"client": str(self.client)}}
+
+    async def report(
+        self, server: str, tool: str, done: float, total: float | None, message: str
+    ) -> None:
+        raise NotImplementedError
+
+    async def log(self, server: str, level: str, name: str, data: Json) -> None:
+        self.logged.append(data)
+
+
+def _message(data: str) -> LoggingMessageNotificationParams:
+    return LoggingMessageNotificationParams(level="info", data=data)
+
+
+async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
+    """With nothing in it that says so."""
+    callers, caller = Callers("server"), FakeCaller("me")
+    with on_behalf_of(caller), callers.use():
+        answer = await callers.elicit(CONTEXT, QUESTION)
+    assert isinstance(answer, ElicitResult)
+    assert (answer.action, answer.content) == ("accept", {"client": "me"})
+
+
+async def test_runs_of_one_client_are_one_to_a_server() -> None:
+    """Either may pass its question on; both wait."""
+    callers, first, second = Callers("server"), FakeCaller("me", ready=False), FakeCaller("me")
+    with anyio.fail_after(20):
+        with on_behalf_of(first), callers.use(), on_behalf_of(second), callers.use():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(callers.elicit, CONTEXT, QUESTION)
+                await first.reached.wait()
+                assert not first.clock.running
+                assert not second.clock.running
+                first.answer.set()
+    assert first.clock.running
+    assert second.clock.running
+
+
+async def test_a_question_that_may_be_of_either_of_two_clients_is_refused() -> None:
+    """Asking the wrong one would show it the other's affairs."""
+    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
+    with on_behalf_of(me), callers.use(), on_behalf_of(you), callers.use():
+        answer = await callers.elicit(CONTEXT, QUESTION)
+        await callers.log(_message("whose?"))
+    assert isinstance(answer, ErrorData)
+    assert "several clients" in answer.message
+    assert me.asked == you.asked == []
+    assert me.logged == you.logged == []
+
+
+async def test_a_question_of_no_call_is_refused() -> None:
+    """A server may not ask out of the blue."""
+    callers, caller = Callers("server"), FakeCaller()
+    with callers.use():
+        answer = await callers.elicit(CONTEXT, QUESTION)
+    with on_behalf_of(caller), callers.use():
+        pass
+    after = await callers.elicit(CONTEXT, QUESTION)
+    for refused in (answer, after):
+        assert isinstance(refused, ErrorData)
+        assert "no call to this server is under way" in refused.message
+    assert caller.asked == []
+
+
+async def test_a_question_of_a_call_that_was_given_up_is_not_anothers() -> None:
+    """Its server may ask all the same, while somebody else calls."""
+    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
+    with pytest.raises(TimeoutError), on_behalf_of(me), callers.use():
+        raise TimeoutError
+    with on_behalf_of(you), callers.use():
+        answer = await callers.elicit(CONTEXT, QUESTION)
+    assert isinstance(answer, ErrorData)
+    assert you.asked == []
+
+
+async def test_a_call_that_was_answered_leaves_the_way_to_the_next_client_free() -> None:
+    """With an error too."""
+    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
+    with pytest.raises(ToolCallError), on_behalf_of(me), callers.use():
+        raise ToolCallError("no", server="server", rpc_code=1)
+    with on_behalf_of(you), callers.use():
+        answer = await callers.elicit(CONTEXT, QUESTION)
+    assert isinstance(answer, ElicitResult)
+
+
+async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
+    """Answers overtake messages."""
+    callers, caller = Callers("server"), FakeCaller()
+    with on_behalf_of(caller), callers.use():
+        pass
+    await callers.log(_message("late"))
+    assert caller.logged == ["late"]
+
+
+async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
+    """Nobody is left with a form that nothing waits for, nor with a clock that stands still."""
+    callers, caller = Callers("server"), FakeCaller(ready=False)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await callers.elicit(CONTEXT, QUESTION))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            with on_behalf_of(caller), callers.use():
+                tasks.start_soon(ask)
+                await caller.reached.wait()
+                assert not caller.clock.running
+            assert caller.clock.running
+    assert "has ended" in answers[0].message
+
+
+async def test_an_answer_that_never_comes_counts_as_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a bound, which is ten minutes."""
+    assert asking.ANSWER_SECONDS == 600
+    monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
+    with anyio.fail_after(20):
+        caller = FakeCaller(ready=False)
+        assert await put(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
+        with pytest.raises(CannotAskError, match="no answer within"):
+            await put(caller, "server", "sampling/createMessage", {}, 1)
+
+
+async def test_a_question_beyond_the_bounds_is_refused() -> None:
+    """In size, and in number."""
+    callers, caller = Callers("server"), FakeCaller(ready=False)
+    long = ElicitRequestFormParams(message="x" * 70_000, requested_schema={})
+    with anyio.fail_after(20), on_behalf_of(caller), callers.use():
+        refused = await callers.elicit(CONTEXT, long)
+        assert isinstance(refused, ErrorData)
+        assert "bytes" in refused.message
+        async with anyio.create_task_group() as tasks:
+            for _ in range(asking.MAX_OPEN_QUESTIONS):
+                tasks.start_soon(callers.elicit, CONTEXT, QUESTION)
+            while len(caller.asked) < asking.MAX_OPEN_QUESTIONS:
+                await anyio.lowlevel.checkpoint()
+            refused = await callers.elicit(CONTEXT, QUESTION)
+            caller.answer.set()
+    assert isinstance(refused, ErrorData)
+    assert "open already" in refused.message
+
+
+def test_directories_become_uris() -> None:
+    """With what URIs do not allow."""
+    assert roots_of([Path("/a dir/b")]) == {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
+
+
+def _wants(**questions: Json) -> dict[str, Json]:
+    return {"resultType": "input_required", "inputRequests": questions, "requestState": "s"}
+
+
+FORM: dict[str, Json] = {"method": "elicitation/create", "params": {"message": "?"}}
+
+
+async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> None:
+    """And with the server's own state, unread."""
+    caller = FakeCaller("me")
+    retried: list[Any] = []
+
+    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        retried.append((answers, state))
+        return {"content": []}
+
+    first = _wants(a=FORM, b={"method": "roots/list"})
+    with on_behalf_of(caller):
+        result = await answered("server", "tool 't'", first, retry, roots=[Path("/here")])
+    assert result == {"content": []}
+    accepted = {"action": "accept", "content": {"client": "me"}}
+    roots = {"roots": [{"uri": "file:///here", "name": "here"}]}
+    assert retried == [({"a": accepted, "b": roots}, "s")]
+
+
+async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
+    """As for questions over a connection."""
+    caller = FakeCaller(ready=False)
+
+    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        assert caller.clock.running
+        return {}
+
+    with anyio.fail_after(20), on_behalf_of(caller):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answered, "server", "tool 't'", _wants(a=FORM), retry)
+            await caller.reached.wait()
+            assert not caller.clock.running
+            caller.answer.set()
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        (_wants(a=FORM), "is no run's"),
+        (_wants(a={"method": "roots/list"}), "'roots/list', which is not offered"),
+        (_wants(a={"method": "shell/run", "params": {}}), "'shell/run', which is not offered"),
+        (_wants(a="?"), "which is not offered"),
+        (_wants(**{f"q{n}": FORM for n in range(MAX_QUESTIONS + 1)}), "questions at once"),
+        ({"resultType": "input_required", "inputRequests": ["?"]}, "cannot be understood"),
+    ],
+)
+async def test_what_cannot_be_asked_is_an_error_that_says_why(
+    result: dict[str, Json], complaint: str
+) -> None:
+    """For the program, which has to do without."""
+
+    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        raise AssertionError
+
+    with pytest.raises((CannotAskError, ToolCallError), match=complaint):
+        await answered("server", "tool 't'", result, retry)
+
+
+async def test_a_server_that_never_has_enough_is_given_up() -> None:
+    """After some rounds."""
+    rounds = 0
+
+    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        nonlocal rounds
+        rounds += 1
+        return _wants(a=FORM)
+
+    with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="goes on asking"):
+        await answered("server", "tool 't'", _wants(a=FORM), retry)
+    assert rounds == MAX_ROUNDS

@@ -1,0 +1,395 @@
+"""Logging in to servers, against a real authorization server on loopback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from mcp.shared.auth import OAuthClientInformationFull
+from pydantic import AnyUrl
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
+from bridge.model import OAuthHints, ServerSpec, Transport
+from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_callback import Callback
+from bridge.upstream.oauth_course import Show
+from bridge.upstream.oauth_login import Done, log_in, log_out
+from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
+from bridge.upstream.tokens import Record, key_of
+from tests.fakes.servers.guarded import Guarded, guarded
+from tests.upstream.rig import PATIENCE_SECONDS, Rig
+
+PRM = "/.well-known/oauth-protected-resource/mcp"
+METADATA = "/.well-known/oauth-authorization-server"
+
+
+@pytest.fixture
+def fake() -> Iterator[Guarded]:
+    with guarded() as made:
+        yield made
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Logins:
+    return Logins(tmp_path / "logins")
+
+
+async def browse(url: str, callback: Callback) -> None:
+    """Do what a browser does: follow the redirects, to whichever page there is at the end."""
+    async with httpx2.AsyncClient() as browser:
+        await browser.get(url, follow_redirects=True)
+
+
+async def do_login(spec: ServerSpec, logins: Logins, show: Show = browse) -> Done:
+    return await log_in(spec, logins.store, show, seconds=PATIENCE_SECONDS)
+
+
+async def kept(spec: ServerSpec, logins: Logins) -> Record:
+    record = await logins.store.load(key_of(spec.name, spec.url))
+    assert record is not None
+    return record
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_login_lets_calls_through(
+    rig: Rig, logins: Logins, transport: Transport, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found, registered, granted and kept; and no secret is in a log, whatever its level."""
+    caplog.set_level(logging.DEBUG)
+    with guarded(transport) as fake:
+        spec = rig.remote(fake.url, transport)
+        async with rig.pool(spec, logins=logins) as pool:
+            with pytest.raises(LoginRequiredError) as caught:
+                await pool.start("server")
+            assert str(caught.value) == (
+                "Server 'server' wants you to log in. "
+                "Ask the user to run: mcp-code-bridge login server"
+            )
+            assert pool.states()["server"].state == "login required"
+            done = await do_login(spec, logins)
+            assert (done.scope, done.place) == ("read", "file")
+            result = await pool.call_tool("server", "echo", {"a": 1})
+            assert result["structuredContent"] == {"a": 1}
+    assert fake.authority.counts["registered"] == 1
+    # A code is in the address that the browser opens, and it shares this process and its logs.
+    hidden = [text for text in fake.authority.secrets if not text.startswith("code")]
+    assert hidden
+    assert [text for text in hidden if text in caplog.text] == []
+
+
+async def test_a_code_is_worth_nothing_to_who_overhears_it(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The exchange takes a verifier that never left this process."""
+    refused: list[int] = []
+
+    async def overheard(url: str, callback: Callback) -> None:
+        async with httpx2.AsyncClient() as browser:
+            back = (await browser.get(url)).headers["location"]
+            client = next(iter(fake.authority.clients.values()))
+            form = {
+                "grant_type": "authorization_code",
+                "code": parse_qs(urlsplit(back).query)["code"][0],
+                "redirect_uri": callback.redirect_uri,
+                "client_id": client.client_id,
+                "client_secret": client.client_secret or "",
+                "code_verifier": "x" * 64,
+            }
+            auth = (client.client_id, client.client_secret or "")
+            response = await browser.post(f"{fake.origin}/token", data=form, auth=auth)
+            refused.append(response.status_code)
+            assert "verifier" in response.text
+            await browser.get(back)
+
+    assert (await do_login(rig.remote(fake.url), logins, overheard)).scope == "read"
+    assert refused == [400]
+
+
+async def test_an_answer_to_another_login_changes_nothing(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """Any page in any browser can send one."""
+    pages: list[httpx2.Response] = []
+
+    async def forged(url: str, callback: Callback) -> None:
+        async with httpx2.AsyncClient() as browser:
+            for query in ("code=theirs&state=forged", "code=theirs", "error=x&state="):
+                pages.append(await browser.get(f"{callback.redirect_uri}?{query}"))
+        await browse(url, callback)
+
+    assert (await do_login(rig.remote(fake.url), logins, forged)).scope == "read"
+    assert [page.status_code for page in pages] == [400, 400, 400]
+
+
+async def test_a_user_who_says_no_is_told_so(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """In the terminal and on the page, where what the server said is text and not markup."""
+    fake.authority.denies = True
+    pages: list[str] = []
+
+    async def refusing(url: str, callback: Callback) -> None:
+        async with httpx2.AsyncClient() as browser:
+            pages.append((await browser.get(url, follow_redirects=True)).text)
+
+    with pytest.raises(LoginFailedError, match="access_denied"):
+        await do_login(rig.remote(fake.url), logins, refusing)
+    assert "access_denied" in pages[0]
+    assert "<b>" not in pages[0]
+    assert await logins.store.load(key_of("server", fake.url)) is None
+
+
+async def test_a_login_that_nobody_finishes_ends(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """After the time that was given for it."""
+
+    async def ignore(url: str, callback: Callback) -> None:
+        pass
+
+    with pytest.raises(LoginFailedError, match="nobody logged in within 0.05 s"):
+        await log_in(rig.remote(fake.url), logins.store, ignore, seconds=0.05)
+
+
+async def test_a_second_login_uses_the_first_ones_registration(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """From the same port, since some authorization servers insist on it."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    first = await kept(spec, logins)
+    await do_login(spec, logins)
+    second = await kept(spec, logins)
+    assert fake.authority.counts["registered"] == 1
+    assert second.redirect_uri == first.redirect_uri
+    assert second.access_token != first.access_token
+
+
+async def test_a_port_taken_meanwhile_costs_a_registration(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """And not the login."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    port = urlsplit((await kept(spec, logins)).redirect_uri).port
+    with socket.create_server(("127.0.0.1", port or 0)):
+        await do_login(spec, logins)
+    assert fake.authority.counts["registered"] == 2
+
+
+@pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic"])
+async def test_a_client_registered_beforehand_is_used(
+    rig: Rig, logins: Logins, fake: Guarded, method: str
+) -> None:
+    """With its port, its scopes and its secret, which stays in the configuration alone."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    fake.authority.clients["by-hand"] = OAuthClientInformationFull(
+        client_id="by-hand",
+        client_secret="hush",
+        token_endpoint_auth_method=method,
+        redirect_uris=[AnyUrl(f"http://localhost:{port}/callback")],
+        scope="read write",
+    )
+    if method == "client_secret_post":
+        async with httpx2.AsyncClient() as web:
+            metadata = (await web.get(f"{fake.origin}{METADATA}")).json()
+        metadata["token_endpoint_auth_methods_supported"] = [method]
+        fake.replaced[METADATA] = JSONResponse(metadata)
+    hints = OAuthHints(
+        client_id="by-hand", client_secret="hush", scopes=("read", "write"), callback_port=port
+    )
+    spec = rig.remote(fake.url, oauth=hints)
+    assert (await do_login(spec, logins)).scope == "read write"
+    assert fake.authority.counts["registered"] == 0
+    assert "hush" not in logins.store.path(key_of("server", fake.url)).read_text()
+    fake.authority.expire()
+    async with rig.pool(spec, logins=logins) as pool:
+        await pool.start("server")
+    assert fake.authority.counts["renewed"] == 1
+
+
+async def test_more_permissions_are_asked_for_by_the_next_login(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The program is told which, and the user need not repeat them."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    async with rig.pool(spec, logins=logins) as pool:
+        await pool.start("server")
+        fake.needs = ["read", "write"]
+        with pytest.raises(LoginRequiredError) as caught:
+            await pool.call_tool("server", "echo", {})
+        assert caught.value.message == (
+            "Server 'server' wants you to log in with more permissions (read write). "
+            "Ask the user to run: mcp-code-bridge login server"
+        )
+        assert (await do_login(spec, logins)).scope == "read write"
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+async def test_a_configured_authorization_header_counts_alone(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """Refused, it is named; and there is nothing to log in for."""
+    await do_login(rig.remote(fake.url), logins)
+    spec = rig.remote(fake.url, headers={"authorization": "Bearer stale-secret"})
+    async with rig.pool(spec, logins=logins) as pool:
+        with pytest.raises(ServerStartError) as caught:
+            await pool.start("server")
+        assert pool.states()["server"].state == "failed"
+    assert not isinstance(caught.value, LoginRequiredError)
+    assert "refused the Authorization header of its configuration" in caught.value.message
+    assert "/tmp/servers.json" in caught.value.remedy
+    assert "stale-secret" not in str(caught.value)
+    with pytest.raises(LoginFailedError, match="gives an Authorization header"):
+        await do_login(spec, logins)
+
+
+async def test_tokens_go_to_no_other_server(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """Neither to one of another name, nor to another address of the same name."""
+    await do_login(rig.remote(fake.url), logins)
+    with guarded() as other:
+        async with rig.pool(rig.remote(other.url), logins=logins) as pool:
+            with pytest.raises(LoginRequiredError):
+                await pool.start("server")
+        assert set(other.seen) == {""}
+    renamed = ServerSpec(
+        name="another", transport="http", source=rig.remote("").source, url=fake.url
+    )
+    async with rig.pool(renamed, logins=logins) as pool:
+        with pytest.raises(LoginRequiredError, match="login another"):
+            await pool.start("another")
+
+
+async def test_tokens_do_not_follow_a_redirect(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """Neither to another origin when calls are made, nor when they are renewed."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    with guarded() as other:
+        fake.authority.expire()
+        fake.replaced["/token"] = RedirectResponse(f"{other.origin}/token", 307)
+        async with rig.pool(spec, logins=logins) as pool:
+            with pytest.raises(LoginRequiredError):
+                await pool.start("server")
+        del fake.replaced["/token"]
+        fake.replaced["/mcp"] = RedirectResponse(other.url, 307)
+        async with rig.pool(spec, logins=logins) as pool:
+            with pytest.raises(ServerStartError):
+                await pool.start("server")
+        assert other.seen == []
+
+
+def document(**fields: object) -> Response:
+    return Response(json.dumps(fields), media_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "problem"),
+    [
+        (PRM, Response(b" " * (MAX_DOCUMENT_BYTES + 1)), "more than"),
+        (PRM, Response(b"{}", headers={"content-encoding": "gzip"}), "compressed"),
+        (
+            PRM,
+            document(resource="{url}", authorization_servers=["http://login.example.test/"]),
+            "login.example.test.* is not used: it is not encrypted",
+        ),
+        (
+            PRM,
+            document(resource="https://other.example.test", authorization_servers=["{origin}/"]),
+            "does not match",
+        ),
+        (
+            METADATA,
+            document(
+                issuer="https://other.example.test",
+                authorization_endpoint="{origin}/authorize",
+                token_endpoint="{origin}/token",
+            ),
+            "issuer mismatch",
+        ),
+        (
+            METADATA,
+            document(
+                issuer="{origin}/",
+                authorization_endpoint="http://login.example.test/",
+                token_endpoint="{origin}/token",
+                registration_endpoint="{origin}/register",
+            ),
+            "login.example.test.* is not opened",
+        ),
+        (
+            METADATA,
+            document(
+                issuer="{origin}/",
+                authorization_endpoint="{origin}/authorize",
+                token_endpoint="{origin}/token",
+                registration_endpoint="{origin}/register",
+                code_challenge_methods_supported=["plain"],
+            ),
+            "PKCE",
+        ),
+        ("/register", document(error="invalid_redirect_uri"), "does not register"),
+        ("/token", document(access_token="a\r\nX-More: b"), "makes no sense"),
+        ("/token", document(surprise="secret-surprise"), "makes no sense|gave no token"),
+        ("/mcp", Response(status_code=503), "HTTP status 503"),
+    ],
+)
+async def test_what_is_wrong_with_an_authorization_server_is_said(
+    rig: Rig,
+    logins: Logins,
+    fake: Guarded,
+    path: str,
+    answer: Response,
+    problem: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing is kept, nothing waited for, and nothing shown that came from it unasked."""
+    body = bytes(answer.body).replace(b"{url}", fake.url.encode())
+    body = body.replace(b"{origin}", fake.origin.encode())
+    headers = {k: v for k, v in answer.headers.items() if k != "content-length"}
+    fake.replaced[path] = Response(body, answer.status_code, headers)
+    with pytest.raises(LoginFailedError, match=problem) as caught:
+        await do_login(rig.remote(fake.url), logins)
+    assert "surprise" not in str(caught.value) + caplog.text
+    assert await logins.store.load(key_of("server", fake.url)) is None
+
+
+async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> None:
+    """It lets everybody in, or wants something else."""
+    with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
+        await do_login(rig.remote(url), logins)
+    assert "/tmp/servers.json" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://192.0.2.7/mcp", "not encrypted"),
+        ("https://user:word@h.example.test/mcp", "Authorization header"),
+        ("ftp://h.example.test/mcp", "no address of the web"),
+    ],
+)
+async def test_addresses_that_tokens_must_not_go_to_are_refused(
+    rig: Rig, logins: Logins, url: str, problem: str
+) -> None:
+    """Before anything is sent."""
+    with pytest.raises(LoginFailedError, match=problem):
+        await do_login(rig.remote(url), logins)
+
+
+async def test_a_logout_ends_the_login_on_both_sides(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """And a second one has nothing to do."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    assert await log_out(spec, logins.store) == (True, True)
+    assert fake.authority.counts["revoked"] == 1
+    assert await log_out(spec, logins.store) == (False, False)
+    async with rig.pool(spec, logins=logins) as pool:
+        with pytest.raises(LoginRequiredError):
+            await pool.start("server")

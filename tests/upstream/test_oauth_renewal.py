@@ -1,0 +1,243 @@
+"""Logins in use: renewed silently, once for all who need it, and given up when refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from starlette.responses import Response
+
+from bridge.errors import LoginRequiredError
+from bridge.model import ServerSpec
+from bridge.upstream.oauth import Login, Logins
+from bridge.upstream.oauth_callback import Callback
+from bridge.upstream.oauth_login import log_in
+from bridge.upstream.tokens import Record, key_of
+from tests.fakes.ring import Ring
+from tests.fakes.servers.guarded import Guarded, guarded
+from tests.upstream.rig import PATIENCE_SECONDS, Rig
+
+RENEW = """
+import sys, anyio
+from pathlib import Path
+from bridge.model import ServerSpec, Source
+from bridge.upstream.oauth import Logins
+url, directory, stale = sys.argv[1:]
+source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+spec = ServerSpec(name="server", transport="http", source=source, url=url)
+login = Logins(Path(directory)).of(spec)
+print("ready", flush=True)
+sys.stdin.readline()
+print(anyio.run(login.renewed, stale))
+"""
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Logins:
+    return Logins(tmp_path / "logins")
+
+
+@pytest.fixture
+async def fake(logins: Logins, rig: Rig) -> AsyncIterator[Guarded]:
+    """A server that the user has logged in to."""
+    with guarded() as made:
+        await do_login(rig.remote(made.url), logins)
+        yield made
+
+
+async def do_login(spec: ServerSpec, logins: Logins) -> None:
+    async def browse(url: str, callback: Callback) -> None:
+        async with httpx2.AsyncClient() as browser:
+            await browser.get(url, follow_redirects=True)
+
+    await log_in(spec, logins.store, browse, seconds=PATIENCE_SECONDS)
+
+
+async def kept(fake: Guarded, logins: Logins) -> Record:
+    record = await logins.store.load(key_of("server", fake.url))
+    assert record is not None
+    return record
+
+
+async def test_calls_that_find_the_token_ended_share_one_renewal(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """Whose refresh token is used once, and none of them notices."""
+    async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
+        await pool.start("server")
+        fake.authority.expire()
+        results: list[object] = []
+
+        async def call(number: int) -> None:
+            result = await pool.call_tool("server", "echo", {"n": number})
+            results.append(result["structuredContent"]["n"])
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(call, number)
+    assert sorted(results, key=str) == list(range(8))
+    assert fake.authority.counts["renewed"] == 1
+
+
+async def test_a_login_in_a_keyring_is_used_and_renewed_there(
+    rig: Rig, logins: Logins, ring: Ring
+) -> None:
+    """And nowhere else."""
+    with guarded() as fake:
+        spec = rig.remote(fake.url)
+        await do_login(spec, logins)
+        fake.authority.expire()
+        async with rig.pool(spec, logins=logins) as pool:
+            assert (await pool.call_tool("server", "echo", {}))["content"]
+        (text,) = ring.kept.values()
+        assert (await kept(fake, logins)).access_token in text
+        path = logins.store.path(key_of("server", fake.url))
+        assert [s for s in fake.authority.secrets if s in path.read_text()] == []
+        ring.mood = "raises"
+        async with rig.pool(spec, logins=logins) as pool:
+            with pytest.raises(LoginRequiredError) as caught:
+                await pool.start("server")
+        assert "it is in the system's keyring, and it failed" in caught.value.host_detail
+
+
+async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """By the time that its server gave it, also in a process that did not get it."""
+    spec = rig.remote(fake.url)
+    url = httpx2.URL(fake.url)
+    before = (await kept(fake, logins)).access_token
+    assert await Login(spec, logins.store).token(url) == before
+    late = Login(spec, logins.store, clock=lambda: time.time() + fake.authority.lifetime - 29)
+    assert await late.token(url) != before
+    assert fake.authority.counts["renewed"] == 1
+    assert (await kept(fake, logins)).access_token == await Login(spec, logins.store).token(url)
+
+
+async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """In the middle of a session; and the next login mends it without a restart."""
+    spec = rig.remote(fake.url)
+    async with rig.pool(spec, logins=logins) as pool:
+        await pool.start("server")
+        fake.authority.expire()
+        fake.authority.renews = False
+        with pytest.raises(LoginRequiredError, match="mcp-code-bridge login server") as caught:
+            await pool.call_tool("server", "echo", {})
+        assert "does not renew it any more" in caught.value.host_detail
+        with pytest.raises(LoginRequiredError):
+            await pool.call_tool("server", "echo", {})
+        assert fake.authority.counts["renewals tried"] == 1
+        assert (await kept(fake, logins)).refresh_token == ""
+        fake.authority.renews = True
+        await do_login(spec, logins)
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+
+
+async def test_a_login_revoked_on_the_server_is_said_at_the_start(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """As a login that there never was."""
+    fake.authority.revoke()
+    async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
+        with pytest.raises(LoginRequiredError, match="wants you to log in"):
+            await pool.start("server")
+        assert pool.states()["server"].state == "login required"
+
+
+async def test_a_broken_authorization_server_costs_no_login(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The refresh token is as good as before, and is tried again."""
+    spec = rig.remote(fake.url)
+    now = [time.time()]
+    before = await kept(fake, logins)
+    fake.authority.expire()
+    fake.replaced["/token"] = Response(status_code=503)
+    login = Login(spec, logins.store, clock=lambda: now[0])
+    assert await login.token(httpx2.URL(fake.url)) == before.access_token
+    assert await login.renewed(before.access_token) == ""
+    assert "HTTP status 503" in login.trouble
+    assert await kept(fake, logins) == before
+    del fake.replaced["/token"]
+    assert await login.renewed(before.access_token) == ""
+    now[0] += 6
+    assert await login.renewed(before.access_token) != ""
+    assert login.trouble == ""
+
+
+async def test_a_server_that_refuses_every_token_does_not_use_them_up(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """A token that is new is refused for another reason than its age."""
+    spec = rig.remote(fake.url)
+    now = [time.time()]
+    login = Login(spec, logins.store, clock=lambda: now[0])
+    token = await login.token(httpx2.URL(fake.url))
+    for _ in range(5):
+        token = await login.renewed(token) or token
+    assert fake.authority.counts["renewed"] == 1
+    now[0] += 2
+    assert await login.renewed(token) not in ("", token)
+
+
+async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
+    """The one that comes second takes what the first got, and neither loses the login."""
+    stale = (await kept(fake, logins)).access_token
+    fake.authority.expire()
+    command = [sys.executable, "-c", RENEW, fake.url, str(rig.directory / "logins"), stale]
+
+    def renew() -> list[str]:
+        both = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        for process in both:
+            assert process.stdout is not None
+            process.stdout.readline()
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return [process.communicate()[0].strip() for process in both]
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        found = await anyio.to_thread.run_sync(renew)
+    assert found[0] == found[1] == (await kept(fake, logins)).access_token != stale
+    assert fake.authority.counts["renewed"] == 1
+
+
+async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The old refresh token may be used up by the time that it goes."""
+    stale = (await kept(fake, logins)).access_token
+    login = Login(rig.remote(fake.url), logins.store)
+    await login.token(httpx2.URL(fake.url))
+    async with anyio.create_task_group() as tasks:
+
+        async def renew() -> None:
+            await login.renewed(stale)
+
+        tasks.start_soon(renew)
+        while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert (await kept(fake, logins)).access_token not in (stale, "")
+
+
+async def test_tokens_go_to_their_origin_and_into_no_representation(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """Which logs and tracebacks are full of."""
+    login = Login(rig.remote(fake.url), logins.store)
+    await login.token(httpx2.URL(fake.url))
+    assert await login.token(httpx2.URL(f"{fake.origin}/other")) in fake.authority.secrets
+    assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
+    text = f"{login!r} {await kept(fake, logins)!r}"
+    assert [secret for secret in fake.authority.secrets if secret in text] == []

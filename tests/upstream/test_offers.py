@@ -1,0 +1,200 @@
+"""Resources, templates and prompts of servers: listed once, read, and corrected when misspelt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import CallDeniedError, ToolCallError
+from bridge.model import ServerSpec, ToolFilter
+from bridge.upstream.listing import (
+    MAX_PROMPT_ARGUMENTS,
+    MAX_TEXT_CHARS,
+    MAX_URI_CHARS,
+    Kind,
+    correction,
+    parse_offers,
+)
+from bridge.upstream.pool import Pool
+from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
+
+LIBRARY = str(SERVERS / "library.py")
+
+EVERYTHING = (
+    Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-everything"
+) / "dist/index.js"
+
+
+@pytest.fixture(params=["stdio", "http"])
+async def library(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
+    """A server with a bit of everything, in the older era over a pipe and the newer over HTTP."""
+    with ExitStack() as stack:
+        if request.param == "stdio":
+            spec = rig.spec(sys.executable, LIBRARY, "stdio")
+        else:
+            spec = rig.remote(stack.enter_context(rig.web("http", server="library.py")))
+        async with rig.pool(spec) as pool:
+            yield pool
+
+
+async def lists(pool: Pool) -> int:
+    """Return how often the server was asked for a page of its resources."""
+    result = await pool.call_tool("server", "asked", {})
+    return int(result["content"][0]["text"])
+
+
+async def kept(pool: Pool, kind: Kind) -> None:
+    """Return once a list is kept; the server's notices may take a moment to be subscribed to."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while await pool.offers("server", kind) is not await pool.offers(  # noqa: ASYNC110
+            "server", kind
+        ):
+            await anyio.sleep(LOOK_SECONDS)
+
+
+async def listed(pool: Pool, kind: Kind, wanted: dict[str, str]) -> None:
+    """Return once something is listed: the server's notice comes beside its answer."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while not any(  # noqa: ASYNC110 - another process brings it about
+            wanted.items() <= entry.items() for entry in await pool.offers("server", kind)
+        ):
+            await anyio.sleep(LOOK_SECONDS)
+
+
+async def test_all_pages_of_resources_are_listed_once_until_they_change(library: Pool) -> None:
+    """A server that says when they change is not asked again before it does."""
+    resources = await library.offers("server", "resources")
+    assert [entry["uri"] for entry in resources][-1] == "books://both"
+    assert resources[0] == {
+        "uri": "books://index",
+        "name": "index",
+        "mimeType": "application/json",
+    }
+    await kept(library, "resources")
+    asked = await lists(library)
+    assert await library.offers("server", "resources") == resources
+    assert await lists(library) == asked
+    await library.call_tool("server", "add_book", {})
+    await listed(library, "resources", {"uri": "books://new", "name": "new"})
+
+
+async def test_templates_and_prompts_are_listed(library: Pool) -> None:
+    """With what it takes to use them."""
+    (template,) = await library.offers("server", "templates")
+    assert template["uriTemplate"] == "books://{title}/pages{?from,to}"
+    prompts = await library.offers("server", "prompts")
+    assert prompts == (
+        {
+            "name": "review",
+            "description": "Review it",
+            "arguments": [
+                {"name": "title", "description": "Of the book", "required": True},
+                {"name": "stars", "description": "", "required": False},
+            ],
+        },
+    )
+    await kept(library, "prompts")
+    await library.call_tool("server", "get_prompt", {})
+    await listed(library, "prompts", {"name": "summary"})
+
+
+async def test_resources_and_prompts_are_fetched(library: Pool) -> None:
+    """As the server sent them."""
+    read = await library.read_resource("server", "books://emma")
+    assert read["contents"][0]["text"] == "[Emma](x) is a book."
+    prompt = await library.get_prompt("server", "review", {"title": "Emma"})
+    assert prompt["description"] == "A review"
+    assert [message["role"] for message in prompt["messages"]][:2] == ["user", "assistant"]
+
+
+async def test_a_misspelt_name_is_answered_with_the_nearest(library: Pool) -> None:
+    """So that whoever wrote it can mend it; of a known prompt the arguments are told."""
+    wrong = r"Server 'server' refused resource 'books://ema'.* Did you mean 'books://emma'"
+    with pytest.raises(ToolCallError, match=wrong):
+        await library.read_resource("server", "books://ema")
+    with pytest.raises(ToolCallError, match=r"prompt 'reviews'.* Did you mean 'review'\?"):
+        await library.get_prompt("server", "reviews", {})
+    with pytest.raises(ToolCallError, match=r"Its arguments: title \(required\), stars\."):
+        await library.get_prompt("server", "review", {})
+
+
+async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> None:
+    """Some answer nothing at all to what they do not know."""
+    async with rig.pool(rig.toolbox()) as pool:
+        assert await pool.offers("server", "resources") == ()
+        assert await pool.offers("server", "prompts") == ()
+        with pytest.raises(ToolCallError, match="offers no resources, only tools"):
+            await pool.read_resource("server", "a://b")
+        with pytest.raises(ToolCallError, match="offers no prompts, only tools"):
+            await pool.get_prompt("server", "a", {})
+
+
+async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(rig: Rig) -> None:
+    """Whatever a program says: this is decided here."""
+    spec = rig.toolbox(
+        tools=ToolFilter(only=frozenset({"echo", "big"}), without=frozenset({"big"}))
+    )
+    async with rig.pool(spec) as pool:
+        assert [tool.name for tool in await pool.tools("server")] == ["echo"]
+        assert pool.states()["server"].tool_count == 1
+        await pool.call_tool("server", "echo", {})
+        for name in ("big", "headers", "no such"):
+            with pytest.raises(CallDeniedError, match="configuration leaves it out") as caught:
+                await pool.call_tool("server", name, {})
+            assert "/tmp/servers.json" not in caught.value.message
+            assert "/tmp/servers.json" in caught.value.host_detail
+
+
+async def test_another_choice_of_tools_takes_effect_at_once(rig: Rig) -> None:
+    """A session goes with its definition."""
+    spec = rig.toolbox()
+    async with rig.pool(spec) as pool:
+        await pool.call_tool("server", "echo", {})
+        pool.update([replace(spec, tools=ToolFilter(without=frozenset({"echo"})))])
+        with pytest.raises(CallDeniedError):
+            await pool.call_tool("server", "echo", {})
+
+
+@pytest.mark.node
+async def test_a_real_server_s_resources_and_prompts(rig: Rig) -> None:
+    """The reference server has some of each kind."""
+    assert EVERYTHING.exists(), "`make test` installs it"
+    node = Path(sys.executable).parent / "node"
+    path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
+    spec: ServerSpec = rig.spec(str(node), str(EVERYTHING), "stdio", env={"PATH": path})
+    async with rig.pool(spec) as pool:
+        resources = await pool.offers("server", "resources")
+        text = await pool.read_resource("server", resources[0]["uri"])
+        assert len(text["contents"][0]["text"]) > 100
+        templates = await pool.offers("server", "templates")
+        uri = next(t["uriTemplate"] for t in templates if "/blob/" in t["uriTemplate"])
+        blob = await pool.read_resource("server", uri.replace("{resourceId}", "7"))
+        assert blob["contents"][0]["blob"]
+        prompt = await pool.get_prompt("server", "args-prompt", {"city": "Rome"})
+        assert "Rome" in prompt["messages"][0]["content"]["text"]
+        with pytest.raises(ToolCallError, match="Did you mean 'simple-prompt'"):
+            await pool.get_prompt("server", "simple_prompt", {})
+
+
+def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
+    """A server may send anything."""
+    junk: list[object] = [None, 7, {}, {"uri": ""}, {"uri": "u" * (MAX_URI_CHARS + 1)}]
+    fine = {"uri": "a://b", "name": ["x"], "description": "d" * 99_999, "size": True, "x": 1}
+    (found,) = parse_offers("s", "resources", [*junk, fine, {"uri": "a://b", "name": "second"}])
+    assert found == {"uri": "a://b", "description": "d" * MAX_TEXT_CHARS}
+    arguments = [{"name": f"a{n}"} for n in range(999)] + [7, {"name": None}]
+    (prompt,) = parse_offers("s", "prompts", [{"name": "p", "arguments": arguments}])
+    assert len(prompt["arguments"]) == MAX_PROMPT_ARGUMENTS
+
+
+def test_looking_for_the_nearest_is_bounded() -> None:
+    """However many and long the names are; this would otherwise take minutes."""
+    offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
+    assert correction("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3

@@ -1,0 +1,183 @@
+"""Where logins are kept: in files for one user alone, and in a keyring where there is one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import keyring
+import pytest
+from keyring.backends import null
+
+from bridge.upstream.tokens import MAX_FILE_BYTES, Key, Record, StoreError, TokenStore, key_of
+from tests.fakes.ring import Ring
+
+KEY = key_of("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
+RECORD = Record(access_token="at-secret", refresh_token="rt-secret", scope="a b", renew_at=12.5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path / "state" / "logins")
+
+
+def test_a_key_is_the_name_the_origin_and_the_path() -> None:
+    """Without what may be secret in an address."""
+    assert Key(server="git hub", address="https://h.example.test/mcp") == KEY
+    others = [
+        key_of("git hub", "https://h.example.test/mcp2"),
+        key_of("git hub", "http://h.example.test/mcp"),
+        key_of("git hub", "https://h.example.test:444/mcp"),
+        key_of("git", "https://h.example.test/mcp"),
+    ]
+    assert len({KEY.digest, *(key.digest for key in others)}) == 5
+
+
+async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:
+    """And says why; a directory that others could look into is closed to them."""
+    store.path(KEY).parent.mkdir(parents=True, mode=0o755)
+    place, notice = await store.save(KEY, RECORD)
+    assert (place, notice) == ("file", "there is no keyring here")
+    assert await store.load(KEY) == RECORD
+    assert stat.S_IMODE(store.path(KEY).stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.path(KEY).parent.stat().st_mode) == 0o700
+    assert [p.name for p in store.path(KEY).parent.iterdir()] == [store.path(KEY).name]
+    assert await store.remove(KEY)
+    assert not await store.remove(KEY)
+    assert await store.load(KEY) is None
+
+
+async def test_the_keyring_that_discards_everything_is_none(store: TokenStore) -> None:
+    """It is what users choose to have none."""
+    keyring.set_keyring(null.Keyring())  # type: ignore[no-untyped-call]
+    assert (await store.save(KEY, RECORD))[0] == "file"
+
+
+async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ring) -> None:
+    """It says where to look, and the keyring's entry has a name that people understand."""
+    assert await store.save(KEY, RECORD) == ("keyring", "")
+    assert list(ring.kept) == [("mcp-code-bridge", "git hub https://h.example.test/mcp")]
+    assert "secret" not in store.path(KEY).read_text()
+    assert await store.load(KEY) == RECORD
+    assert await store.remove(KEY)
+    assert ring.kept == {}
+    assert await store.load(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("mood", "why"),
+    [("hangs", "within 0.05 s"), ("raises", "ValueError"), ("forgets", "did not keep")],
+)
+async def test_a_keyring_that_fails_is_done_without(
+    tmp_path: Path, ring: Ring, mood: str, why: str
+) -> None:
+    """In bounded time, with a word on where the tokens went, and none of theirs."""
+    ring.mood = mood
+    store = TokenStore(tmp_path, keyring_seconds=0.05)
+    place, notice = await store.save(KEY, RECORD)
+    assert place == "file"
+    assert why in notice
+    assert "secret" not in notice
+    assert await store.load(KEY) == RECORD
+
+
+async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
+    tmp_path: Path, ring: Ring
+) -> None:
+    """It is there, and would be lost to a new one."""
+    store = TokenStore(tmp_path, keyring_seconds=0.05)
+    await store.save(KEY, RECORD)
+    ring.mood = "hangs"
+    with pytest.raises(StoreError, match="keyring, and it did not answer"):
+        await store.load(KEY)
+    with pytest.raises(StoreError, match="keyring, and it did not answer"):
+        await store.remove(KEY)
+
+
+async def test_a_renewed_login_stays_where_it_was(store: TokenStore) -> None:
+    """A bridge without the desktop's keyring would not find it there."""
+    await store.save(KEY, RECORD)
+    made = Ring()
+    keyring.set_keyring(made)
+    assert await store.save(KEY, RECORD) == ("file", "")
+    assert made.kept == {}
+    assert await store.save_anew(KEY, RECORD) == ("keyring", "")
+    assert "secret" not in store.path(KEY).read_text()
+
+
+def readable(path: Path) -> None:
+    path.chmod(0o640)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def foreign(path: Path) -> None:
+    os.chown(path, 65534, -1)
+
+
+def long(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b" " * MAX_FILE_BYTES)
+
+
+def renamed(path: Path) -> None:
+    path.write_text(path.read_text().replace("git hub", "another"))
+
+
+def torn(path: Path) -> None:
+    path.write_text(path.read_text()[:-9])
+
+
+@pytest.mark.parametrize("spoil", [readable, linked, piped, foreign, long, renamed, torn])
+async def test_a_file_that_is_not_to_be_trusted_is_not_used(
+    store: TokenStore, spoil: Callable[[Path], None]
+) -> None:
+    """Nor waited for, nor shown; a new login takes its place."""
+    if spoil is foreign and os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    await store.save(KEY, RECORD)
+    spoil(store.path(KEY))
+    with anyio.fail_after(20), pytest.raises(StoreError, match="is not used") as caught:
+        await store.load(KEY)
+    assert "secret" not in str(caught.value)
+    await store.save(KEY, RECORD)
+    assert await store.load(KEY) == RECORD
+    assert not store.path(KEY).is_symlink()
+
+
+async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path) -> None:
+    """Somebody else may have made it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "logins").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="not a directory of this user"):
+        await TokenStore(tmp_path / "logins").save(KEY, RECORD)
+
+
+async def test_a_lock_keeps_everybody_else_out(store: TokenStore) -> None:
+    """Until it is let go of."""
+    order: list[str] = []
+    entered = anyio.Event()
+
+    async def second() -> None:
+        await entered.wait()
+        async with store.locked(KEY):
+            order.append("second")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(second)
+        async with store.locked(KEY):
+            entered.set()
+            with anyio.move_on_after(0.15):
+                await anyio.sleep_forever()
+            order.append("first")
+    assert order == ["first", "second"]

@@ -1,0 +1,495 @@
+"""Programs with one mistake each, as models make them, and what each is to be told.
+
+`rule` is the preflight's; an empty one means that only running the program shows the mistake.
+`phrases` are in the error; they name the fix. A forge with the tools of `tools.json` is configured
+as "git-forge", so programs see it as `mcp_git_forge`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One program and what its author is to be told."""
+
+    name: str
+    code: str
+    rule: str
+    phrases: tuple[str, ...]
+
+
+_CALL = "await mcp_git_forge"
+
+BEFORE = (
+    # --- tools that are not there ----------------------------------------------------------------
+    Wrong(
+        "a tool misspelt",
+        "r = await mcp_git_forge.serch_issues(query='x')",
+        "unknown-tool",
+        ("Did you mean `mcp_git_forge.search_issues(query: str",),
+    ),
+    Wrong(
+        "a tool in camel case",
+        "r = await mcp_git_forge.createIssue(owner='o', repo='r', title='t')",
+        "unknown-tool",
+        ("Did you mean `mcp_git_forge.create_issue(",),
+    ),
+    Wrong(
+        "a tool that another server has",
+        "r = await mcp_git_forge.send_email(to='a@example.org')",
+        "unknown-tool",
+        ("Tools: search_issues, get_issue, create_issue",),
+    ),
+    Wrong(
+        "a tool misspelt through a second name",
+        "forge = mcp_git_forge\nfor n in range(2):\n    print(await forge.get_isue(n))",
+        "unknown-tool",
+        ("line 3", "mcp_git_forge.get_issue("),
+    ),
+    Wrong(
+        "a tool misspelt by the server's own name",
+        "r = await mcp_servers['git-forge'].list_commit(owner='o', repo='r')",
+        "unknown-tool",
+        ("mcp_git_forge.list_commits(",),
+    ),
+    Wrong(
+        "a tool misspelt in an import",
+        "from mcp.servers.git_forge import get_issues\nr = await get_issues('o', 'r', 1)",
+        "unknown-tool",
+        ("mcp_git_forge.get_issue(",),
+    ),
+    Wrong(
+        "the server called instead of a tool",
+        "r = await mcp_git_forge('search_issues', query='x')",
+        "not-a-tool",
+        ("`await mcp_git_forge.<tool>(...)`", "search_issues"),
+    ),
+    Wrong(
+        "a tool named and not called",
+        "me = await mcp_git_forge.get_me",
+        "not-called",
+        ("`await mcp_git_forge.get_me(...)`",),
+    ),
+    # --- arguments -------------------------------------------------------------------------------
+    Wrong(
+        "an argument missing",
+        "r = await mcp_git_forge.get_issue(owner='o', repo='r')",
+        "missing-argument",
+        ("`issue_number`", "Signature: `mcp_git_forge.get_issue("),
+    ),
+    Wrong(
+        "an argument misspelt",
+        "r = await mcp_git_forge.create_issue(owner='o', repo='r', titel='t')",
+        "unknown-argument",
+        ("did you mean `title`?",),
+    ),
+    Wrong(
+        "an argument of another service's tool",
+        "r = await mcp_git_forge.search_issues(q='is:open')",
+        "unknown-argument",
+        ("did you mean `query`?",),
+    ),
+    Wrong(
+        "an argument that nothing is like",
+        "r = await mcp_git_forge.get_me(verbose=True)",
+        "unknown-argument",
+        ("no parameter `verbose`", "Signature: `mcp_git_forge.get_me()"),
+    ),
+    Wrong(
+        "a number as text",
+        "r = await mcp_git_forge.get_issue(owner='o', repo='r', issue_number='7')",
+        "wrong-value",
+        ("issue_number must be an integer", "without quotes"),
+    ),
+    Wrong(
+        "a text as a number",
+        "r = await mcp_git_forge.search_issues(query=7)",
+        "wrong-value",
+        ("query must be a string", "in quotes"),
+    ),
+    Wrong(
+        "a value that is not among the choices",
+        "r = await mcp_git_forge.search_issues(query='x', state='opened')",
+        "wrong-value",
+        ("'open'", "'closed'"),
+    ),
+    Wrong(
+        "a text where a list is wanted",
+        "r = await mcp_git_forge.search_issues(query='x', labels='bug')",
+        "wrong-value",
+        ("labels must be a list", "['bug']"),
+    ),
+    Wrong(
+        "a wrong item in a list",
+        "r = await mcp_git_forge.search_issues(query='x', labels=['bug', 5])",
+        "wrong-value",
+        ("labels[1] must be a string",),
+    ),
+    Wrong(
+        "a number beyond its bounds",
+        "r = await mcp_git_forge.search_issues(query='x', limit=1000)",
+        "wrong-value",
+        ("limit", "100"),
+    ),
+    Wrong(
+        "a wrong value inside a dict that is only partly written out",
+        "n = 1\nr = await mcp_git_forge.create_issue('o', 'r', 't', "
+        "milestone={'number': 'one', 'due': str(n)})",
+        "wrong-value",
+        ("number'] must be an integer",),
+    ),
+    Wrong(
+        "too many positional arguments",
+        "r = await mcp_git_forge.get_file_contents('a.md', 'main', 'utf-8')",
+        "too-many-arguments",
+        ("at most 2",),
+    ),
+    Wrong(
+        "all arguments in one dict",
+        "r = await mcp_git_forge.create_issue({'owner': 'o', 'repo': 'r', 'title': 't'})",
+        "arguments-in-dict",
+        ("put `**` before the dict",),
+    ),
+    Wrong(
+        "an argument given twice",
+        "r = await mcp_git_forge.get_file_contents('a.md', path='b.md')",
+        "repeated-argument",
+        ("`path` twice",),
+    ),
+    Wrong(
+        "a tool's arguments given to call_tool by name",
+        "r = await runtime.call_tool('git-forge', 'search_issues', query='x')",
+        "unknown-argument",
+        ("{'query': ...}",),
+    ),
+    # --- await -----------------------------------------------------------------------------------
+    Wrong(
+        "a call that is never awaited",
+        "mcp_git_forge.create_issue(owner='o', repo='r', title='t')\nprint('created')",
+        "missing-await",
+        ("nothing happens", "`await mcp_git_forge.create_issue(...)`"),
+    ),
+    Wrong(
+        "a result that is indexed without await",
+        "r = mcp_git_forge.search_issues(query='x')\nprint(r['total_count'])",
+        "missing-await",
+        ("line 2", "`r = await mcp_git_forge.search_issues(...)`"),
+    ),
+    Wrong(
+        "a result that is printed without await",
+        "print(mcp_git_forge.get_me())",
+        "missing-await",
+        ("`await mcp_git_forge.get_me(...)`",),
+    ),
+    Wrong(
+        "a loop over a call without await",
+        "for c in mcp_git_forge.list_commits(owner='o', repo='r'):\n    print(c.sha)",
+        "missing-await",
+        ("iterated over", "`await mcp_git_forge.list_commits(...)`"),
+    ),
+    Wrong(
+        "an f-string with a call without await",
+        "print(f'I am {mcp_git_forge.get_me()}')",
+        "missing-await",
+        ("`await mcp_git_forge.get_me(...)`",),
+    ),
+    Wrong(
+        "an await that binds to the key",
+        "items = await mcp_git_forge.search_issues(query='x')['items']",
+        "missing-await",
+        ("put parentheses", "`(await mcp_git_forge.search_issues(...))`"),
+    ),
+    Wrong(
+        "json.dumps of a call without await",
+        "import json\nprint(json.dumps(mcp_git_forge.get_me()))",
+        "missing-await",
+        ("`json.dumps`", "`await mcp_git_forge.get_me(...)`"),
+    ),
+    Wrong(
+        "an own async function that is never awaited",
+        "async def main():\n    print(await mcp_git_forge.get_me())\nmain()\nprint('done')",
+        "missing-await",
+        ("line 3", "`await main(...)`"),
+    ),
+    Wrong(
+        "a call for its result's sake that nobody looks at",
+        "r = mcp_git_forge.create_issue(owner='o', repo='r', title='t')\nprint('created')",
+        "missing-await",
+        ("nothing happens",),
+    ),
+    Wrong(
+        "await in a plain function",
+        "def who():\n    return await mcp_git_forge.get_me()\nprint(who())",
+        "await-outside-async",
+        ("`async def who(...)`",),
+    ),
+    Wrong(
+        "await in a lambda",
+        "get = lambda n: await mcp_git_forge.get_issue('o', 'r', n)\nprint(get(1))",
+        "await-outside-async",
+        ("write an `async def` instead",),
+    ),
+    Wrong(
+        "a sum over awaited values",
+        "n = sum(len(await mcp_git_forge.list_commits('o', r)) for r in ('a', 'b'))",
+        "async-generator",
+        ("`sum([await ... for ...])`",),
+    ),
+    Wrong(
+        "gather of a list",
+        "import asyncio\nr = await asyncio.gather([mcp_git_forge.get_me() for _ in range(3)])",
+        "gather-list",
+        ("put `*` before the list",),
+    ),
+    Wrong(
+        "await of a list of calls",
+        "r = await [mcp_git_forge.get_me() for _ in range(3)]",
+        "not-awaitable",
+        ("`await asyncio.gather(*[...])`",),
+    ),
+    Wrong(
+        "await of what is at hand",
+        "names = await runtime.discovered_servers()",
+        "not-awaitable",
+        ("`runtime.discovered_servers(...)` without `await`",),
+    ),
+    Wrong(
+        "a helper without await",
+        "docs = runtime.search_tool_docs('issues')\nprint(docs[0])",
+        "missing-await",
+        ("`docs = await runtime.search_tool_docs(...)`",),
+    ),
+    # --- names and imports -----------------------------------------------------------------------
+    Wrong(
+        "json without import",
+        "print(json.dumps(await mcp_git_forge.get_me()))",
+        "missing-import",
+        ("add `import json`",),
+    ),
+    Wrong(
+        "asyncio without import",
+        "r = await asyncio.gather(mcp_git_forge.get_me(), mcp_git_forge.get_me())",
+        "missing-import",
+        ("add `import asyncio`",),
+    ),
+    Wrong(
+        "timedelta without import",
+        "from datetime import datetime\nprint(datetime(2026, 1, 1) - timedelta(days=1))",
+        "missing-import",
+        ("add `from datetime import timedelta`",),
+    ),
+    Wrong(
+        "a variable misspelt",
+        "issues = await mcp_git_forge.search_issues(query='x')\nprint(isues.total_count)",
+        "undefined-name",
+        ("line 2", "Did you mean `issues`?"),
+    ),
+    Wrong(
+        "a name of JavaScript",
+        "found = await mcp_git_forge.get_me()\nconsole.log(found)",
+        "undefined-name",
+        ("`print(...)`",),
+    ),
+    Wrong(
+        "the alias without its prefix",
+        "r = await git_forge.get_me()",
+        "undefined-name",
+        ("`mcp_git_forge`",),
+    ),
+    Wrong(
+        "the server imported as a module",
+        "import mcp_git_forge\nprint(await mcp_git_forge.get_me())",
+        "unknown-module",
+        ("needs no import",),
+    ),
+    Wrong(
+        "the SDK's client",
+        "from mcp import ClientSession\nprint(ClientSession)",
+        "unknown-module",
+        ("`await mcp_<server>.<tool>(...)`",),
+    ),
+    Wrong(
+        "a helper misspelt",
+        "r = await runtime.search_tools('issues')",
+        "unknown-helper",
+        ("Did you mean `await runtime.search_tool_docs(query",),
+    ),
+    Wrong(
+        "a helper misspelt in an import",
+        "from mcp.runtime import calltool\nr = await calltool('git-forge', 'get_me')",
+        "unknown-helper",
+        ("runtime.call_tool(server, tool",),
+    ),
+    # --- syntax ----------------------------------------------------------------------------------
+    Wrong(
+        "a Markdown fence",
+        "```python\nprint(await mcp_git_forge.get_me())\n```",
+        "syntax",
+        ("without the Markdown fence",),
+    ),
+    Wrong(
+        "JavaScript",
+        "const me = await mcp_git_forge.get_me();\nprint(me)",
+        "syntax",
+        ("without const or let",),
+    ),
+    Wrong(
+        "a shell command",
+        "!pip install requests\nimport requests",
+        "syntax",
+        ("nothing can be installed",),
+    ),
+    Wrong(
+        "Python 2's print",
+        "me = await mcp_git_forge.get_me()\nprint me",
+        "syntax",
+        ("`print(...)`",),
+    ),
+    Wrong(
+        "typographic quotes",
+        "me = await mcp_git_forge.get_me()\nprint(me[\u201clogin\u201d])",
+        "syntax",
+        ("plain quotes",),
+    ),
+    Wrong(
+        "a result that is returned at the top",
+        "me = await mcp_git_forge.get_me()\nreturn me",
+        "syntax",
+        ("last expression",),
+    ),
+    Wrong(
+        "a block that is not indented",
+        "for n in range(3):\nprint(n)",
+        "syntax",
+        ("line 2", "Indent the block's lines"),
+    ),
+)
+"""What stops before anything is started."""
+
+DURING = (
+    Wrong(
+        "a key misspelt",
+        "issue = await mcp_git_forge.get_issue('o', 'r', 7)\nprint(issue['titel'])",
+        "",
+        ("titel", "title", "number"),
+    ),
+    Wrong(
+        "a key of what the schema describes",
+        "found = await mcp_git_forge.search_issues(query='x')\nprint(found['total'])",
+        "",
+        ("total_count",),
+    ),
+    Wrong(
+        "an attribute misspelt",
+        "issue = await mcp_git_forge.get_issue('o', 'r', 7)\nprint(issue.user.name)",
+        "",
+        ("name", "login"),
+    ),
+    Wrong(
+        "the SDK's shape of a result",
+        "me = await mcp_git_forge.get_me()\nprint(me.content[0].text)",
+        "",
+        ("content", "login"),
+    ),
+    Wrong(
+        "json.loads of a value",
+        "import json\nme = json.loads(await mcp_git_forge.get_me())",
+        "",
+        ("without json.loads",),
+    ),
+    Wrong(
+        "a list used as a dict",
+        "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits['sha'])",
+        "",
+        ("take an item first",),
+    ),
+    Wrong(
+        "a field of a list",
+        "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits.sha)",
+        "",
+        ("take an item first",),
+    ),
+    Wrong(
+        "text used as a dict",
+        "text = await mcp_git_forge.get_file_contents(path='README.md')\nprint(text['content'])",
+        "",
+        ("this is text",),
+    ),
+    Wrong(
+        "a field of text",
+        "text = await mcp_git_forge.get_file_contents(path='README.md')\nprint(text.content)",
+        "",
+        ("this is text",),
+    ),
+    Wrong(
+        "a wrong argument that only the run knows",
+        "given = {'owner': 'o', 'repo': 'r', 'isue_number': 7}\n"
+        "r = await mcp_git_forge.get_issue(**given)",
+        "",
+        ("isue_number", "issue_number"),
+    ),
+    Wrong(
+        "a wrong value that only the run knows",
+        "n = str(len('seven'))\nr = await mcp_git_forge.get_issue('o', 'r', n)",
+        "",
+        ("issue_number must be an integer", "without quotes"),
+    ),
+    Wrong(
+        "a value that is no JSON",
+        "import datetime\nday = datetime.timedelta(1)\n"
+        "r = await mcp_git_forge.search_issues(query=day)",
+        "",
+        ("query", "total_seconds()"),
+    ),
+    Wrong(
+        "a tool misspelt in a text",
+        "r = await runtime.call_tool('git-forge', 'serch_issues', {'query': 'x'})",
+        "",
+        ("search_issues",),
+    ),
+    Wrong(
+        "a tool found by getattr",
+        "name = 'get' + '_mee'\nr = await getattr(mcp_git_forge, name)()",
+        "",
+        ("get_me",),
+    ),
+    Wrong(
+        "a coroutine out of a helper of its own",
+        "def who():\n    return mcp_git_forge.get_me()\nprint(who()['login'])",
+        "",
+        ("only after `await`",),
+    ),
+    Wrong(
+        "a package that is not there",
+        "import nosuchpackage_at_all",
+        "",
+        ("nothing can be installed",),
+    ),
+    Wrong(
+        "a standard module misspelt",
+        "import jsno",
+        "",
+        ("did you mean `json`",),
+    ),
+    Wrong(
+        "the network",
+        "import urllib.request\nurllib.request.urlopen('http://192.0.2.1/', timeout=2)",
+        "",
+        ("no network",),
+    ),
+    Wrong(
+        "a tool's own error",
+        "text = await mcp_git_forge.get_file_contents(path='missing.md')",
+        "",
+        ("get_file_contents", "no such file"),
+    ),
+    Wrong(
+        "a bracket that nothing closes",
+        "me = await mcp_git_forge.get_me()\nprint(f'{me.login}'",
+        "",
+        ("line 2", "never closed"),
+    ),
+)
+"""What only running the program shows."""

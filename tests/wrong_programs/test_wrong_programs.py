@@ -1,0 +1,113 @@
+"""Every mistake in the suite gets an error that names its fix, at the earliest moment that can."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.catalog.checking import check_program
+from bridge.catalog.checking.syntax import explained
+from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.guard import Scan, parse
+from bridge.engine import Engine, open_engine
+from bridge.model import Finding, RunRequest, RunResult, ServerSpec, Source, Tool
+from bridge.render.text import compact
+from bridge.settings import load
+from tests.engine_rig import ListFinder
+from tests.wrong_programs.programs import BEFORE, DURING, Wrong
+
+HERE = Path(__file__).parent
+TOOLS: list[dict[str, Any]] = json.loads((HERE / "tools.json").read_text())
+
+FORGE = ServerEntry(
+    name="git-forge",
+    alias="git_forge",
+    tools=tool_entries(
+        [
+            Tool(
+                server="git-forge",
+                name=tool["name"],
+                input_schema=tool["inputSchema"],
+                output_schema=tool.get("outputSchema"),
+            )
+            for tool in TOOLS
+        ]
+    ),
+    known=True,
+)
+
+
+def _certain(code: str) -> list[Finding]:
+    tree = parse(code)
+    if isinstance(tree, Scan):
+        return [found for found in (explained(code, f) for f in tree.findings) if _denies(found)]
+    verdict = check_program(tree, [FORGE], {FORGE.name: FORGE.alias})
+    return list(verdict.certain)
+
+
+def _denies(found: Finding) -> bool:
+    return found.severity == "deny"
+
+
+def test_the_suite_is_large_enough() -> None:
+    """And no mistake is in it twice."""
+    names = [wrong.name for wrong in (*BEFORE, *DURING)]
+    assert len(names) == len(set(names)) >= 70
+    codes = [wrong.code for wrong in (*BEFORE, *DURING)]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("wrong", BEFORE, ids=lambda wrong: wrong.name)
+def test_a_mistake_that_shows_in_the_text_stops_the_run_and_names_the_fix(wrong: Wrong) -> None:
+    found = _certain(wrong.code)
+    assert [finding.rule for finding in found] == [wrong.rule]
+    text = str(found[0])
+    assert not [phrase for phrase in wrong.phrases if phrase not in text], text
+    assert found[0].line > 0
+
+
+@pytest.mark.parametrize("wrong", DURING, ids=lambda wrong: wrong.name)
+def test_what_is_not_certain_does_not_stop_the_run(wrong: Wrong) -> None:
+    """The other half of the suite has to reach the sandbox."""
+    assert _certain(wrong.code) == []
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path) -> None:
+    """In one session of a real sandbox; what comes back is looked at as a model sees it."""
+    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
+    settings = load({"runtime": "bubblewrap"}, environ)
+    spec = ServerSpec(
+        name="git-forge",
+        transport="stdio",
+        source=Source(client="Test", scope="user", path="/test.json", key="mcpServers.git-forge"),
+        command=sys.executable,
+        args=(str(HERE / "forge.py"),),
+    )
+    lacking: dict[str, str] = {}
+    async with open_engine(settings, finder=ListFinder(spec)) as engine:
+        for wrong in DURING:
+            result = await _run(engine, wrong.code)
+            text = compact(result)
+            if result.status == "success" or any(part not in text for part in wrong.phrases):
+                lacking[wrong.name] = text
+        # The first half again, through the whole of the bridge: nothing of it reaches a sandbox.
+        for wrong in BEFORE:
+            result = await _run(engine, wrong.code)
+            text = compact(result)
+            stopped = (result.status, result.reason) == ("validation_error", "validation")
+            if not stopped or any(part not in text for part in wrong.phrases):
+                lacking[wrong.name] = text
+    assert lacking == {}
+
+
+async def _run(engine: Engine, code: str) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code))
