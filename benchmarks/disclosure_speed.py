@@ -20,16 +20,22 @@ from bridge.catalog.words import words
 from bridge.model import MEBIBYTE, Tool
 
 QUERIES = 300
+FRESH = 60
 _SEED = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """CPU times in milliseconds, and how much memory the index takes."""
+    """CPU times in milliseconds, and how much memory the index takes.
+
+    Attributes:
+        fresh_ms: Median where no word of the query was looked for since the index changed.
+    """
 
     tools: int
     median_ms: float
     p99_ms: float
+    fresh_ms: float
     floor_ms: float
     build_ms: float
     server_ms: float
@@ -53,10 +59,16 @@ def speed(servers: Mapping[str, tuple[Tool, ...]]) -> Speed:
     index.update(servers)
     tools = [tool for each in servers.values() for tool in each]
     gc.collect()
-    times = [_timed(partial(index.search, query)) for query in _queries(tools)]
+    queries = _queries(tools)
+    times = [_timed(partial(index.search, query)) for query in queries]
+    unused = []
+    for number, query in enumerate(queries[:FRESH]):
+        index.update(servers if number % 2 else smaller)
+        unused.append(_timed(partial(index.search, query)))
     return Speed(
         tools=len(tools),
         median_ms=median(times),
+        fresh_ms=median(unused),
         p99_ms=quantiles(times, n=100)[98],
         floor_ms=_floor(tools),
         build_ms=median(builds),

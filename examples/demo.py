@@ -75,10 +75,17 @@ async def demonstrate(repository: Path, runtime: str) -> int:
                 status = await show(client, prefix + program)
                 if status:
                     return status
-            tool = (await client.list_tools()).tools[0]
-            definition = len(tool.model_dump_json(by_alias=True, exclude_none=True))
-            tools = sum(line.startswith("  .") for line in (tool.description or "").splitlines())
-            print(f"The model sees one tool, {tool.name}, in place of {tools}: {definition:,} bytes.\n")
+            offered = (await client.list_tools()).tools
+            described = (offered[0].description or "").splitlines()
+            tools = sum(line.startswith("  .") for line in described)
+            definitions = [
+                tool.model_dump_json(by_alias=True, exclude_none=True) for tool in offered
+            ]
+            sizes = [
+                f"{tool.name} ({len(text):,} bytes)"
+                for tool, text in zip(offered, definitions, strict=True)
+            ]
+            print(f"The model sees {' and '.join(sizes)} in place of {tools} tools.\n")
     return 0
 
 
@@ -91,7 +98,8 @@ async def show(client: Client, code: str) -> int:
         return 1
     usage, isolation = document["usage"], document["isolation"]
     print(
-        f"\n  {usage['toolCalls']} tool calls to {' and '.join(document['servers'])}, "
+        f"\n  {usage['toolCalls']} tool call{'' if usage['toolCalls'] == 1 else 's'} to "
+        f"{' and '.join(document['servers'])}, "
         f"{usage['wallMs']:,} ms; {usage['toolResultBytes']:,} bytes of tool results "
         "stayed out of the conversation."
     )

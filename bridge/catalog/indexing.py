@@ -45,6 +45,11 @@ name, its server, its description's first sentence and the rest, its parameters'
 their descriptions and choices say. Settled on the first half of the labelled queries in
 `benchmarks/disclosure_queries.toml`."""
 
+_NAMES = ", ".join(COLUMNS)
+_MARKS = ", ".join("?" * (1 + len(COLUMNS)))
+ADD = f"INSERT INTO tools(rowid, {_NAMES}) VALUES ({_MARKS})"
+FORGET = f"INSERT INTO tools(tools, rowid, {_NAMES}) VALUES ('delete', {_MARKS})"
+
 _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 """Of the index, kept until it is sorted and written."""
 
@@ -99,8 +104,9 @@ def open_index() -> sqlite3.Connection:
         raise SearchUnavailableError from error
     try:
         database.execute(
-            f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(COLUMNS)},"
-            " tokenize = 'porter unicode61')"
+            # Without the texts: nobody asks for them, and writing them takes as long again.
+            f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES},"
+            " content = '', tokenize = 'porter unicode61')"
         )
         # Nothing is ever taken back, and the whole of a few thousand tools is written at once.
         database.execute("PRAGMA journal_mode = OFF")

@@ -18,8 +18,10 @@ _SCAN_FACTOR = 8
 
 _SPACES = re.compile(r"\s+")
 _UNPRINTABLE = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069]"
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
+"""Also what people never see and models read: tags and variation selectors can spell out a text."""
 _SENTENCE_END = re.compile(r"[.!?](?=\s+[^\sa-z])")
 
 
@@ -35,6 +37,11 @@ def one_line(text: str, limit: int) -> str:
     flat = _SPACES.sub(" ", text[: limit * _SCAN_FACTOR])
     flat = _UNPRINTABLE.sub("", flat).strip()
     return clip(valid_text(flat), limit)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return all lines of `text`, each such that it is one wherever it is shown."""
+    return [_UNPRINTABLE.sub("", line.replace("\t", " ")) for line in text.splitlines()]
 
 
 def first_sentence(text: str, limit: int) -> str:

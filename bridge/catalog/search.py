@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from bridge.catalog.indexing import COLUMNS, columns, exact_name, open_index
+from bridge.catalog.indexing import ADD, COLUMNS, FORGET, columns, exact_name, open_index
+from bridge.catalog.ranking import SAME_SCORE, Scores, ranked, rarity_of, scores_of
 from bridge.catalog.words import (
     MAX_WORD_CHARS,
     asked,
@@ -48,17 +49,28 @@ MAX_TOOLS_PER_SERVER = 16_384
 _SPELLED = 4
 """Columns, from the first, whose words a mistyped one may have been."""
 
-_ALL_RANKED = 400
-"""While the words of a query stand in no more tools than this, all of those are ranked, at three
-microseconds each. Beyond it only those are that have a rare word of it, or all common ones."""
+_RANKED = 300
+"""Tools that are ranked for one query, at two microseconds each, those of its rare words first. Of
+a word for which there is no room any more, only those are that have it in a telling place."""
 
-_SOME_RANKED = 150
-"""How many then, as a rule."""
+_TOLD = 150
+"""How many those should be, if some such place has so few."""
+
+_TELLING = ("name lead", "name")
+"""Such places, each narrower than the one before."""
+
+_COUNTED = 2_000
+"""Of a word that more tools have, it does not count where else they have it."""
+
+_ELSEWHERE = 0.8
+"""What a common word counts there, beside its rarity: what BM25 gives it on average."""
 
 _SHORTEST_PREFIX = 3
 _MENDED_WORDS = 3
 _REMEMBERED_WORDS = 4_096
-"""Words of queries whose frequency is known; forgotten whenever the index changes."""
+_REMEMBERED_SCORES = 524_288
+"""Words of queries, and scores of tools for them, that are kept until the index changes: 6 MB.
+Those for 5,000 tools take a third of it."""
 
 _EXACT_NAME_BONUS = 100.0
 """A query that spells out a tool's name wants that tool; no score comes near."""
@@ -80,13 +92,11 @@ class _Term:
 
     Attributes:
         text: As the index's query language has it.
-        count: Tools that have it, as far as they were counted.
-        named: Those that have it in their name, or as another word for it.
+        count: How many tools have it, as far as they were counted.
     """
 
     text: str
     count: int
-    named: int
 
 
 class ToolIndex:
@@ -102,6 +112,8 @@ class ToolIndex:
         self._vocabulary: Counter[str] = Counter()
         self._own_words: dict[str, frozenset[str]] = {}
         self._terms: dict[str, _Term | None] = {}
+        self._scored: dict[tuple[str, bool], Scores] = {}
+        self._kept_scores = 0
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -137,7 +149,7 @@ class ToolIndex:
                 self._add(database, name, servers[name])
         finally:
             database.execute("COMMIT")
-            self._terms.clear()
+            self._forget()
         return True
 
     def search(
@@ -163,18 +175,28 @@ class ToolIndex:
             return []
         last = self._next_row if server is None else first + MAX_TOOLS_PER_SERVER - 1
         terms = self._wanted(asked_runs)
-        scores = self._scores(self._database, terms, first, last, everywhere=server is None)
-        for row in self._exact.get(tuple(words(spelled)), ()):
-            if first <= row <= last:
-                scores[row] = scores.get(row, 0.0) + _EXACT_NAME_BONUS
-        best = heapq.nsmallest(
-            max(1, min(limit, MAX_LIMIT)),
-            (
-                (-score, self._tools[row].server, self._tools[row].name, row)
-                for row, score in scores.items()
-            ),
-        )
-        return [Match(tool=self._tools[row], score=-negative) for negative, _, _, row in best]
+        if server is None:
+            words_scores = self._everywhere(terms)
+        else:
+            words_scores = [self._look_up(term.text, first, last) for term in terms]
+        exact = self._exact.get(tuple(words(spelled)), ())
+        named = [row for row in exact if first <= row <= last]
+        limit = max(1, min(limit, MAX_LIMIT))
+        scores = ranked(words_scores, limit, named)
+        for row in named:
+            scores[row] += _EXACT_NAME_BONUS
+        return self._best(scores, limit)
+
+    def _best(self, scores: Mapping[int, float], limit: int) -> list[Match]:
+        """Return the best; the scores of most are only compared."""
+        least = min(heapq.nlargest(limit, scores.values()), default=0.0) - SAME_SCORE
+        found = [
+            Match(tool=self._tools[row], score=round(score, _SCORE_DIGITS))
+            for row, score in scores.items()
+            if score >= least
+        ]
+        found.sort(key=lambda match: (-match.score, match.tool.server, match.tool.name))
+        return found[:limit]
 
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
@@ -196,10 +218,7 @@ class ToolIndex:
             rows.append((row, *texts))
             self._tools[row] = tool
             self._exact.setdefault(name, set()).add(row)
-        marks = ", ".join("?" * (1 + len(COLUMNS)))
-        database.executemany(
-            f"INSERT INTO tools(rowid, {', '.join(COLUMNS)}) VALUES ({marks})", rows
-        )
+        database.executemany(ADD, rows)
         self._own_words[server] = frozenset(known)
         self._vocabulary.update(known)
 
@@ -211,13 +230,11 @@ class ToolIndex:
         for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
             del self._tools[row]
             name = exact_name(tool)
+            # The texts are not kept: what is to be forgotten has to be said again.
+            database.execute(FORGET, (row, *columns(tool, name)))
             self._exact[name].discard(row)
             if not self._exact[name]:
                 del self._exact[name]
-        database.execute(
-            "DELETE FROM tools WHERE rowid BETWEEN ? AND ?",
-            (first, first + MAX_TOOLS_PER_SERVER - 1),
-        )
         self._vocabulary.subtract(self._own_words.pop(server))
         self._vocabulary += Counter()
 
@@ -241,9 +258,14 @@ class ToolIndex:
         """Return what to look for in place of a word; None if nothing is like it."""
         if word not in self._terms:
             if len(self._terms) >= _REMEMBERED_WORDS:
-                self._terms.clear()
+                self._forget()
             self._terms[word] = self._look_for(word)
         return self._terms[word]
+
+    def _forget(self) -> None:
+        self._terms.clear()
+        self._scored.clear()
+        self._kept_scores = 0
 
     def _look_for(self, word: str) -> _Term | None:
         text = _quoted(word)
@@ -258,102 +280,80 @@ class ToolIndex:
             text = " OR ".join(map(_quoted, near[:_MENDED_WORDS]))
             count = self._count(text) if text else 0
             text = f"({text})"
-        if not count:
-            return None
-        named = self._count(_named(text)) if count > _SOME_RANKED else count
-        return _Term(text=text, count=count, named=named)
+        return _Term(text=text, count=count) if count else None
 
-    def _worth_ranking(self, terms: Sequence[_Term]) -> str:
-        """Return which tools are ranked where too many have some word of the query."""
-        room = _SOME_RANKED
-        chosen, common = [], []
-        for term in sorted(terms, key=lambda term: (term.count, term.named, term.text)):
-            if term.count <= room:
-                chosen.append(term.text)
-                room -= term.count
-            elif 0 < term.named <= room:
-                chosen.append(_named(term.text))
-                room -= term.named
-            else:
-                common.append(term)
-        chosen += self._narrowed(common, enough=bool(chosen))
-        return " OR ".join(chosen)
-
-    def _narrowed(self, common: Sequence[_Term], *, enough: bool) -> list[str]:
-        """Return how to find the best of too many: those with all common words, if there are any.
-
-        Args:
-            enough: Whether there is something to rank without them.
-        """
-        if not common:
-            return []
-        together = " AND ".join(term.text for term in common)
-        count = self._count(together)
-        if 0 < count <= _SOME_RANKED:
-            return [f"({together})"]
-        named = " AND ".join(f"({_named(term.text)})" for term in common)
-        if count and self._count(named):
-            return [f"({named})"]
-        if enough:
-            return []
-        ways = [(count, together), *((term.named, _named(term.text)) for term in common)]
-        ways = [(count, f"({way})") for count, way in ways if count]
-        return [min(ways)[1]] if ways else [f"({common[0].text})"]
-
-    def _count(self, text: str) -> int:
-        """Return how many tools have it, counted until they are too many anyway."""
+    def _count(self, text: str, enough: int = _RANKED + 1) -> int:
+        """Return how many tools have it, counted until they are enough."""
         if self._database is None:
             return 0
         [count] = self._database.execute(
             "SELECT count(*) FROM (SELECT 1 FROM tools WHERE tools MATCH ? LIMIT ?)",
-            (text, _ALL_RANKED + 1),
+            (text, enough),
         ).fetchone()
         return int(count)
 
-    def _scores(
-        self,
-        database: sqlite3.Connection,
-        terms: Sequence[_Term],
-        first: int,
-        last: int,
-        *,
-        everywhere: bool,
-    ) -> dict[int, float]:
-        """Return the scores of the tools that are ranked: BM25, times the share of words it has."""
-        if not terms:
-            return {}
-        worth = ""
-        if everywhere and sum(term.count for term in terms) > _ALL_RANKED:
-            worth = self._worth_ranking(terms)
-        anything = " OR ".join(term.text for term in terms)
-        weights = ", ".join(map(str, COLUMNS.values()))
-        found = database.execute(
-            f"SELECT rowid, bm25(tools, {weights}) FROM tools"
-            " WHERE tools MATCH ? AND rowid BETWEEN ? AND ?",
-            (_both(worth, anything), first, last),
-        )
-        scores = {row: -score for row, score in found}
-        if len(terms) == 1:
-            return {row: round(score, _SCORE_DIGITS) for row, score in scores.items()}
-        hits: Counter[int] = Counter()
-        for term in terms:
-            having = database.execute(
-                "SELECT rowid FROM tools WHERE tools MATCH ? AND rowid BETWEEN ? AND ?",
-                (_both(worth, term.text), first, last),
-            )
-            hits.update(row for (row,) in having)
-        return {
-            row: round(score * hits[row] / len(terms), _SCORE_DIGITS)
-            for row, score in scores.items()
-        }
+    def _everywhere(self, terms: Sequence[_Term]) -> list[Scores]:
+        """Return the scores of all tools for each word; BM25's is the sum of those.
+
+        Which are looked up in full depends on the query and the index, and not on what is kept.
+        """
+        found, room = [], _RANKED
+        for term in sorted(terms, key=lambda term: (term.count, term.text)):
+            exact = term.count <= room or len(terms) == 1
+            if exact:
+                room -= term.count
+            key = (term.text, exact)
+            if key not in self._scored:
+                self._keep(key, self._look_up(term.text) if exact else self._estimate(term))
+            found.append(self._scored[key])
+        if terms and not any(each.rows for each in found):
+            # All words are everywhere: then the least common of them has to do.
+            return self._everywhere([min(terms, key=lambda term: (term.count, term.text))])
+        return found
+
+    def _keep(self, key: tuple[str, bool], scores: Scores) -> None:
+        if self._kept_scores + len(scores.rows) > _REMEMBERED_SCORES:
+            self._scored.clear()
+            self._kept_scores = 0
+        self._scored[key] = scores
+        self._kept_scores += len(scores.rows)
+
+    def _estimate(self, term: _Term) -> Scores:
+        """Return the scores for a common word: BM25's only where it is in telling places."""
+        assert self._database is not None
+        telling, told = "", 0
+        for places in _TELLING:
+            if fewer := self._count(f"{{{places}}} : {term.text}", _COUNTED):
+                telling, told = f"{{{places}}} : {term.text}", fewer
+            if fewer <= _TOLD:
+                break
+        count = self._count(term.text, _COUNTED)
+        rarity = rarity_of(count, len(self._tools))
+        scores: dict[int, float] = {}
+        if count < _COUNTED:
+            having = self._database.execute("SELECT rowid FROM tools(?)", (term.text,))
+            scores = dict.fromkeys([row for (row,) in having], _ELSEWHERE * rarity)
+        if 0 < told < _COUNTED:
+            # It is as common as it is, though it be rare in those places.
+            weight = rarity / max(rarity, rarity_of(told, len(self._tools)))
+            named = self._look_up(telling, weight=weight)
+            scores.update(zip(named.rows, named.scores, strict=True))
+        return scores_of(scores, scores.values())
+
+    def _look_up(
+        self, text: str, first: int = 0, last: int | None = None, weight: float = 1.0
+    ) -> Scores:
+        assert self._database is not None
+        limits = (first, self._next_row if last is None else last)
+        found = self._database.execute(_SCORED, (-weight, text, *limits)).fetchall()
+        rows, scores = zip(*found, strict=True) if found else ((), ())
+        return scores_of(rows, scores)
 
 
-def _named(text: str) -> str:
-    return f"{{name also}} : {text}"
-
-
-def _both(narrowing: str, query: str) -> str:
-    return f"({narrowing}) AND ({query})" if narrowing else query
+_SCORED = (
+    f"SELECT rowid, ? * bm25(tools, {', '.join(map(str, COLUMNS.values()))}) FROM tools"
+    " WHERE tools MATCH ? AND rowid BETWEEN ? AND ?"
+)
 
 
 def _quoted(word: str) -> str:

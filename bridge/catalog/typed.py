@@ -113,9 +113,10 @@ def _bare_method(alias: str) -> str:
 
 def _quoted(text: str, indent: str) -> str:
     """Return a text as a docstring's source."""
-    safe = valid_text(text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if safe.endswith('"'):
-        safe = f'{safe[:-1]}\\"'
+    plain = valid_text(text).replace("\\", "\\\\")
+    body = plain.rstrip('"')
+    # The last quotes stand before ours.
+    safe = body.replace('"""', '\\"\\"\\"') + '\\"' * (len(plain) - len(body))
     lines = safe.split("\n")
     if len(lines) == 1:
         return f'{indent}"""{safe}"""'

@@ -34,12 +34,18 @@ _SAME = (
     ("create", "add", "new", "make", "insert", "start", "open"),
     ("delete", "remove", "destroy", "drop", "erase", "forget"),
     ("get", "read", "fetch", "show", "view", "retrieve", "see", "load", "open", "inspect"),
-    ("search", "find", "query", "lookup", "locate"),
+    ("search", "find", "query", "lookup", "look", "locate"),
     ("update", "edit", "modify", "change", "set", "patch"),
     ("send", "post", "publish", "tell"),
     ("list", "enumerate", "browse"),
     ("run", "execute", "invoke"),
     ("write", "save", "store"),
+    ("commit", "save"),
+    ("navigate", "visit", "open"),
+    ("fill", "type", "enter"),
+    ("wait", "sleep", "pause", "delay"),
+    ("extract", "scrape", "parse"),
+    ("performance", "speed", "slow", "fast"),
     ("current", "now"),
     ("download", "fetch"),
     ("upload", "push", "attach"),
@@ -123,7 +129,7 @@ def parts(run: str) -> list[str]:
 
 def words(text: str) -> list[str]:
     """Return the words of `text`, which may be joined by case or underscores; in lower case."""
-    return [part for run in runs(text) for part in parts(run)]
+    return [part for run in runs(text) for part in _parts(run)]
 
 
 def indexed(text: str) -> str:
@@ -162,8 +168,12 @@ def mended(word: str, known: Container[str]) -> list[str]:
 
 
 @lru_cache(maxsize=_REMEMBERED)
+def _parts(run: str) -> tuple[str, ...]:
+    return tuple(parts(run))
+
+
 def _apart(run: str) -> tuple[str, ...]:
-    found = tuple(parts(run[:_MAX_RUN_CHARS]))
+    found = _parts(run[:_MAX_RUN_CHARS])
     return found if len(found) > 1 else ()
 
 

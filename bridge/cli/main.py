@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 import anyio
@@ -145,6 +145,21 @@ def _with_default(argv: Sequence[str]) -> list[str]:
     return ["serve", *argv]
 
 
+class _BriefUsage(argparse.HelpFormatter):
+    """Keeps the settings, which every command takes, out of the usage line that errors repeat."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        """Leave the settings to the list below it."""
+        own = [action for action in actions if _FLAGS.keys().isdisjoint(action.option_strings)]
+        super().add_usage(usage, own, groups, prefix)
+
+
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     group = shared.add_argument_group("settings (each also an MCP_BRIDGE_* variable)")
@@ -159,7 +174,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, handler: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text, parents=[shared])
+        command = commands.add_parser(
+            name, help=text, description=text, parents=[shared], formatter_class=_BriefUsage
+        )
         command.set_defaults(handler=handler)
         return command
 
@@ -180,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="start each, and say what it has and what it costs",
     )
-    command.add_argument("--json", action="store_true")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command = add("tools", "List or search tools across servers.", "bridge.cli.tools:tools")
     command.add_argument(
         "query", nargs="?", metavar="QUERY", help="words to search for, or SERVER.TOOL"
@@ -188,18 +205,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--server", metavar="NAME", help="only this server's")
     command.add_argument("--stub", action="store_true", help="as typed Python")
     command.add_argument("--fresh", action="store_true", help="ask the servers again")
-    command.add_argument("--json", action="store_true")
+    command.add_argument("--json", action="store_true", help="print JSON")
     _add_logins(add)
     command = add(
         "doctor", "Try each engine and say what would be used.", "bridge.cli.doctor:doctor"
     )
-    command.add_argument("--json", action="store_true")
-    command = add("image", "Build the runtime image, or say how it is.", "bridge.cli.image:image")
-    command.add_argument("action", choices=("build", "status"))
-    command.add_argument("--flavour", choices=("slim", "data"), default="slim")
-    command.add_argument("--offline", action="store_true", help="from Debian packages, no registry")
-    command.add_argument("--fresh", action="store_true", help="build though it is up to date")
-    command.add_argument("--json", action="store_true")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    _add_image(add)
     return parser
 
 
@@ -210,6 +222,20 @@ def _add_logins(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None
     command.add_argument("--timeout", metavar="SECONDS", help="how long to wait for you")
     command = add("logout", "Forget the login to a server.", "bridge.cli.login:logout")
     command.add_argument("server", metavar="SERVER", help="its name or alias")
+
+
+def _add_image(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    command = add("image", "Build the runtime image, or say how it is.", "bridge.cli.image:image")
+    command.add_argument("action", choices=("build", "status"))
+    command.add_argument(
+        "--flavour",
+        choices=("slim", "data"),
+        default="slim",
+        help="data adds numpy, pandas, matplotlib and openpyxl",
+    )
+    command.add_argument("--offline", action="store_true", help="from Debian packages, no registry")
+    command.add_argument("--fresh", action="store_true", help="build though it is up to date")
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, str]:

@@ -13,6 +13,7 @@ _GAP = "  "
 _USUAL_WIDTH = 80
 _LEAST_WIDTH = 40
 _LEAST_COLUMN = 8
+_BELOW = "    "
 
 
 def write_out(text: str) -> None:
@@ -71,7 +72,11 @@ def terminal_width() -> int | None:
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None = None,
+    below: bool = False,
 ) -> str:
     """Return rows in columns as wide as their widest cell; the last column is left open.
 
@@ -80,9 +85,14 @@ def table(
     Args:
         width: Of the terminal; the widest columns are cut until a row fits into a line. Without
             one nothing is cut, for what reads it is a program.
+        below: Put the last column on lines of its own, below the others, rather than cut any.
     """
     rows = [[visible(cell, keep="") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    if below and width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        upper = table(headings[:-1], [row[:-1] for row in rows], width=width).splitlines()
+        lower = [f"{_BELOW}{_end(row[-1], width - len(_BELOW))}" for row in [headings, *rows]]
+        return "".join(f"{line}\n{more}\n" for line, more in zip(upper, lower, strict=True))
     if width is not None:
         widths = _narrowed(widths, width - len(_GAP) * (len(widths) - 1))
         rows = [[_cut(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
@@ -99,6 +109,11 @@ def _narrowed(widths: Sequence[int], room: int) -> list[int]:
     while sum(min(size, most) for size in widths) > room and most > least:
         most -= 1
     return [min(size, most) for size in widths]
+
+
+def _end(cell: str, size: int) -> str:
+    """Return a path cut to `size` where paths are alike."""
+    return cell if len(cell) <= size else f"…{cell[len(cell) - size + 1 :]}"
 
 
 def _cut(cell: str, size: int) -> str:

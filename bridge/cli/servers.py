@@ -12,10 +12,10 @@ from bridge.cli.output import table, terminal_width, visible, write_err, write_o
 from bridge.discovery.report import SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.model import ServerSpec, Source
-from bridge.settings import Settings
+from bridge.settings import Settings, home
 
 MAX_REASON_CHARS = 160
-"""Of a reason, in the table."""
+"""Of a reason, below the table."""
 
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
@@ -29,14 +29,59 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         write_out(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
     elif not rows:
-        write_err(
-            "No MCP servers found. Add one to Claude Code with `claude mcp add`, or name a file "
-            "in MCP_SERVERS_CONFIG.\n"
-        )
+        write_err(none_found(settings))
     else:
-        write_out(table(_HEADINGS, [_cells(row) for row in rows], width=terminal_width()))
-        _write_notes(rows)
+        _write(rows, str(home(settings.environ)))
     return 0
+
+
+def none_found(settings: Settings) -> str:
+    """Return what to say, and to do, where no client has a server."""
+    text = (
+        "No MCP servers found. Add one to a client (`claude mcp add`, say), or name a file in "
+        "MCP_SERVERS_CONFIG.\n"
+    )
+    if settings.sources:
+        named = visible(",".join(settings.sources))
+        text += f"MCP_BRIDGE_SOURCES leaves clients out: it is {named}.\n"
+    return text
+
+
+def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
+    """Write the servers that programs can use as a table, and below it why others are left out.
+
+    A person at a terminal knows the home directory as "~"; a script gets whole paths.
+    """
+    width = terminal_width()
+    used = [row for row in rows if row["state"] != "skipped"]
+    if used:
+        cells = [_cells(row) for row in used]
+        if width is not None:
+            cells = [(*row[:-1], _from_home(row[-1], home_directory)) for row in cells]
+        write_out(table(_HEADINGS, cells, width=width, below=True))
+    _write_notes(used)
+    _write_reasons("Not working", [row for row in used if row.get("reason")])
+    left_out = [row for row in rows if row["state"] == "skipped"]
+    _write_reasons("Left out", left_out, home_directory if width is not None else None)
+
+
+def _from_home(path: str, home_directory: str) -> str:
+    inside = path.startswith(f"{home_directory}/")
+    return f"~{path.removeprefix(home_directory)}" if inside else path
+
+
+def _write_reasons(
+    title: str, rows: Sequence[dict[str, Any]], home_directory: str | None = None
+) -> None:
+    """Write a line for each of `rows`: its name, its place and the reason."""
+    if rows:
+        write_out(f"\n{title}:\n")
+    for row in rows:
+        place, reason = row["source"], _brief(row["reason"])
+        if home_directory is not None:
+            place = _from_home(place, home_directory)
+            reason = reason.replace(f" {home_directory}/", " ~/")
+        write_out(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
 
 
 def _write_notes(rows: Sequence[dict[str, Any]]) -> None:
@@ -49,7 +94,6 @@ def _write_notes(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    reason = f": {_brief(row['reason'])}" if row.get("reason") else ""
     clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
     return (
         row["name"],
@@ -58,7 +102,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["state"],
         str(row.get("tools", "-")),
         ", ".join(clients),
-        row["source"] + reason,
+        row["source"],
     )
 
 

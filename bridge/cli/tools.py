@@ -11,6 +11,7 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed import server_stub, tool_stub
 from bridge.cli.output import terminal_width, visible, write_err, write_out
+from bridge.cli.servers import none_found
 from bridge.engine import Engine, open_engine
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.settings import Settings
@@ -51,8 +52,14 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
         else:
             _write_servers(engine, names, found)
     _warn(errors)
-    if not found and not arguments.json:
-        write_err("No tool matches.\n" if arguments.query and names else "No tools found.\n")
+    if not names:
+        write_err(none_found(settings))
+    elif not found and not arguments.json:
+        write_err(
+            "No tool matches; `mcp-code-bridge tools` lists all.\n"
+            if arguments.query
+            else "No tools found.\n"
+        )
     return SERVER_UNREACHABLE if errors and not found else 0
 
 

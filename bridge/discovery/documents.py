@@ -7,6 +7,7 @@ the reader's words what is wrong. Knows nothing about servers.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import NoReturn
@@ -24,6 +25,14 @@ MAX_LENIENT_BYTES = 2 * 1024 * 1024
 
 MAX_YAML_BYTES = 256 * 1024
 """Where there is no C library for YAML, this takes seconds."""
+
+MAX_KEY_PARTS = 32
+"""Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
+file of 60 kB that is one such key takes a minute. Within a text that many words with dots between
+them count as well: nobody writes those."""
+
+_KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
 MAX_REPEATED_SHOWN = 5
 """Repeated keys named in one message; more only say how many."""
@@ -57,6 +66,8 @@ def decode(raw: bytes, format: Format = "json") -> object:
     text = _text(raw)
     try:
         return _load(text, format)
+    except MalformedError:
+        raise
     except json.JSONDecodeError as error:
         raise MalformedError(_explain(error)) from error
     except tomllib.TOMLDecodeError as error:
@@ -94,6 +105,9 @@ def _text(raw: bytes) -> str:
 
 def _load(text: str, format: Format) -> object:
     if format == "toml":
+        if _LONG_KEY.search(text):
+            msg = f"it holds a key of more than {MAX_KEY_PARTS} parts"
+            raise MalformedError(msg)
         return tomllib.loads(text)
     if format == "yaml":
         return load_yaml(text)

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from bridge.discovery.clients import Dialect
 from bridge.discovery.documents import kind, repeated_keys
 from bridge.discovery.env_files import parse_env_file
+from bridge.discovery.expand import TooMuchTextError
 from bridge.discovery.fields import (
     FieldReader,
     Setting,
@@ -30,6 +31,7 @@ from bridge.discovery.fields import (
     directory,
     first,
     member,
+    too_much_text,
 )
 from bridge.discovery.login import oauth_hints
 from bridge.discovery.report import ConfigWarning, SkippedServer, shown
@@ -292,7 +294,14 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
     if text is None:
         reader.warn(label, "the file it names cannot be read, so its variables are missing")
         return {}
-    return parse_env_file(text)
+    try:
+        found = parse_env_file(variables.room.take(text))
+    except TooMuchTextError as error:
+        raise too_much_text(label) from error
+    if any("\0" in value for value in found.values()):
+        msg = f"the file that {label} names holds a character that cannot be passed on"
+        raise UnusableError(msg)
+    return found
 
 
 def _handed_on(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:

@@ -28,6 +28,10 @@ INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 """With an input's id in capitals behind it: the variable that gives the input's value. Servers do
 not inherit variables that start with MCP_BRIDGE_."""
 
+MAX_INSERTED_CHARS = 1024 * 1024
+"""Of all that variables and files bring into one table of servers. Each may be named in every field
+and many times in each, so that a small file could stand for more than any memory holds."""
+
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
 
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
@@ -62,6 +66,28 @@ class UnreadableFileError(ValueError):
     """A file that a value names cannot be read; the argument is the name."""
 
 
+class TooMuchTextError(ValueError):
+    """Variables and files bring in more than `MAX_INSERTED_CHARS`."""
+
+
+class Room:
+    """How much more may be put in. Shared by all fields of a table."""
+
+    def __init__(self) -> None:
+        self._left = MAX_INSERTED_CHARS
+
+    def take(self, text: str) -> str:
+        """Return the text, if there is room for it.
+
+        Raises:
+            TooMuchTextError: There is none.
+        """
+        self._left -= len(text)
+        if self._left < 0:
+            raise TooMuchTextError
+        return text
+
+
 def _no_file(path: str) -> str | None:
     return None
 
@@ -76,6 +102,7 @@ class Variables:
         inputs: Ids of inputs and their defaults, None for those that have none.
         read: A file's text; None when it cannot be had.
         separator: Of the parts of a path.
+        room: For what is put in.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -85,6 +112,7 @@ class Variables:
     inputs: Mapping[str, str | None] = field(default_factory=dict, repr=False)
     read: Callable[[str], str | None] = _no_file
     separator: str = "/"
+    room: Room = field(default_factory=Room, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +134,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 
     Raises:
         MissingInputError, UnreadableFileError: It needs what there is not.
+        TooMuchTextError: It becomes too long.
     """
     pattern = _PATTERNS.get(syntax)
     if pattern is None or ("$" not in text and "{" not in text):
@@ -130,10 +159,13 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         unset[name] = None
         return "" if emptied else match[0]
 
+    def bounded(match: re.Match[str]) -> str:
+        return variables.room.take(value(match))
+
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
-    found = pattern.sub(value, text[:end])
-    found += _BARE.sub(value, text[end:]) if syntax == "shell" else text[end:]
+    found = pattern.sub(bounded, text[:end])
+    found += _BARE.sub(bounded, text[end:]) if syntax == "shell" else text[end:]
     return Expanded(text=found, unset=tuple(unset), emptied=emptied)
 
 

@@ -15,7 +15,9 @@ from typing import TypeGuard
 from bridge.discovery.clients import Dialect
 from bridge.discovery.documents import kind, repeated_keys
 from bridge.discovery.expand import (
+    MAX_INSERTED_CHARS,
     MissingInputError,
+    TooMuchTextError,
     UnreadableFileError,
     Variables,
     expand,
@@ -104,6 +106,8 @@ class FieldReader:
         except UnreadableFileError as error:
             msg = f'{label} takes its text from "{shown(error.args[0])}", which cannot be read'
             raise UnusableError(msg) from error
+        except TooMuchTextError as error:
+            raise too_much_text(label) from error
         for name in found.unset:
             fate = "it becomes nothing" if found.emptied else _left(name, self.dialect.syntax)
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
@@ -160,6 +164,15 @@ class FieldReader:
                 "greater than 0",
             )
         return None
+
+
+def too_much_text(label: str) -> UnusableError:
+    """What to raise where variables and files bring in too much."""
+    msg = (
+        f"{label} would take what variables and files bring in beyond "
+        f"{MAX_INSERTED_CHARS} characters"
+    )
+    return UnusableError(msg)
 
 
 def check_count(value: list[object] | Mapping[str, object], label: str) -> None:

@@ -47,6 +47,13 @@ _ANY_NAME = "*"
 MAX_REFERENCES = 64
 """Files that configurations name, such as `envFile`; a table that names more is no table."""
 
+MAX_PROJECT_FILE_BYTES = 1024 * 1024
+"""Of one file of the working directory. Anybody may have written it, and as a value it takes thirty
+times its size."""
+
+MAX_PROJECT_BYTES = 4 * 1024 * 1024
+"""Of all files of the working directory together; strongest first, and what is beyond is left."""
+
 Stamp = tuple[str | Fingerprint, ...]
 
 
@@ -186,6 +193,7 @@ class _Reader:
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
+        self._project_room = MAX_PROJECT_BYTES
         self._absent: set[Path] = set()
 
     def leave_out(self, absent: Iterable[Path]) -> None:
@@ -193,10 +201,12 @@ class _Reader:
         self._absent.update(absent)
         self._documents.update(dict.fromkeys(absent))
 
-    def document(self, path: Path, format: Format = "json") -> Mapping[str, object] | None:
+    def document(
+        self, path: Path, format: Format = "json", *, in_project: bool = False
+    ) -> Mapping[str, object] | None:
         """A file's decoded value; None when there is none."""
         if path not in self._documents:
-            self._documents[path] = self._read(path, format)
+            self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
     def reference(self, name: str) -> str | None:
@@ -214,14 +224,19 @@ class _Reader:
         if path in self._absent:
             self._warn(path, ABSENT)
 
-    def _read(self, path: Path, format: Format) -> Mapping[str, object] | None:
-        raw = read_regular(path, limit=size_limit(format))
+    def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
+        limit = size_limit(format)
+        if in_project:
+            limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
+        raw = read_regular(path, limit=limit)
         if isinstance(raw, str):
             if raw == ABSENT:
                 self._absent.add(path)
             else:
                 self._warn(path, raw)
             return None
+        if in_project:
+            self._project_room -= len(raw)
         try:
             value = decode(raw, format)
         except MalformedError as error:
@@ -277,7 +292,7 @@ def _parsed(
     format = location.format
     if format == "by suffix":
         format = "toml" if path.suffix.lower() == ".toml" else "json"
-    document = reader.document(path, format)
+    document = reader.document(path, format, in_project=location.in_project)
     if document is None:
         if location.required:
             reader.demand(path)
@@ -310,7 +325,7 @@ def _approvals(reader: _Reader, places: Places, project: Project) -> Approvals:
     trusted = False
     for file in APPROVAL_FILES:
         for path in fill(file.template, places):
-            document = reader.document(path)
+            document = reader.document(path, in_project=file.grants != "always")
             if document is None:
                 continue
             objects = [("", document)]

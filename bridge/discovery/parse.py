@@ -23,6 +23,10 @@ from bridge.model import ServerSpec
 MAX_SERVERS_PER_FILE = 1000
 """Far more than anyone runs; a file with more is not a list of servers."""
 
+MAX_WARNINGS_PER_FILE = 100
+"""They are logged whenever the file is read; one line per variable of a hostile file would fill a
+disk."""
+
 PROJECTS_KEY = "projects"
 
 
@@ -116,6 +120,10 @@ def parse_document(document: object, origin: Origin) -> Parsed:
             if entry is not None:
                 entries.append(entry)
             warnings.extend(said)
+    if len(warnings) > MAX_WARNINGS_PER_FILE:
+        more = len(warnings) - MAX_WARNINGS_PER_FILE
+        del warnings[MAX_WARNINGS_PER_FILE:]
+        warn("", f"{more} more warnings about this file are left out")
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
 
 

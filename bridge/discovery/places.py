@@ -45,7 +45,7 @@ class Project:
 
 def find_project(cwd: Path) -> Project:
     """Look for the repository around a directory."""
-    root = next((place for place in (cwd, *cwd.parents) if _exists(place / ".git")), None)
+    root = next((place for place in (cwd, *cwd.parents) if _is_repository(place, cwd)), None)
     main = None if root is None else _main_repository(root)
     keys = [path for path in (main, root, cwd) if path is not None]
     # Claude Code sees the directory with its symbolic links resolved.
@@ -223,13 +223,29 @@ def _main_repository(root: Path) -> Path:
     if not line.startswith("gitdir:") or "\0" in line:
         return root
     git_dir = root / line.removeprefix("gitdir:").strip()
-    if git_dir.parent.name == "worktrees" and git_dir.parent.parent.name == ".git":
-        return git_dir.parent.parent.parent
-    return root
+    if git_dir.parent.name != "worktrees" or git_dir.parent.parent.name != ".git":
+        return root
+    # An unpacked archive can say what it likes, such as that it is a worktree of a project whose
+    # servers the user approved. The repository has to know of it, as git writes it down there.
+    back = read_regular(git_dir / "gitdir", limit=MAX_GIT_FILE_BYTES)
+    if isinstance(back, str) or b"\0" in back:
+        return root
+    named = git_dir / os.fsdecode(back).strip()
+    # Its directory is compared: the `.git` here may be a link to that of a real worktree.
+    same = named.name == ".git" and os.path.realpath(named.parent) == os.path.realpath(root)
+    return git_dir.parent.parent.parent if same else root
 
 
-def _exists(path: Path) -> bool:
+def _is_repository(place: Path, cwd: Path) -> bool:
+    """Whether a directory at or above the working directory is the root of its owner's repository.
+
+    Anybody can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
+    has to be of whoever owns the working directory, of this user or of the system's.
+    """
     try:
-        return stat.S_IFMT(path.stat().st_mode) in (stat.S_IFDIR, stat.S_IFREG)
+        found = (place / ".git").stat()
+        if stat.S_IFMT(found.st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
+            return False
+        return place == cwd or found.st_uid in (cwd.stat().st_uid, os.getuid(), 0)
     except (OSError, ValueError):
         return False

@@ -12,11 +12,12 @@ import ast
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import anyio.to_thread
 
 from bridge.catalog.checking import Verdict, check_program
-from bridge.catalog.checking.report import lines_of
+from bridge.catalog.checking.report import SIGNATURE, lines_of
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.guard import SYNTAX, Scan
 from bridge.catalog.prose import clip
@@ -123,10 +124,10 @@ def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResu
     certain = verdict.certain
     count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
     lines = lines_of(code)
-    told = [_told(found, lines) for found in certain[:MAX_TOLD]]
+    told = _all_told(certain[:MAX_TOLD], lines)
     if len(certain) > MAX_TOLD:
         told.append(f"... and {len(certain) - MAX_TOLD} more")
-    notes = [_told(found, lines) for found in verdict.notes[: MAX_TOLD // 3]]
+    notes = _all_told(verdict.notes[: MAX_TOLD // 3], lines)
     if notes:
         told += ["Not certain:", *notes]
     remedy = "Nothing was started and no tool was called. Mend this and run the program again."
@@ -185,6 +186,20 @@ def _unreadable(result: RunResult, code: str, syntax: Finding) -> RunResult:
         error=f"{result.error}{hint}",
         findings=(dataclasses.replace(syntax, severity="deny"),),
     )
+
+
+def _all_told(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
+    """Return findings with their lines; a line, and a signature, once for those that share it."""
+    told = []
+    for found, following in zip_longest(findings, findings[1:]):
+        if following is None or following.line != found.line:
+            told.append(_told(found, lines))
+            continue
+        said, mark, signature = found.message.partition(SIGNATURE)
+        if mark and following.message.endswith(mark + signature):
+            found = dataclasses.replace(found, message=said)
+        told.append(str(found))
+    return told
 
 
 def _told(found: Finding, lines: Sequence[str]) -> str:

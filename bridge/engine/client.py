@@ -127,7 +127,9 @@ class OneRun:
     @property
     def log_level(self) -> str:
         """The least level of messages that its client takes."""
-        return "" if self._client is None else self._client.log_level
+        level = "" if self._client is None else self._client.log_level
+        # Servers are told it, and may refuse calls with any other.
+        return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Ask the client on behalf of a server.
@@ -146,7 +148,9 @@ class OneRun:
                 # Else the user would think that the bridge itself wants to know.
                 asked = {**params, "message": f"[{server}] {params.get('message', '')}"}
                 return dict(await self._client.elicit(asked))
-            return dict(await self._client.sample(params))
+            # To the client all servers are one, ours: what it would add is other servers' affairs.
+            asked = {key: value for key, value in params.items() if key != "includeContext"}
+            return dict(await self._client.sample(asked))
         finally:
             self._asking.remove(server)
 

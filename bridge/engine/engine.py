@@ -187,7 +187,10 @@ class Engine:
         problems = [str(reference) for reference in named.unknown]
         problems += [str(found) for found in check.verdict.certain]
         message = self._servers.unknown("; ".join(problems))
-        return UnknownServerError(message, host_detail=self._servers.left_out())
+        missed = [reference.text.strip("`'") for reference in named.unknown]
+        slips = all(reference.nearest for reference in named.unknown)
+        told = self._servers.left_out(missed, slips=slips)
+        return UnknownServerError(message, host_detail=told)
 
     def _plan(self, request: RunRequest, reading: Reading) -> _Plan:
         servers, tolerant = self._wanted(request, reading.references)

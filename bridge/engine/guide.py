@@ -23,6 +23,9 @@ from bridge.model import Limits, Tool
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 
+FEW_TOOLS = 20
+"""Tools that are documented on the spot; more are in a thread."""
+
 MAX_LISTED = 50
 """Hits of a search at a terminal."""
 
@@ -109,7 +112,7 @@ class Guide:
         """
         server = self._servers.resolve(name)
         await self._servers.load([server])
-        return json.dumps(self.server_docs(server, "full"), ensure_ascii=False)
+        return json.dumps(await self.server_docs(server, "full"), ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
         """Return one server's tools as typed Python.
@@ -122,9 +125,13 @@ class Guide:
         # Hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, self._entry(server))
 
-    def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
+    async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
         """Return the documentation of a server's tools, as far as they are known."""
-        return server_docs(self._entry(server), detail)
+        entry = self._entry(server)
+        if len(entry.tools) <= FEW_TOOLS:
+            return server_docs(entry, detail)
+        # Half a millisecond each, in which other runs would wait.
+        return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
     def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
         """Return the documentation of one tool, given by name or alias.
@@ -184,7 +191,9 @@ class Guide:
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         """Return the tools of `names`, all of them or those that fit a query."""
         if not query:
-            return [document for name in names for document in self.server_docs(name, "summary")]
+            return [
+                document for name in names for document in await self.server_docs(name, "summary")
+            ]
         only = names[0] if len(names) == 1 else None
         return await self.search(query, MAX_LISTED, "summary", server=only)
 

@@ -21,6 +21,7 @@ from bridge.engine.known import Known
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import BridgeError, ServerStartError, UnknownServerError, UpstreamError
 from bridge.model import ServerSpec, Tool
+from bridge.upstream.asking import forget_caller
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -197,6 +198,9 @@ class Lister:
         await anyio.to_thread.run_sync(self._cache.prune, time.time())
 
     async def _carry_out(self, request: Request, turn: anyio.CapacityLimiter | None) -> None:
+        # It may have been begun for one run, and serves, and outlives, others: what the server
+        # asks meanwhile is not for that run's client.
+        forget_caller()
         name = request.spec.name
         waiting: AbstractAsyncContextManager[None] = nullcontext() if turn is None else turn
         try:

@@ -148,13 +148,13 @@ class Questions:
 
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))
-        return self._guide.server_docs(server, "full")
+        return await self._guide.server_docs(server, "full")
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))
         detail = _detail(params)
         if params.get("tool") is None:
-            return self._guide.server_docs(server, detail)
+            return await self._guide.server_docs(server, detail)
         return self._guide.tool_docs(server, _text(params, "tool"), detail)
 
     async def _search_tool_docs(self, params: Mapping[str, Json]) -> Json:

@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import ServerEntry
+from bridge.catalog.naming import server_aliases
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
 from bridge.discovery.watch import Watch
 from bridge.engine.known import Known
@@ -226,10 +227,19 @@ class Servers:
             shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
-    def left_out(self) -> str:
-        """Return what configuration could not be used, and why; it may be what is missed."""
-        told = [f"{entry.name}: {entry.reason}" for entry in self.discovery.skipped]
-        told += [str(warning) for warning in self.discovery.warnings if not warning.key]
+    def left_out(self, missed: Sequence[str], *, slips: bool) -> str:
+        """Return what configuration could not be used, and why; it may be what is missed.
+
+        Args:
+            missed: Names or aliases of no server; entries that are called so are told alone.
+            slips: Whether each is like the name of a server that there is. Then no other entry is
+                told: it would only hide the answer.
+        """
+        skipped = self.discovery.skipped
+        meant = [entry for entry in skipped if not _called(entry.name).isdisjoint(missed)]
+        told = [f"{entry.name}: {entry.reason}" for entry in meant or (() if slips else skipped)]
+        if not meant and not slips:
+            told += [str(warning) for warning in self.discovery.warnings if not warning.key]
         if not told:
             return ""
         shown = "; ".join(told[:MAX_LEFT_OUT])
@@ -321,3 +331,9 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         project_servers=settings.project_servers,
         sources=settings.sources,
     )
+
+
+def _called(name: str) -> frozenset[str]:
+    """Return what a program may call a server of this name."""
+    alias = server_aliases([name])[name]
+    return frozenset((name, alias, f"mcp_{alias}"))

@@ -216,8 +216,9 @@ class SuspendedRuns:
         Raises:
             CannotAskError: Too many do.
         """
-        asking = sum(1 for other in self._live if other.questions and other is not run)
-        if asking >= MAX_WAITING:
+        # One that has ended waits too, with its result.
+        others = {other for other in self._live if other.questions} | {*self._waiting.values()}
+        if len(others - {run}) >= MAX_WAITING:
             message = f"Nobody can be asked: {MAX_WAITING} runs wait for answers already."
             raise CannotAskError(message)
 

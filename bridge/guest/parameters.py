@@ -29,6 +29,9 @@ MAX_SCHEMAS = 1_000
 MAX_PARAMETERS = 10_000
 """Read of one tool; with more, what is not read counts among the other arguments it takes."""
 
+MAX_UNDERSCORES = 8
+"""Behind a name that is taken, before it gets a number."""
+
 MAX_DEFAULT_CHARS = 40
 """Of a default that is shown; a longer one is the server's affair."""
 
@@ -105,9 +108,16 @@ def python_name(name: str, taken: Collection[str]) -> str:
         alias = "_" + re.sub(r"[^0-9A-Za-z_]", "_", alias)
     if keyword.iskeyword(alias):
         alias += "_"
-    while alias in taken:
+    for _ in range(MAX_UNDERSCORES):
+        if alias not in taken:
+            return alias
         alias += "_"
-    return alias
+    # Thousands of names can come to the same one. Doubling leaves nobody a way to choose others
+    # so that each of these takes as many steps.
+    number = len(taken) + 1
+    while "%s%d" % (alias, number) in taken:
+        number *= 2
+    return "%s%d" % (alias, number)
 
 
 class _Reader:

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import abc
 
-from bridge.guest.values import MissingKeyError, listed, nearest
+from bridge.guest.values import MissingKeyError, Result, listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,9 +181,9 @@ class Server:
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools.aliases()]
 
-    async def list_tools(self) -> List[Dict[str, Any]]:
+    async def list_tools(self) -> List[Any]:
         """Return name, alias and description of each tool."""
-        return [summary(tool) for tool in self._tools.server.get("tools") or ()]
+        return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
 
     def __repr__(self) -> str:
         server = self._tools.server
@@ -198,7 +198,8 @@ def summary(tool: Mapping[str, Any]) -> Dict[str, Any]:
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """Return the data of a server's tools, each with its signature."""
     return [
-        {**tool, "signature": signature_text(server, tool)} for tool in server.get("tools") or ()
+        Result({**tool, "signature": signature_text(server, tool)})
+        for tool in server.get("tools") or ()
     ]
 
 

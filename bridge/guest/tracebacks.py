@@ -49,6 +49,18 @@ _HINTS = (
 )
 
 
+_PARSED = (
+    "Hint: a tool's result is a Python value already; use it without json.loads, or read a text "
+    'in it: json.loads(result["content"]).'
+)
+_IS_TEXT = (
+    "Hint: this is text: print it to see it; json.loads reads it if it is JSON. A loop over a dict "
+    "gives its keys."
+)
+_IS_METHOD = (
+    'Hint: .items, .keys, .values, .get, .pop, .copy are methods of dicts; a key is x["items"].'
+)
+
 _MISUSES = (
     (
         ("coroutine",),
@@ -64,7 +76,7 @@ _MISUSES = (
     ),
     (
         ("JSON object must be str", "not Result"),
-        "Hint: a tool's result is a Python value already; use it without json.loads.",
+        _PARSED,
     ),
     (
         ("JSON object must be str", "not list"),
@@ -76,7 +88,11 @@ _MISUSES = (
     ),
     (
         ("string indices must be integers",),
-        "Hint: this is text: print it to see it; json.loads reads it if it is JSON.",
+        _IS_TEXT,
+    ),
+    (
+        ("builtin_function_or_method",),
+        _IS_METHOD,
     ),
     (
         ("'list' object has no attribute",),
@@ -88,6 +104,9 @@ _MISUSES = (
     ),
 )
 """What is in the message, and what helps."""
+
+_OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
+"""Where programs look for the user's files."""
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
@@ -149,8 +168,18 @@ def _hint(error: BaseException) -> str:
         return "\nHint: nothing can be installed here; use the standard library or a server's tool."
     if isinstance(error, OSError) and _is_network(error):
         return "\nHint: the sandbox has no network; only tools of the servers reach outside."
+    if isinstance(error, FileNotFoundError):
+        return _file_hint(error)
     if isinstance(error, (TypeError, AttributeError)):
         return _misuse_hint(str(error))
+    return ""
+
+
+def _file_hint(error: FileNotFoundError) -> str:
+    """Return where files are, for a path that only the machine outside can have."""
+    path = error.filename
+    if isinstance(path, str) and path.startswith(_OUTSIDE):
+        return "\nHint: the sandbox has none of the user's files; a server's tool can read them."
     return ""
 
 

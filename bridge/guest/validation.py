@@ -182,6 +182,9 @@ class _Check:
         choices = schema.get("enum")
         if found is None and isinstance(choices, list) and choices:
             self.left -= len(choices)
+            if self.left < 0:
+                self.unsure += 1
+                return None
             found = choice_problem(value, choices)
         return found
 
@@ -236,6 +239,9 @@ class _Check:
         own = [properties[key]] if key in properties else []
         told_all = True
         for pattern, part in by_pattern.items():
+            if self.left < 0:
+                self.unsure += 1
+                return own
             matched = self._matches(str(pattern), key)
             if matched:
                 own.append(part)

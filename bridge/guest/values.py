@@ -97,7 +97,7 @@ def nearest(name: str, names: Iterable[Any]) -> str:
     # Imported by those who make mistakes; it takes milliseconds.
     import difflib
 
-    found = difflib.get_close_matches(name.lower()[:200], by_lower, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name.lower()[:200], by_lower, n=1, cutoff=0.6)
     return " Did you mean %r?" % by_lower[found[0]] if found else ""
 
 

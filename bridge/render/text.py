@@ -93,9 +93,10 @@ def _status(result: RunResult) -> str:
         label = f"{result.status}: {result.reason}"
     if result.exit_code:
         label = f"{label}, exit code {result.exit_code}"
-    # A traceback ends with what the summary says; once is enough.
+    # A traceback ends with what the summary says, and a refusal begins so; once is enough.
     told = result.summary.removeprefix("The program raised ")
-    summary = "" if told in result.error else result.summary
+    refused = result.status == "validation_error" and result.error
+    summary = "" if refused or told in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import mcp_types as types
 
 from bridge.catalog.docs import Detail
+from bridge.catalog.prose import paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.engine import Engine
 from bridge.errors import BridgeError, InvalidRequestError
@@ -174,7 +175,7 @@ def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["Best first. Call them in run_python, each with `await`:"]
     room = MAX_TEXT_CHARS
     for number, docs in enumerate(found):
-        text = "\n".join(_hit(docs))
+        text = "\n".join(hit_lines(docs))
         room -= len(text)
         if room < 0 and number:
             lines.append(f"{len(found) - number} more did not fit; lower `limit` or `detail`.")
@@ -183,14 +184,16 @@ def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _hit(docs: Mapping[str, Any]) -> list[str]:
+def hit_lines(docs: Mapping[str, Any]) -> list[str]:
+    """Return what a model reads of one tool; all but its signature is indented."""
     lines = [docs["signature"]]
     if docs.get("description"):
-        lines.append("    " + docs["description"].strip().replace("\n", "\n    "))
+        # Indented to the last: a line at the margin would read like the bridge's own.
+        lines += [f"    {line}" for line in paragraphs(docs["description"].strip())]
     for key in ("inputSchema", "outputSchema"):
         if key in docs:
             schema = json.dumps(docs[key], ensure_ascii=False, separators=(",", ":"))
-            lines.append(f"    {key}: {schema}")
+            lines.append(f"    {key}: {' '.join(paragraphs(schema))}")
     if docs.get("example"):
         lines.append(f"    {docs['example']}")
     return lines

@@ -50,11 +50,19 @@ Model = TypeVar("Model", bound=BaseModel)
 
 Method = Literal["elicitation/create", "sampling/createMessage"]
 
+NOT_PASSED_ON = frozenset({"_meta", "task"})
+"""Parameters of a question that are between the server and us: tokens, and that it may be answered
+later."""
+
 MAX_QUESTION_BYTES: Mapping[Method, int] = {
     "elicitation/create": 64 * 1024,
     "sampling/createMessage": 4 * 1024 * 1024,
 }
 """A form is read by a person, and a conversation by a model, perhaps with pictures in it."""
+
+MAX_QUESTION_DEPTH = 64
+"""Of what is nested in a question. Readers stop at some 200 levels, of which the newer era's way to
+ask takes a few more; a client that cannot read a question never answers it."""
 
 LATE_SECONDS = 0.2
 """After a call's answer, for messages written before it: they take a longer way."""
@@ -158,12 +166,29 @@ async def put(
     if size > MAX_QUESTION_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_QUESTION_BYTES[method]:,}."
         raise CannotAskError(message, server=server)
+    if _is_deep(params):
+        message = f"The question is nested more than {MAX_QUESTION_DEPTH} levels deep."
+        raise CannotAskError(message, server=server)
     with anyio.move_on_after(ANSWER_SECONDS):
         return await caller.ask(server, method, params)
     if method == "elicitation/create":
         return {"action": "cancel"}
     message = f"There was no answer within {ANSWER_SECONDS:g} s."
     raise CannotAskError(message, server=server)
+
+
+def _is_deep(params: Mapping[str, Json]) -> bool:
+    level: list[Json] = [params]
+    for _ in range(MAX_QUESTION_DEPTH):
+        inside = [
+            part
+            for node in level
+            for part in (node.values() if isinstance(node, Mapping) else node)
+        ]
+        level = [part for part in inside if isinstance(part, Mapping | list)]
+        if not level:
+            return False
+    return True
 
 
 def roots_of(paths: Sequence[Path]) -> dict[str, Json]:

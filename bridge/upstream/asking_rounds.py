@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import INVALID_REQUEST
 
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
-from bridge.upstream.asking import Caller, Method, current_caller, put, roots_of
+from bridge.upstream.asking import NOT_PASSED_ON, Caller, Method, current_caller, put, roots_of
 
 INPUT_REQUIRED = "input_required"
 
@@ -115,6 +115,7 @@ async def _answer(
     if caller is None:
         message = "Nobody can be asked: this call is no run's."
         raise CannotAskError(message, server=server)
+    params = {key: value for key, value in params.items() if key not in NOT_PASSED_ON}
     size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
         return await put(caller, server, cast(Method, method), params, size)

@@ -8,7 +8,8 @@ Streamable HTTP itself is the SDK's; its event-stream transport is not used, bec
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,11 @@ MAX_REDIRECTS = 5
 OLDER_SERVER = frozenset({400, 404, 405})
 """What a server that only knows event streams may answer to a post, by the specification."""
 
+INFLATED_BYTES = 256 * 1024
+"""Of a compressed body, looked at in one piece."""
+
+_EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+
 SESSION_HEADER = "mcp-session-id"
 
 REFUSED = "The server refused the request with status"
@@ -56,31 +62,59 @@ class OversizeBody(httpx2.StreamError):
 
 
 class _CappedStream(httpx2.AsyncByteStream):
-    """A response's body that fails once it is longer than it may be."""
+    """A response's body that fails once it is longer than it may be.
 
-    def __init__(self, inner: httpx2.AsyncByteStream, limit: int) -> None:
+    Args:
+        encoding: How it is compressed. What comes out of here is not any more: the bound is one on
+            memory, and a body of a megabyte can stand for a gigabyte.
+    """
+
+    def __init__(self, inner: httpx2.AsyncByteStream, limit: int, encoding: str) -> None:
         self._inner = inner
         self._limit = limit
+        self._encoding = encoding
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        inflate = None
+        if self._encoding in ("gzip", "x-gzip", "deflate"):
+            inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
+        elif self._encoding not in ("", "identity"):
+            msg = "The body is compressed, which was not asked for."
+            raise httpx2.StreamError(msg)
         async for chunk in self._inner:
-            size += len(chunk)
-            if size > self._limit:
-                msg = f"The body exceeded the {self._limit} byte limit."
-                raise OversizeBody(msg)
-            yield chunk
+            for piece in (chunk,) if inflate is None else _inflated(inflate, chunk):
+                size += len(piece)
+                if size > self._limit:
+                    msg = f"The body exceeded the {self._limit} byte limit."
+                    raise OversizeBody(msg)
+                yield piece
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    """Yield what a piece of a compressed body stands for, a bounded piece at a time.
+
+    Raises:
+        httpx2.StreamError: It is not compressed as it is said to be.
+    """
+    try:
+        while piece := inflate.decompress(chunk, INFLATED_BYTES):
+            yield piece
+            chunk = inflate.unconsumed_tail
+    except zlib.error:
+        msg = "The body is not compressed as its header says."
+        raise httpx2.StreamError(msg) from None
 
 
 class CappedClient(httpx2.AsyncClient):
     """An HTTP client that sends the login along, caps bodies and remembers the last refusal.
 
     Event streams are not capped as a whole, since they may last for days; each event is, by whoever
-    decodes them. Compression is not asked for, so that the cap holds for what ends up in memory;
-    where a server compresses all the same, it holds for the bytes as sent.
+    decodes them. Compression is not asked for; where a server compresses all the same, the cap
+    holds for what ends up in memory.
     """
 
     def __init__(
@@ -108,7 +142,9 @@ class CappedClient(httpx2.AsyncClient):
             self.expired |= response.status_code == 404 and SESSION_HEADER in request.headers
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream" and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _CappedStream(response.stream, self._max_body_bytes)
+            # Decompressed where it is counted, and so not once more.
+            encoding = response.headers.pop("content-encoding", "").strip().lower()
+            response.stream = _CappedStream(response.stream, self._max_body_bytes, encoding)
         return response
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -23,6 +23,14 @@ MAX_PAGES = 100
 MAX_TOOLS = 10_000
 """More than any client could use; a server that makes up tools for ever is stopped here. Likewise
 resources and prompts."""
+
+MAX_SCHEMA_PARTS = 20_000
+"""Values in one tool's schemas, many times what any real one has. Stubs, checks and the index take
+time that grows with it, in the one thread that serves everybody. A larger input schema is taken for
+one that allows anything, so that the tool can still be called."""
+
+MAX_SCHEMA_PARTS_IN_ALL = 1_000_000
+"""Likewise of all tools of one server."""
 
 MAX_URI_CHARS = 8_000
 """As much as web servers take."""
@@ -97,8 +105,12 @@ async def read_all_pages(
 def parse_tools(server: str, entries: Iterable[Json]) -> tuple[Tool, ...]:
     """Turn entries into tools. Of several with one name the first wins; names stay as they are."""
     tools: dict[str, Tool] = {}
+    left = MAX_SCHEMA_PARTS_IN_ALL
     for entry in entries:
         tool = _parse_tool(server, entry)
+        if tool is not None:
+            tool, parts = _with_bounded_schemas(tool, min(left, MAX_SCHEMA_PARTS))
+            left -= parts
         if tool is None:
             logger.warning("server %r: an entry of its tool list is unusable and left out", server)
         elif tool.name in tools:
@@ -125,6 +137,33 @@ def _parse_tool(server: str, entry: Json) -> Tool | None:
         output_schema=output if isinstance(output, Mapping) else None,
         annotations=_mapping(entry.get("annotations")),
     )
+
+
+def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int]:
+    """Return a tool without schemas that are too large, and how many parts it has kept."""
+    parts = _count_parts(tool.input_schema, most)
+    if parts > most:
+        logger.warning("server %r: the schema of tool %.200r is too large", tool.server, tool.name)
+        tool, parts = replace(tool, input_schema={"type": "object"}), 1
+    own = _count_parts(tool.output_schema, most - parts)
+    if own > most - parts:
+        return replace(tool, output_schema=None), parts
+    return tool, parts + own
+
+
+def _count_parts(schema: Json, most: int) -> int:
+    """Return how many values a schema consists of; if more than `most`, some larger number."""
+    count = 1
+    waiting = [schema]
+    while waiting and count <= most:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            count += len(node)
+            waiting.extend(part for part in node.values() if isinstance(part, Mapping | list))
+        elif isinstance(node, list):
+            count += len(node)
+            waiting.extend(part for part in node if isinstance(part, Mapping | list))
+    return count
 
 
 def parse_offers(server: str, kind: Kind, entries: Iterable[Json]) -> tuple[dict[str, Json], ...]:

@@ -73,8 +73,12 @@ class Course:
     """One login under way: what the SDK stores, and what its requests were answered.
 
     It begins without tokens, since those that there are were refused or are to be replaced.
+
+    Attributes:
+        asked_for: Whether the server refused who came without a token.
     """
 
+    asked_for: bool = False
     client: OAuthClientInformationFull | None = field(default=None, repr=False)
     tokens: OAuthToken | None = field(default=None, repr=False)
     answers: list[tuple[str, int, str]] = field(default_factory=list)
@@ -209,6 +213,9 @@ async def carry_out(
             "If it wants a client that was registered beforehand, or a token, give that in "
             f"{spec.source.path}."
         )
+        if not course.asked_for:
+            text = f"it did not ask for a login, and {text}"
+            remedy = f"It may need none: `mcp-code-bridge servers --check` tells. {remedy}"
     except OAuthTokenError:
         text = _said(course, "the authorization server gave no token")
     except OAuthFlowError as error:
@@ -238,6 +245,7 @@ async def _drive(
             course.answers.append((shown(request.url), response.status_code, error_name(response)))
         elif not asked:
             asked = True
+            course.asked_for = response.status_code in UNAUTHORIZED
             if response.is_server_error:
                 msg = f"it answered with HTTP status {response.status_code}"
                 raise WebError(msg)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
 
@@ -69,7 +70,11 @@ def _is_inside(host: str) -> bool:
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
-        return is_loopback(host) or host.rstrip(".").lower().endswith(".localhost")
+        try:
+            # What connects takes numbers in older spellings too, such as 127.1 and 2130706433.
+            address = ip_address(socket.inet_aton(host.rstrip(".")))
+        except (OSError, UnicodeError):
+            return is_loopback(host) or host.rstrip(".").lower().endswith(".localhost")
     address = getattr(address, "ipv4_mapped", None) or address
     return (
         address.is_loopback

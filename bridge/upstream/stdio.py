@@ -156,11 +156,10 @@ class StdioEndpoint:
 
     def account(self) -> str:
         """Say how the process ended and what it wrote last."""
-        parts = [self._account] if self._account else []
+        account = f"{self._account} " if self._account else ""
         if tail := self._log.tail():
-            parts.append(f"Its stderr ends with:\n{tail}\n")
-        parts.append(f"Its log is {self._log.path}.")
-        return " ".join(parts)
+            account += f"Its stderr ends with:\n{tail}\n"
+        return f"{account}Its log is {self._log.path}."
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Streams, None]:

@@ -22,6 +22,10 @@ ANSWER_SECONDS = 20.0
 """For one answer. Long enough for a person to unlock it when asked to, and short enough for a
 desktop session that nobody sits at."""
 
+unanswered: list[threading.Event] = []
+"""Questions whose answers did not come in time; set if they come after all. Until then nothing else
+is asked: each request to each server would leave a thread behind."""
+
 Answer = TypeVar("Answer")
 
 
@@ -91,7 +95,11 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
     Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
     hangs would keep it for ever.
     """
-    done = anyio.Event()
+    unanswered[:] = [question for question in unanswered if not question.is_set()]
+    if unanswered:
+        msg = "it has not answered what it was asked before"
+        raise KeyringError(msg)
+    done, over = anyio.Event(), threading.Event()
     answers: list[Answer] = []
     faults: list[BaseException] = []
     loop = anyio.lowlevel.current_token()
@@ -101,6 +109,7 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
             answers.append(ask())
         except BaseException as error:
             faults.append(error)
+        over.set()
         try:
             anyio.from_thread.run_sync(done.set, token=loop)
         except RuntimeError:
@@ -113,6 +122,7 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
     if answers:
         return answers[0]
     if not faults:
+        unanswered.append(over)
         msg = f"it did not answer within {seconds:g} s"
         raise KeyringError(msg)
     if isinstance(faults[0], KeyringError):

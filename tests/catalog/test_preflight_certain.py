@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.checking import Verdict, check_program
+from bridge.catalog.checking.syntax import explained
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.guard import Scan, parse
 from bridge.model import Tool
@@ -125,6 +126,47 @@ def test_the_demonstrations_program_is_fine() -> None:
     tree = parse(f"REPOSITORY = '/repository'\n{code}")
     assert isinstance(tree, ast.Module)
     assert check_program(tree, [], {"git": "git", "time": "time"}).certain == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("me = await mcp_git-forge.get_me()", "Write `mcp_git_forge`"),
+        ("print(mcp_git - forge)", "Write `mcp_git_forge`"),
+        ("r = 1\nprint(query)", "defined nowhere in the program. Every run starts anew"),
+        ("results = 1\nprint(result)", "Did you mean `results`?"),
+        ("prnit(1)", "Did you mean `print`?"),
+    ],
+)
+def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
+    code: str, part: str
+) -> None:
+    tree = parse(code)
+    assert isinstance(tree, ast.Module)
+    (found,) = check_program(tree, [], {"git": "git", "git-forge": "git_forge"}).certain
+    assert part in found.message
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ('print(f"{d["a"]}")', "use the other kind"),
+        ("""print(f"{', '.join(["a"])}")""", "use the other kind"),
+        ("print(f'{\"\\n\".join(x)}')", "give the value a name"),
+        ("def first[T](x: T) -> T: return x", "leave them out"),
+        ("type Row = dict", "write `Name = ...`"),
+        ("try:\n    pass\nexcept A, B:\n    pass", "`except (A, B):`"),
+        ("x = me?.login", 'x.get("key")'),
+        ("if (me) { print(me) }", "a colon ends the line"),
+        ("if x === 1:\n    pass", "Write `==`"),
+    ],
+)
+def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
+    tree = parse(code)
+    if isinstance(tree, Scan):
+        (found,) = (explained(code, seen) for seen in tree.findings)
+        assert found.severity == "note"
+        assert part in found.message
 
 
 def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> None:

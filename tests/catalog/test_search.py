@@ -244,6 +244,40 @@ def test_among_thousands_the_rare_words_and_the_names_decide(
     assert found[0].name.startswith(best)
 
 
+@pytest.mark.parametrize("query", ["create whatever delete", "list many thingaa", "update many"])
+def test_fewer_hits_are_the_first_of_more(query: str) -> None:
+    """Tools that cannot be among the best are not ranked, which must not change who is."""
+    index = index_of(crowd())
+    most = index.search(query, limit=MAX_LIMIT)
+    assert all(index.search(query, limit=few) == most[:few] for few in (1, 2, 5, 20))
+
+
+def test_what_was_searched_before_makes_no_difference() -> None:
+    """Scores for words are kept."""
+    used = index_of(crowd())
+    queries = ("create many", "many", "create", "whatever thingaa", "create whatever many", "many")
+    assert [used.search(query) for query in queries] == [
+        index_of(crowd()).search(query) for query in queries
+    ]
+
+
+def test_kept_scores_are_forgotten_when_the_index_changes() -> None:
+    index, servers = index_of(CATALOG), by_server(CATALOG)
+    before = index.search("issue list")
+    servers["slack"] = (*servers["slack"], tool("slack", "issue_list", "An issue list."))
+    index.update(servers)
+    after = index.search("issue list")
+    assert after != before
+    assert after[0].tool.name == "issue_list"
+
+
+def test_a_word_that_all_tools_have_does_not_keep_the_others_from_being_found() -> None:
+    everywhere = [tool("s", f"a{number}", "Whatever it is.") for number in range(3000)]
+    found = search([*everywhere, tool("s", "close", "Whatever it closes.")], "whatever close")
+    assert found[0].name == "close"
+    assert len(search(everywhere, "whatever it is")) == 5
+
+
 def test_more_tools_than_a_server_may_have_are_left_out() -> None:
     many = tuple(tool("s", f"t{number}") for number in range(MAX_TOOLS_PER_SERVER + 1))
     index = ToolIndex()

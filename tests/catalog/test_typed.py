@@ -28,6 +28,18 @@ from tests.catalog.nasty_servers import (
 )
 
 
+@pytest.mark.parametrize("text", ['"', '"""', 'a"""', 'a\\"', '\\"""', '""""', 'a""b"""c"', "\\"])
+def test_a_docstring_holds_its_text_whatever_that_ends_with(text: str) -> None:
+    """Quotes at its end do not close it, nor does a backslash keep it open."""
+    server = a_server(a_tool("t", {}, description=text), description=f"Says {text}")
+    function = ast.parse(tool_stub(server.tools[0])).body[0]
+    assert isinstance(function, ast.AsyncFunctionDef)
+    assert ast.get_docstring(function, clean=False) == text
+    whole = ast.parse(server_stub(server))
+    [described] = [node for node in whole.body if isinstance(node, ast.ClassDef)]
+    assert f"Says {text}" in str(ast.get_docstring(described, clean=False))
+
+
 def test_a_tool_becomes_a_typed_function_with_its_units_and_limits() -> None:
     server = a_server(a_tool("create-issue", ISSUE, CREATED, 'Create an issue.\n\nSays """so""".'))
     assert (

@@ -64,6 +64,21 @@ def test_a_mistake_in_the_flags_is_status_2(argv: list[str]) -> None:
     assert caught.value.code == 2
 
 
+def test_usage_is_about_the_command_and_help_about_settings_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistake must not disappear below twenty flags."""
+    with pytest.raises(SystemExit):
+        cli.main(["login"])
+    said = capsys.readouterr().err
+    assert "--no-browser" in said
+    assert "--oci-runtime" not in said
+    assert len(said.splitlines()) == 2
+    with pytest.raises(SystemExit):
+        cli.main(["login", "--help"])
+    assert "--oci-runtime" in capsys.readouterr().out
+
+
 def test_every_command_can_be_found() -> None:
     """They are imported by name when called."""
     for name in ("serve", "run", "servers", "tools", "doctor", "image"):

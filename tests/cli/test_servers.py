@@ -92,13 +92,13 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
     """One line each; below, what is different elsewhere; no secret anywhere."""
     assert await commands.servers() == 0
     assert capsys.readouterr().out == (
-        "NAME       ALIAS          TRANSPORT  STATE    TOOLS  CLIENTS       FOUND IN\n"
-        "work-shop  mcp_work_shop  stdio      idle     -      Test, Cursor  "
+        "NAME       ALIAS          TRANSPORT  STATE  TOOLS  CLIENTS       FOUND IN\n"
+        "work-shop  mcp_work_shop  stdio      idle   -      Test, Cursor  "
         "/test.json (mcpServers.work-shop)\n"
-        "off        -              -          skipped  -      Cursor        "
-        "/c.json (mcpServers.github): it is disabled\n"
         "\nDefined differently elsewhere; the table has the definition that is used:\n"
         "  work-shop: /c.json has other arguments\n"
+        "\nLeft out:\n"
+        "  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
     )
     assert await commands.servers(json=True) == 0
     printed = capsys.readouterr().out
@@ -153,7 +153,7 @@ async def test_tools_are_listed_below_their_servers(
     assert "  mcp_work_shop.add(a: float, b: float)" in lines
     commands.finder.specs = (replace(DESCRIBED, call_timeout=3.0),)
     assert await commands.servers() == 0
-    assert "  stdio      idle     1" in capsys.readouterr().out
+    assert "  stdio      idle   1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["work-shop.add", "mcp_work_shop.add", "work_shop.add"])
@@ -196,6 +196,41 @@ def test_a_table_is_cut_to_its_terminal_and_for_a_program_never() -> None:
     cut = table(("A", "B", "C"), rows, width=49).splitlines()[1]
     assert cut == f"short  {'a' * 19}…  {'b' * 19}…"
     assert len(cut) <= 49
+
+
+def test_where_a_line_has_no_room_for_paths_they_stand_below_and_keep_their_ends() -> None:
+    """Nothing else is cut for them; where all fits they stay in the line."""
+    headings, rows = ("NAME", "STATE", "FOUND IN"), [("git", "idle", f"/{'a' * 40}/x.json (git)")]
+    assert table(headings, rows, width=120, below=True) == table(headings, rows)
+    assert table(headings, rows, width=40, below=True) == (
+        f"NAME  STATE\n    FOUND IN\ngit   idle\n    …{'a' * 22}/x.json (git)\n"
+    )
+
+
+async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
+    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what the user has to act upon."""
+    place = replace(CURSOR, path=f"{commands.settings.environ['HOME']}/c.json")
+    commands.finder.specs = (replace(DESCRIBED, source=place),)
+    monkeypatch.setattr(servers_module, "terminal_width", lambda: 80)
+    assert await commands.servers() == 0
+    printed = capsys.readouterr().out
+    assert "\n    ~/c.json (mcpServers.github)\n" in printed
+    assert "  off, Cursor, /c.json (mcpServers.github): it is disabled\n" in printed
+
+
+async def test_without_servers_it_says_which_clients_are_left_out(
+    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that somebody forgot is the likeliest reason."""
+    monkeypatch.setattr(commands.finder, "find", ListFinder().find)
+    commands.settings = replace(commands.settings, sources=("windsurf",))
+    for command in (commands.servers, commands.tools):
+        assert await command() == 0
+        said = capsys.readouterr().err
+        assert "No MCP servers found." in said
+        assert "MCP_BRIDGE_SOURCES leaves clients out: it is windsurf." in said
 
 
 def test_progress_is_shown_to_somebody_who_watches_only(

@@ -50,6 +50,16 @@ def test_bad_toml_is_explained() -> None:
     assert "not valid TOML" in reason(b"a = ", "toml")
 
 
+@pytest.mark.parametrize("part", ["a", '""', '"\\""', "'a.b'", "a "])
+def test_a_toml_key_of_thousands_of_parts_is_refused_before_it_is_parsed(part: str) -> None:
+    """Python's parser takes a minute for one of 60 kB."""
+    key = ".".join([part] * 30_000)
+    for text in (f"{key} = 1", f"[{key}]", f"x = {{{key} = 1}}"):
+        assert "more than 32 parts" in reason(text.encode(), "toml")
+    hosts = ", ".join(['"one.example.com"'] * 99)
+    assert decode(f'a.b."c.d" = [{hosts}]\n'.encode(), "toml")
+
+
 def test_bytes_that_are_not_utf_8_are_named() -> None:
     assert "not valid UTF-8 (byte 2)" in reason(b'{"\xff": 1}')
     assert "UTF-16" in reason('{"a": 1}'.encode("utf-16"))

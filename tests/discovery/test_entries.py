@@ -8,8 +8,9 @@ import pytest
 
 from bridge.discovery.clients import CLAUDE_CODE, GENERIC, Dialect
 from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
+from bridge.discovery.expand import MAX_INSERTED_CHARS
 from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS
-from bridge.discovery.parse import Origin, Parsed, parse_config
+from bridge.discovery.parse import MAX_WARNINGS_PER_FILE, Origin, Parsed, parse_config
 from bridge.model import ServerSpec
 
 SECRET = "s3cr3t-value"
@@ -139,6 +140,18 @@ def test_variables_expand_in_every_field_that_takes_them_and_in_no_key() -> None
     assert (spec.command, spec.args) == (SECRET, (SECRET,))
     assert spec.env == {"${TOKEN}": SECRET}
     assert spec_of({"url": "http://h/${TOKEN}"}).url == f"http://h/{SECRET}"
+
+
+def test_what_is_said_of_one_file_is_bounded() -> None:
+    """It is logged each time the file is read, and anybody may have written the file."""
+    found = only({"command": "c", "args": [f"${{U{n}}}" for n in range(4000)]})
+    assert len(found.warnings) == MAX_WARNINGS_PER_FILE + 1
+    assert found.warnings[-1].reason == "3900 more warnings about this file are left out"
+
+
+def test_an_entry_that_variables_blow_up_is_skipped() -> None:
+    entry = {"command": "c", "args": ["${TOKEN}" * (2 * MAX_INSERTED_CHARS // len(SECRET))]}
+    assert "beyond" in reason_of(entry)
 
 
 def test_an_unset_variable_stays_and_is_named_with_its_place() -> None:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from bridge.discovery.clients import Syntax
 from bridge.discovery.expand import (
+    MAX_INSERTED_CHARS,
     Expanded,
     MissingInputError,
+    TooMuchTextError,
     UnreadableFileError,
     Variables,
     expand,
@@ -47,6 +49,16 @@ def test_references_expand_as_claude_code_expands_them(
     text: str, expanded: str, unset: tuple[str, ...]
 ) -> None:
     assert expand(text, Variables(environ=ENVIRON)) == Expanded(text=expanded, unset=unset)
+
+
+def test_what_variables_and_files_bring_in_is_bounded_over_all_texts() -> None:
+    """A small file may name a large one in every field, and many times in each."""
+    part = "x" * (MAX_INSERTED_CHARS // 4)
+    variables = Variables(environ={"A": part}, read=lambda _: part)
+    assert len(expand("{file:f}{env:A}", variables, "opencode").text) == MAX_INSERTED_CHARS // 2
+    expand("${A}${A}", variables)
+    with pytest.raises(TooMuchTextError):
+        expand("$A", variables, "shell")
 
 
 def test_unclosed_references_without_number_end_in_linear_time() -> None:

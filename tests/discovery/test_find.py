@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
-from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
+from bridge.discovery.find import (
+    MAX_PROJECT_FILE_BYTES,
+    Discovery,
+    DiscoveryContext,
+    current_stamp,
+    discover,
+)
 
 
 @pytest.fixture
@@ -131,7 +137,7 @@ def test_a_worktree_obeys_the_lists_of_its_main_repository(
     context: DiscoveryContext, tmp_path: Path
 ) -> None:
     main = tmp_path / "main"
-    (main / ".git" / "worktrees" / "wt").mkdir(parents=True)
+    write(main / ".git" / "worktrees" / "wt" / "gitdir", f"{context.cwd}/.git")
     write(context.cwd / ".git", f"gitdir: {main}/.git/worktrees/wt")
     write(context.cwd / ".mcp.json", servers(a="c", b="c"))
     write(main / ".claude" / "settings.local.json", {"disabledMcpjsonServers": ["a"]})
@@ -156,6 +162,32 @@ def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryCon
     }
     write(context.home / ".claude.json", trusted)
     assert names(discover(asked)) == ["a", "b", "user"]
+
+
+def test_a_directory_cannot_call_itself_a_worktree_to_get_another_project_s_approvals(
+    context: DiscoveryContext, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "trusted"
+    write(trusted / ".git" / "worktrees" / "wt" / "gitdir", f"{tmp_path}/elsewhere/.git")
+    approved = {"hasTrustDialogAccepted": True, "enabledMcpjsonServers": ["a"]}
+    write(context.home / ".claude.json", {"projects": {str(trusted): approved}})
+    write(context.cwd / ".git", f"gitdir: {trusted}/.git/worktrees/wt")
+    write(context.cwd / ".mcp.json", servers(a="evil"))
+    assert names(discover(replace(context, project_servers="approved"))) == []
+
+
+def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
+    context: DiscoveryContext,
+) -> None:
+    """Anybody may have written them, and as values they take thirty times their size."""
+    blanks = " " * (MAX_PROJECT_FILE_BYTES - 100)
+    for number in range(6):
+        text = json.dumps({"command": "c"}) + blanks
+        write(context.cwd / "mcp-servers" / f"s{number}.json", text)
+    write(context.home / ".claude.json", json.dumps(servers(mine="c")) + blanks * 3)
+    found = discover(context)
+    assert names(found) == ["mine", "s0", "s1", "s2", "s3"]
+    assert ["larger than" in warning.reason for warning in found.warnings] == [True, True]
 
 
 def test_no_project_server_is_used_when_so_asked(context: DiscoveryContext) -> None:

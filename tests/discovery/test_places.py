@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from bridge.discovery.places import Places, fill, find_project, places_for
 
@@ -66,12 +69,45 @@ def test_a_linked_directory_is_known_by_its_real_name_first(tmp_path: Path) -> N
 
 
 def test_a_worktree_is_known_by_its_main_repository(tmp_path: Path) -> None:
-    made(tmp_path / "main" / ".git" / "worktrees" / "wt")
+    entry = made(tmp_path / "main" / ".git" / "worktrees" / "wt")
     cwd = made(tmp_path / "wt" / "src")
     (tmp_path / "wt" / ".git").write_text(f"gitdir: {tmp_path}/main/.git/worktrees/wt\n")
-    assert find_project(cwd).keys == tuple(
-        str(tmp_path / name) for name in ("main", "wt", "wt/src")
-    )
+    for back in (f"{tmp_path}/wt/.git\n", "../../../../wt/.git\n"):
+        (entry / "gitdir").write_text(back)
+        assert find_project(cwd).keys == tuple(
+            str(tmp_path / name) for name in ("main", "wt", "wt/src")
+        )
+
+
+def test_nothing_is_a_worktree_of_a_repository_that_does_not_know_of_it(tmp_path: Path) -> None:
+    """An archive can hold any `.git`, and so claim a project whose servers the user approved."""
+    entry = made(tmp_path / "main" / ".git" / "worktrees" / "wt")
+    made(tmp_path / "wt")
+    (tmp_path / "wt" / ".git").write_text(f"gitdir: {entry}\n")
+    cwd = made(tmp_path / "hostile")
+    (cwd / ".git").write_text(f"gitdir: {entry}\n")
+    assert find_project(cwd).main == cwd
+    (entry / "gitdir").write_text(f"{tmp_path}/wt/.git\n")
+    assert find_project(cwd).main == cwd
+    assert find_project(tmp_path / "wt").main == tmp_path / "main"
+    (cwd / ".git").unlink()
+    (cwd / ".git").symlink_to(tmp_path / "wt" / ".git")
+    assert find_project(cwd).main == cwd
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_what_another_user_puts_above_the_working_directory_is_no_repository(
+    tmp_path: Path,
+) -> None:
+    """Anybody can make a `.git` in `/tmp`, and with it a project of all that lies below."""
+    repository, cwd = made(tmp_path / ".git"), made(tmp_path / "mine" / "work")
+    assert find_project(cwd).root == tmp_path
+    os.chown(repository, 4242, -1)
+    assert find_project(cwd).root is None
+    assert places(tmp_path / "home", cwd)["upwards"] == (cwd,)
+    # A repository of somebody else as a whole, such as one that is mounted into a container.
+    os.chown(cwd, 4242, -1)
+    assert find_project(cwd).root == tmp_path
 
 
 def test_other_git_files_leave_the_root_as_it_is(tmp_path: Path) -> None:

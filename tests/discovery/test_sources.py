@@ -124,6 +124,25 @@ def test_a_file_that_an_untrusted_project_names_is_not_opened(context: Discovery
     assert discover(replace(context, project_servers="approved")).references == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "entries", "reason"),
+    [("A=a\0b", 1, "cannot be passed on"), (f"A={'x' * 200_000}", 8, "beyond")],
+)
+def test_what_a_named_file_cannot_bring_in_costs_the_entry(
+    context: DiscoveryContext, text: str, entries: int, reason: str
+) -> None:
+    """A variable that no process can have, or one large file for a thousand servers."""
+    (context.home / "large.env").write_text(text)
+    config = context.home / ".cursor" / "mcp.json"
+    config.parent.mkdir()
+    entry = {"command": "x", "envFile": str(context.home / "large.env")}
+    config.write_text(json.dumps({"mcpServers": {f"s{n}": entry for n in range(entries)}}))
+    found = discover(context)
+    assert len(found.servers) in (0, 5)
+    assert all(reason in skipped.reason for skipped in found.skipped)
+    assert len(found.servers) + len(found.skipped) == entries
+
+
 @pytest.mark.parametrize("name", ["pipe", "directory", "loop", "missing", "/dev/zero", "nul\0"])
 def test_a_named_file_that_is_none_holds_nothing_up(context: DiscoveryContext, name: str) -> None:
     os.mkfifo(context.home / "pipe")

@@ -107,7 +107,7 @@ found
         ("import os; os._exit(0)", "error", "exit"),
         ("import sys; sys.exit(3)", "error", "exit"),
         ("raise SystemExit", "success", None),
-        ("1 +", "error", "exception"),
+        ("1 +", "validation_error", "validation"),
     ],
 )
 async def test_every_end_has_its_name_and_the_next_run_works(

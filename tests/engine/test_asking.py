@@ -62,6 +62,24 @@ async def test_servers_of_either_era_ask_over_http(
         assert result.result == "it says four"
 
 
+@pytest.mark.parametrize("kind", ["http", "older-http"])
+async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
+    engine: Engine, finder: ListFinder, kind: str
+) -> None:
+    """In either era, as before a tool's result."""
+    with remote_asker(kind) as spec:
+        finder.specs = (spec,)
+        client = FakeClient(answer=accept)
+        code = (
+            "one = await mcp_asker.read_resource('note://x')\n"
+            "other = await mcp_asker.get_prompt('p')\n"
+            "[one, other['messages'][0]['content']]"
+        )
+        result = await engine.run(RunRequest(code=code), client)
+        assert result.result == ["for Ann", "for Ann"], result.error
+        assert [asked["message"] for asked in client.asked] == ["[asker] Who?"] * 2
+
+
 async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
     """The program gets an error, and goes on."""
     code = "try:\n    await mcp_asker.name()\nexcept MCPError as error:\n    print(error)"
@@ -190,6 +208,20 @@ async def test_a_run_asks_only_so_often() -> None:
         await run.ask("s", "elicitation/create", {"message": "?"})
     with pytest.raises(CannotAskError, match="which is enough"):
         await run.ask("s", "elicitation/create", {"message": "?"})
+
+
+async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
+    """A server may ask for that; to the client all of them are one."""
+    client = FakeClient(answer=four)
+    run = OneRun(client, Clock())
+    await run.ask("s", "sampling/createMessage", {"maxTokens": 1, "includeContext": "allServers"})
+    assert client.asked == [{"maxTokens": 1}]
+
+
+async def test_servers_are_told_no_level_that_there_is_not() -> None:
+    """Clients may send any text."""
+    assert OneRun(FakeClient(log_level="verbose"), Clock()).log_level == ""
+    assert OneRun(FakeClient(log_level="error"), Clock()).log_level == "error"
 
 
 async def test_reports_are_few_and_messages_bounded() -> None:

@@ -90,6 +90,16 @@ async def test_all_that_is_certain_is_told_at_once(engine: Engine) -> None:
     assert "3 mistakes" in result.summary
 
 
+async def test_a_line_and_a_signature_are_told_once(engine: Engine) -> None:
+    """However many mistakes share them."""
+    code = "x = 1\nawait mcp_work_shop.say(what='x', one=1, two=2)"
+    error = (await _run(engine, code)).error
+    assert error.count("line 2: ") == 2
+    assert error.count("    await mcp_work_shop.say(") == 1
+    assert error.count("Signature: `") == 1
+    assert error.index("`one`") < error.index("`two`") < error.index("Signature: `")
+
+
 async def test_a_program_that_tests_errors_on_purpose_runs(engine: Engine) -> None:
     """What it catches is its own affair."""
     code = """

@@ -12,10 +12,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bridge.clock import Clock
+from bridge.engine.client import OneRun
 from bridge.engine.refreshing import FIRST_STARTS, REFRESH_SECONDS
 from bridge.engine.servers import Servers
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.model import ServerSpec, Tool
+from bridge.upstream.asking import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.waiting import until
@@ -94,6 +97,28 @@ async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped
         await servers.look_up(servers.names())
         assert "echo" in names(servers, "s0")
     assert starts(tmp_path) == len(specs)
+
+
+class NotingPool(Pool):
+    """Notes for whom servers are asked for their tools."""
+
+    callers: tuple[Caller | None, ...] = ()
+
+    async def tools(self, server: str) -> tuple[Tool, ...]:
+        self.callers += (current_caller(),)
+        return await super().tools(server)
+
+
+async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path: Path) -> None:
+    """It may outlive the run that began it; what its server asks is not for that run's client."""
+    spec = raw("a")
+    pool = NotingPool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
+    servers = Servers(ListFinder(spec), pool, ToolCache(tmp_path / "tools"))
+    with anyio.fail_after(60):
+        async with servers:
+            with on_behalf_of(OneRun(None, Clock())):
+                assert await servers.look_up(servers.names()) == {}
+    assert pool.callers == (None,)
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:

@@ -477,3 +477,31 @@ async def test_a_skipped_server_is_not_called_unknown_without_a_word(
             await _run(engine, "await mcp_bad.x()")
         with pytest.raises(UnknownServerError, match="configured, but skipped"):
             await _run(engine, "1", servers=("bad",))
+
+
+async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """It alone, however many come before it; and none if the name is only misspelt."""
+
+    class Finder(ListFinder):
+        def find(self) -> Discovery:
+            source = workshop().source
+            skipped = [
+                SkippedServer(name=f"bad-{number}", source=source, reason=f"reason {number}")
+                for number in range(9)
+            ]
+            return Discovery(servers=self.specs, skipped=tuple(skipped), warnings=(), stamp=())
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=Finder(workshop()), choose_backend=choose) as engine:
+        for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
+            with pytest.raises(UnknownServerError) as caught:
+                await _run(engine, code)
+            assert "left out: bad-8: reason 8." in str(caught.value)
+            assert "reason 1" not in str(caught.value)
+        with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
+            await _run(engine, "await mcp_work_shp.add(a=1, b=1)")
+        assert "left out" not in str(caught.value)

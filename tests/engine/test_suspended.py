@@ -10,6 +10,7 @@ import pytest
 from bridge.engine.suspended import MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
+from tests.waiting import until
 
 OWNER = "me"
 REQUEST = "the call"
@@ -190,6 +191,29 @@ async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
     another = _start(runs)
     with pytest.raises(CannotAskError, match="wait for answers already"):
         runs.check_room(another)
+
+
+async def test_runs_that_ended_while_their_clients_were_away_count_as_well(
+    runs: SuspendedRuns,
+) -> None:
+    """Their results are kept for as long."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.put, "elicitation/create", {})
+                await give_up.wait()
+                scope.cancel()
+        return _result("did without")
+
+    give_up = anyio.Event()
+    ended = [runs.start(OWNER, REQUEST, None, work) for _ in range(MAX_WAITING)]
+    for run in ended:
+        assert isinstance(await runs.follow(run), Waiting)
+    give_up.set()
+    await until(lambda: all(run.result is not None for run in ended))
+    with pytest.raises(CannotAskError, match="wait for answers already"):
+        runs.check_room(_start(runs))
 
 
 async def test_leaving_ends_all() -> None:

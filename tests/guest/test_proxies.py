@@ -177,9 +177,9 @@ def test_a_server_object_can_be_inspected_and_copied() -> None:
 
 
 async def test_a_server_lists_its_tools() -> None:
-    assert await server_of(CREATE).list_tools() == [
-        {"name": "create-issue", "alias": "create_issue", "description": "Create an issue."}
-    ]
+    (listed,) = await server_of(CREATE).list_tools()
+    assert (listed.name, listed["alias"]) == ("create-issue", "create_issue")
+    assert listed.description == "Create an issue."
 
 
 def test_servers_are_found_by_name_and_alias() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.guest.validation import argument_problem, convert, problem
+from bridge.guest import validation
+from bridge.guest.parameters import read_parameters
+from bridge.guest.validation import MAX_STEPS, argument_problem, convert, problem
 
 ISSUE: dict[str, Any] = {
     "type": "object",
@@ -323,3 +325,28 @@ def test_any_json_is_taken_for_a_schema(value: Any, schema: Any) -> None:
     found = problem(value, schema, schema, "x", patterns=True)
     assert found is None or (found.startswith("x") and len(found) < 2000)
     convert(value, schema, schema)
+
+
+def test_thousands_of_names_that_python_writes_alike_stay_short_and_apart() -> None:
+    """With an underscore more for each, telling them apart would take minutes."""
+    letters = "!@$%^&*()-+={}"
+    names = [one + two + three for one in letters for two in letters for three in letters]
+    found, _ = read_parameters({"properties": dict.fromkeys(names, {})})
+    aliases = [parameter.alias for parameter in found]
+    assert aliases[:3] == ["___", "____", "_____"]
+    assert len(set(aliases)) == len(names)
+    assert max(map(len, aliases)) < 30
+
+
+def test_a_choice_among_too_many_is_left_to_the_server() -> None:
+    """Its values are not all compared."""
+    assert problem("x", {"enum": ["y"] * MAX_STEPS}, {}) is None
+    assert problem("x", {"enum": ["y"] * (MAX_STEPS // 2)}, {}) is not None
+
+
+def test_patterns_of_keys_are_tried_within_the_bound_on_work() -> None:
+    """Keys and patterns multiply."""
+    schema = {"patternProperties": {f"^{n}$": {"type": "null"} for n in range(3000)}}
+    check = validation._Check(schema, patterns=False)
+    assert check.check(dict.fromkeys(map(str, range(3000)), 1), schema, 0) is None
+    assert check.left > -2 * MAX_STEPS

@@ -64,7 +64,7 @@ LEDGER = (
         tests=(
             f"{RESULTS}::test_a_line_of_any_length_is_printed_whole",
             f"{RESULTS}::test_tool_results_of_any_size_arrive_and_calls_go_on",
-            "tests/guest/test_supervisor.py::test_a_large_reply_and_a_large_argument_arrive_whole",
+            "tests/guest/test_supervisor_channel.py::test_a_large_reply_and_a_large_argument_arrive_whole",
             f"{CALLS}::test_fifty_megabytes_arrive_in_one_line",
         ),
     ),
@@ -206,7 +206,7 @@ LEDGER = (
             f"{DISCOVERY}/test_parse.py::test_all_three_spellings_of_the_server_key_are_read",
             f"{ENTRIES}::test_entries_that_are_off_are_skipped_without_a_warning_and_hold_their_name",
             f"{ENTRIES}::test_variables_expand_in_every_field_that_takes_them_and_in_no_key",
-            f"{DISCOVERY}/test_find.py::test_every_place_outranks_those_after_it_in_the_table",
+            f"{DISCOVERY}/test_precedence.py::test_every_place_outranks_those_after_it_in_the_table",
         ),
     ),
     Entry(

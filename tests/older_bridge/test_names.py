@@ -17,9 +17,14 @@ ADVERTISED_CHARS = 20_000
 AWAITABLE = {
     "call_tool",
     "call_tool_raw",
+    "get_prompt",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
     "list_servers",
     "list_tools",
     "query_tool_docs",
+    "read_resource",
     "search_tool_docs",
 }
 

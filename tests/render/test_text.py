@@ -280,6 +280,20 @@ def test_an_exception_is_told_once() -> None:
     assert render(result, "compact").count("ValueError: x") == 1
 
 
+def test_a_refusal_is_told_once() -> None:
+    """What was found is in the error; the status line has only the status."""
+    refused = RunResult(
+        run_id="r",
+        status="validation_error",
+        reason="validation",
+        summary="The program was not run: it has a mistake, first in line 1: no such tool",
+        error="line 1: no such tool (unknown-tool)\n    mcp_x.y()",
+    )
+    text = render(refused, "compact")
+    assert text.count("no such tool") == 1
+    assert text.endswith("[validation_error: validation]")
+
+
 FOUND = (
     Finding(line=2, column=1, rule="process", message="`import pty` starts processes"),
     Finding(line=0, rule="too-long", message="the program is long"),

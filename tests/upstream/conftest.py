@@ -9,6 +9,7 @@ import keyring
 import pytest
 from keyring.backends import fail
 
+from bridge.upstream.tokens_keyring import unanswered
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
 
@@ -26,6 +27,9 @@ def ring() -> Iterator[Ring]:
     keyring.set_keyring(made)
     yield made
     made.release.set()
+    for question in unanswered:
+        # The next test's keyring is not asked before.
+        assert question.wait(5)
 
 
 @pytest.fixture

@@ -19,7 +19,14 @@ from bridge.clock import Clock
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.upstream import asking
-from bridge.upstream.asking import Callers, Method, on_behalf_of, put, roots_of
+from bridge.upstream.asking import (
+    MAX_QUESTION_DEPTH,
+    Callers,
+    Method,
+    on_behalf_of,
+    put,
+    roots_of,
+)
 from bridge.upstream.asking_rounds import MAX_QUESTIONS, MAX_ROUNDS, answered
 
 CONTEXT: Any = None
@@ -190,6 +197,15 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
     assert "open already" in refused.message
 
 
+async def test_a_question_that_no_client_could_read_is_refused() -> None:
+    """It would never be answered."""
+    nested: Json = {}
+    for _ in range(MAX_QUESTION_DEPTH):
+        nested = {"items": [nested]}
+    with pytest.raises(CannotAskError, match="levels deep"):
+        await put(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
+
+
 def test_directories_become_uris() -> None:
     """With what URIs do not allow."""
     assert roots_of([Path("/a dir/b")]) == {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
@@ -218,6 +234,21 @@ async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> N
     accepted = {"action": "accept", "content": {"client": "me"}}
     roots = {"roots": [{"uri": "file:///here", "name": "here"}]}
     assert retried == [({"a": accepted, "b": roots}, "s")]
+
+
+async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> None:
+    """A client would take a task for its own, and answer with another one."""
+    caller = FakeCaller()
+
+    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        return {"content": []}
+
+    params: Json = {"message": "?", "task": {"ttl": 1}, "_meta": {"progressToken": 1}}
+    wanted: Json = {"a": {"method": "elicitation/create", "params": params}}
+    result: dict[str, Json] = {"resultType": "input_required", "inputRequests": wanted}
+    with on_behalf_of(caller):
+        await answered("server", "tool 'x'", result, retry)
+    assert caller.asked == [("elicitation/create", {"message": "?"})]
 
 
 async def test_time_stands_still_while_a_call_waits_for_answers() -> None:

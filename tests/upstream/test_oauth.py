@@ -362,7 +362,20 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
     """It lets everybody in, or wants something else."""
     with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
         await do_login(rig.remote(url), logins)
+    assert "it did not ask for a login, and" in str(caught.value)
+    assert caught.value.remedy.startswith("It may need none: `mcp-code-bridge servers --check`")
     assert "/tmp/servers.json" in caught.value.remedy
+
+
+async def test_a_server_that_asks_for_a_login_and_registers_nobody_is_not_said_to_need_none(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """It is the configuration that lacks something."""
+    fake.replaced["/register"] = Response(status_code=404)
+    with pytest.raises(LoginFailedError, match="register this program") as caught:
+        await do_login(rig.remote(fake.url), logins)
+    assert "did not ask" not in str(caught.value)
+    assert "need none" not in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ from bridge.errors import CallDeniedError, ToolCallError
 from bridge.model import ServerSpec, ToolFilter
 from bridge.upstream.listing import (
     MAX_PROMPT_ARGUMENTS,
+    MAX_SCHEMA_PARTS,
+    MAX_SCHEMA_PARTS_IN_ALL,
     MAX_TEXT_CHARS,
     MAX_URI_CHARS,
     Kind,
     correction,
     parse_offers,
+    parse_tools,
 )
 from bridge.upstream.pool import Pool
 from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
@@ -198,3 +201,25 @@ def test_looking_for_the_nearest_is_bounded() -> None:
     """However many and long the names are; this would otherwise take minutes."""
     offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
     assert correction("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
+
+
+def test_a_schema_that_is_too_large_is_taken_for_one_that_allows_anything() -> None:
+    """The tool can still be called; what is worked out from schemas stays quick."""
+    ordinary = {"type": "object", "properties": {"x": {"type": "string"}}}
+    large = {"type": "object", "properties": {"x": {"enum": list(range(MAX_SCHEMA_PARTS))}}}
+    given = {"name": "a", "inputSchema": large, "outputSchema": ordinary}
+    returned = {"name": "b", "inputSchema": ordinary, "outputSchema": large}
+    first, second = parse_tools("server", [given, returned])
+    assert (first.input_schema, first.output_schema) == ({"type": "object"}, ordinary)
+    assert (second.input_schema, second.output_schema) == (ordinary, None)
+
+
+def test_all_schemas_of_a_server_together_are_bounded() -> None:
+    """The first ones count."""
+    schema = {"enum": list(range(MAX_SCHEMA_PARTS // 2))}
+    count = 2 * MAX_SCHEMA_PARTS_IN_ALL // MAX_SCHEMA_PARTS + 1
+    tools = parse_tools("server", [{"name": str(n), "inputSchema": schema} for n in range(count)])
+    kept = [tool for tool in tools if tool.input_schema is schema]
+    assert len(tools) == count
+    assert 0 < len(kept) < count
+    assert kept == list(tools[: len(kept)])

@@ -13,6 +13,7 @@ import pytest
 from keyring.backends import null
 
 from bridge.upstream.tokens import MAX_FILE_BYTES, Key, Record, StoreError, TokenStore, key_of
+from bridge.upstream.tokens_keyring import unanswered
 from tests.fakes.ring import Ring
 
 KEY = key_of("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
@@ -93,8 +94,24 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
     ring.mood = "hangs"
     with pytest.raises(StoreError, match="keyring, and it did not answer"):
         await store.load(KEY)
-    with pytest.raises(StoreError, match="keyring, and it did not answer"):
+    with pytest.raises(StoreError, match="keyring, and it has not answered"):
         await store.remove(KEY)
+
+
+async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
+    tmp_path: Path, ring: Ring
+) -> None:
+    """Each request to each server asks, and would leave a thread behind."""
+    store = TokenStore(tmp_path, keyring_seconds=0.05)
+    await store.save(KEY, RECORD)
+    ring.mood = "hangs"
+    for _ in range(20):
+        with pytest.raises(StoreError, match="keyring"):
+            await store.load(KEY)
+    assert len(unanswered) == 1
+    ring.release.set()
+    assert unanswered[0].wait(5)
+    assert await store.load(KEY) == RECORD
 
 
 async def test_a_renewed_login_stays_where_it_was(store: TokenStore) -> None:

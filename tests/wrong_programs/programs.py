@@ -23,6 +23,43 @@ class Wrong:
 _CALL = "await mcp_git_forge"
 
 BEFORE = (
+    # --- habits of other clients and languages ---------------------------------------------------
+    Wrong(
+        "keys without quotes",
+        "r = await mcp_git_forge.search_issues({query: 'x'})",
+        "undefined-name",
+        ("Keys of a dict stand in quotes: `{'query': ...}`",),
+    ),
+    Wrong(
+        "a tool without its server",
+        "print(await get_me())",
+        "undefined-name",
+        ("`await mcp_<server>.get_me(...)`",),
+    ),
+    Wrong(
+        "a server opened like a client",
+        "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
+        "not-a-tool",
+        ("leave the `with` out",),
+    ),
+    Wrong(
+        "a tool called by its name on the server",
+        "r = await mcp_git_forge.call_tool('search_issues', {'query': 'x'})",
+        "unknown-tool",
+        ("await runtime.call_tool('git-forge', tool, {...})",),
+    ),
+    Wrong(
+        "a prompt's arguments by name",
+        "p = await mcp_git_forge.get_prompt('review', city='Berlin')",
+        "unknown-argument",
+        ("`get_prompt(..., {'city': ...})`",),
+    ),
+    Wrong(
+        "a tool imported from the object",
+        "from mcp_git_forge import get_me\nprint(await get_me())",
+        "unknown-module",
+        ("from mcp.servers.git_forge import ...",),
+    ),
     # --- tools that are not there ----------------------------------------------------------------
     Wrong(
         "a tool misspelt",
@@ -484,6 +521,36 @@ DURING = (
         "text = await mcp_git_forge.get_file_contents(path='missing.md')",
         "",
         ("get_file_contents", "no such file"),
+    ),
+    Wrong(
+        "an attribute that dicts have themselves",
+        "r = await mcp_git_forge.search_issues(query='x')\nfor i in r.items: print(i)",
+        "",
+        ('x["items"]',),
+    ),
+    Wrong(
+        "a result parsed whose text was meant",
+        "import json\nr = await mcp_git_forge.get_me()\nprint(json.loads(r))",
+        "",
+        ('json.loads(result["content"])',),
+    ),
+    Wrong(
+        "a file of the user's machine",
+        "print(open('/home/somebody/notes.txt').read())",
+        "",
+        ("none of the user's files",),
+    ),
+    Wrong(
+        "JavaScript's blocks",
+        "me = await mcp_git_forge.get_me()\nif (me) {\n    print(me)\n}",
+        "",
+        ("a colon ends the line",),
+    ),
+    Wrong(
+        "JavaScript's optional chaining",
+        "me = await mcp_git_forge.get_me()\nprint(me?.login)",
+        "",
+        ('x.get("key")',),
     ),
     Wrong(
         "a bracket that nothing closes",

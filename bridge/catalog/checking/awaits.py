@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 
 from bridge.catalog.checking.certainty import Certainty
 from bridge.catalog.checking.meaning import (
@@ -16,7 +17,7 @@ from bridge.catalog.checking.meaning import (
     Meaning,
     Meanings,
 )
-from bridge.catalog.checking.places import Place
+from bridge.catalog.checking.places import Place, Scope
 from bridge.catalog.checking.report import Report, quoted
 from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.tables import (
@@ -29,7 +30,9 @@ from bridge.catalog.checking.tables import (
 from bridge.model import Severity
 
 _OWN_ATTRIBUTES = frozenset(
-    {"close", "send", "throw", "cr_await", "cr_code", "cr_frame", "cr_running"}
+    """
+    close send throw cr_await cr_code cr_frame cr_origin cr_running cr_suspended
+    """.split()  # noqa: SIM905 - as words they can be read
 )
 """What a coroutine itself has."""
 
@@ -96,8 +99,7 @@ class Awaits:
             return
         if meaning.kind == COROUTINE:
             severity = self._certainty.happens(place)
-            if meaning.tool is None and meaning.function is None and meaning.helper is None:
-                # Nothing of a server's is lost: `asyncio.sleep(1)`.
+            if not _of_program(meaning):
                 severity = "note"
             self._missing(node, severity, meaning, "is called without `await`, so nothing happens")
         elif meaning.kind == TOOL:
@@ -117,6 +119,8 @@ class Awaits:
             if target.id in self._survey.shared or place.scope.kind == "class":
                 return
             severity = self._certainty.happens(place)
+            if not _of_program(meaning):
+                severity = "note"
             self._missing(node, severity, meaning, "is called without `await`, so nothing happens")
 
     def _used(self, node: ast.expr, place: Place, use: str) -> None:
@@ -134,6 +138,8 @@ class Awaits:
             return
         if use.startswith(("is shown", "is taken for")):
             severity = self._certainty.happens(place)
+            if isinstance(node, ast.Name) and node.id in self._handed_on:
+                severity = "note"
         else:
             severity = self._certainty.raises(place, "TypeError")
         if id(node) in self._under_await:
@@ -156,6 +162,18 @@ class Awaits:
 
     def _awaited_elsewhere(self, name: ast.expr) -> bool:
         return isinstance(name, ast.Name) and name.id in self._awaited_names
+
+    @cached_property
+    def _handed_on(self) -> frozenset[str]:
+        """Names that are used as more than data: given to `gather`, put into a list, returned."""
+        as_data = {id(value) for value, _, _ in self._uses()}
+        return frozenset(
+            node.id
+            for node, _ in self._survey.each(ast.Name)
+            if isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and id(node) not in as_data
+        )
 
     def _missing(self, node: ast.AST, severity: Severity, meaning: Meaning, problem: str) -> None:
         message = f"{quoted(meaning.name + '(...)')} {problem}; write `await {meaning.name}(...)`"
@@ -244,7 +262,8 @@ class Awaits:
     def _await(self, node: ast.Await, place: Place) -> None:
         scope = place.scope.function()
         if not place.scope.asynchronous or scope.kind == "class":
-            self._outside(node, place, "await")
+            if not _in_generator(place):
+                self._outside(node, place, "await")
             return
         value = node.value
         meaning = self._meanings.of(value, place)
@@ -332,6 +351,21 @@ class Awaits:
                 else:
                     break
                 yield id(inner)
+
+
+def _in_generator(place: Place) -> bool:
+    """Return whether a generator expression waits, which whoever goes through it does."""
+    scope: Scope | None = place.scope
+    while scope is not None and scope.kind == "comprehension":
+        if scope.generator:
+            return True
+        scope = scope.parent
+    return False
+
+
+def _of_program(meaning: Meaning) -> bool:
+    """Return whether something of a server's or of the program's is lost: no `asyncio.sleep(1)`."""
+    return not (meaning.tool is None and meaning.function is None and meaning.helper is None)
 
 
 def _waits(node: ast.GeneratorExp) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bridge.catalog.checking.report import Report, nearest, quoted
+from bridge.catalog.checking.report import SIGNATURE, Report, nearest, quoted
 from bridge.catalog.checking.signatures import Arguments, literal_problem
 from bridge.catalog.checking.tables import Helper
 from bridge.model import Severity
@@ -46,6 +46,8 @@ class Binding:
 
     def tool(self, node: ast.Call, accepted: Arguments) -> None:
         """Bind a tool's arguments."""
+        if self._report.exhausted:
+            return
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         unpacked = any(keyword.arg is None for keyword in node.keywords)
         if self._dict_for_all(node, accepted):
@@ -99,6 +101,13 @@ class Binding:
             if keyword.arg is None:
                 continue
             if keyword.arg not in names and not helper.open:
+                if helper.name == "get_prompt":
+                    problem = (
+                        f"has no parameter {quoted(keyword.arg)}: the prompt's own arguments go "
+                        f"into a dict, `get_prompt(..., {{{keyword.arg[:64]!r}: ...}})`"
+                    )
+                    self._say(keyword, "unknown-argument", problem)
+                    return
                 if helper.name in BY_NAME:
                     problem = (
                         f"has no parameter {quoted(keyword.arg)}: the tool's own arguments go into "
@@ -157,5 +166,5 @@ class Binding:
         if self._report.exhausted:
             return
         end = "" if problem.endswith("?") else "."
-        message = f"{quoted(self._label)} {problem}{end} Signature: `{self._signature()}`"
+        message = f"{quoted(self._label)} {problem}{end}{SIGNATURE}`{self._signature()}`"
         self._report.add(node, rule, self._severity(), message)

@@ -28,6 +28,7 @@ from bridge.catalog.checking.tables import (
     SERVER_METHODS,
 )
 from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.prose import clip
 from bridge.catalog.stubs import call_signature
 from bridge.model import Severity
 
@@ -53,6 +54,7 @@ class Calls:
         self._certainty = certainty
         self._report = report
         self._accepted: dict[tuple[str, str], Arguments] = {}
+        self._signatures: dict[tuple[str, str], str] = {}
         self._looks = self._looks_around()
         self._values = Patience()
 
@@ -67,6 +69,10 @@ class Calls:
         for node, place in self._survey.each(ast.ImportFrom):
             assert isinstance(node, ast.ImportFrom)
             self._import(node, place)
+        for node, place in self._survey.each(ast.With, ast.AsyncWith):
+            assert isinstance(node, ast.With | ast.AsyncWith)
+            for context in node.items:
+                self._context(context.context_expr, place)
         awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}  # type: ignore[attr-defined]
         for node, place in self._survey.each(ast.Call):
             assert isinstance(node, ast.Call)
@@ -82,6 +88,19 @@ class Calls:
             if node.attr in _INTROSPECTIVE:
                 return True
         return False
+
+    def _context(self, node: ast.expr, place: Place) -> None:
+        """`async with mcp_x as x`: a server is no client that has to be opened."""
+        meaning = self._meanings.of(node, place)
+        # Python 3.10 and before raise the other.
+        severities = {self._certainty.raises(place, k) for k in ("TypeError", "AttributeError")}
+        if meaning is not None and meaning.kind == SERVER:
+            message = (
+                f"{quoted(meaning.name)} is connected already and is no context: leave the `with` "
+                f"out, and call `await {meaning.name}.<tool>(...)`"
+            )
+            severity: Severity = "note" if "note" in severities else "deny"
+            self._report.add(node, "not-a-tool", severity, message)
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -128,7 +147,8 @@ class Calls:
                 continue
             if module == "mcp" and item.name not in ("runtime", "servers", "MCPError"):
                 self._foreign(node, place, f"from mcp import {item.name}")
-            elif module == "mcp.runtime":
+                return
+            if module == "mcp.runtime":
                 if item.name not in HELPERS and item.name not in RUNTIME_TYPES:
                     self._no_helper(node, place, item.name, "ImportError")
             elif parts[:2] == ["mcp", "servers"] and len(parts) == 3:
@@ -137,6 +157,7 @@ class Calls:
                     self._no_tool(node, place, server, item.name, "ImportError")
             elif parts[1:2] not in (["servers"], ["runtime"], []):
                 self._foreign(node, place, f"from {module} import {item.name}")
+                return
 
     def _has_imported(self, server: ServerEntry, name: str) -> bool:
         return name.startswith("_") or name in _MODULE_NAMES or name in self._meanings.tools(server)
@@ -160,9 +181,12 @@ class Calls:
         names = [entry.alias for entry in server.tools]
         owner = f"`mcp_{server.alias}`"
         near = nearest(name, names)
-        if near:
+        if name in BY_NAME:
+            how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
+            said = f" By its name a tool is called as `{how}`. Tools: {listed(names)}."
+        elif near:
             entry = self._meanings.tools(server)[near]
-            said = f" Did you mean `{call_signature(server.alias, entry)}`?"
+            said = f" Did you mean `{self._signature(server, entry)}`?"
             if len(names) <= 6:
                 said += f" Tools: {listed(names)}."
         else:
@@ -209,7 +233,7 @@ class Calls:
         elif meaning.kind == TOOL and meaning.server is not None and meaning.tool is not None:
             severity = partial(self._certainty.raises, place, "TypeError", later=not awaited)
             accepted = self._arguments(meaning.server, meaning.tool)
-            how = partial(call_signature, meaning.server.alias, meaning.tool)
+            how = partial(self._signature, meaning.server, meaning.tool)
             Binding(self._report, severity, meaning.name, how, self._values).tool(node, accepted)
         elif meaning.kind == HELPER and meaning.helper is not None:
             later = meaning.helper.asynchronous and not awaited
@@ -248,11 +272,17 @@ class Calls:
                 if isinstance(key, ast.Constant)
             ]
             call = ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node)
-            how = partial(call_signature, server.alias, entry)
+            how = partial(self._signature, server, entry)
             label = f"{server.name}.{entry.tool.name}"
             note: Severity = "note"
             binding = Binding(self._report, lambda: note, label, how, self._values)
             binding.tool(call, self._arguments(server, entry))
+
+    def _signature(self, server: ServerEntry, entry: ToolEntry) -> str:
+        key = (server.alias, entry.alias)
+        if key not in self._signatures:
+            self._signatures[key] = call_signature(server.alias, entry)
+        return self._signatures[key]
 
     def _arguments(self, server: ServerEntry, entry: ToolEntry) -> Arguments:
         key = (server.alias, entry.alias)

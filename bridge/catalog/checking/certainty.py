@@ -82,6 +82,8 @@ class Certainty:
             return EVERYTHING
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or parent is None:
             return self._survey.caught
+        if parent.kind == "class" and not node.decorator_list and not self._is_named(node.name):
+            return None
         if parent.kind == "class" or node.decorator_list:
             # Called through objects, or by whatever decorates it.
             return self._survey.caught
@@ -101,6 +103,17 @@ class Certainty:
                 caught |= self._survey.caught
             found = caught if found is None else found | caught
         return found
+
+    def _is_named(self, method: str) -> bool:
+        """Return whether anything names a method, or Python itself calls it."""
+        if method.startswith("__") or method in self._uses or method in self._survey.words:
+            return True
+        return method in self._attributes
+
+    @cached_property
+    def _attributes(self) -> frozenset[str]:
+        nodes = (node for node, _ in self._survey.each(ast.Attribute))
+        return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
 
     @cached_property
     def _direct(self) -> tuple[set[int], set[int]]:

@@ -40,9 +40,14 @@ def catches(caught: frozenset[str], kind: str) -> bool:
     return any(ancestor.__name__ in caught for ancestor in ancestors) or kind in caught
 
 
-def swallowed(handlers: Sequence[ast.ExceptHandler]) -> frozenset[str]:
-    """Return the exceptions that some handler keeps from going further."""
+def swallowed(
+    handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt] = ()
+) -> frozenset[str]:
+    """Return the exceptions that some handler, or the `finally`, keeps from going further."""
     found = NOTHING
+    if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
+        # Whatever was raised is dropped.
+        return EVERYTHING
     for handler in handlers:
         if not _raises_again(handler.body):
             found |= _named(handler.type)

@@ -61,6 +61,9 @@ class Meaning:
     as_module: bool = False
 
 
+_UNASKED = Meaning(kind="")
+
+
 class Meanings:
     """Finds what expressions of one program stand for."""
 
@@ -79,9 +82,10 @@ class Meanings:
             return None
         # Every check asks anew, and each node has one place.
         key = id(node)
-        if key not in self._found:
-            self._found[key] = self._of(node, place, MAX_DEPTH)
-        return self._found[key]
+        found = self._found.get(key, _UNASKED)
+        if found is _UNASKED:
+            found = self._found[key] = self._of(node, place, MAX_DEPTH)
+        return found
 
     def _of(self, node: ast.expr, place: Place, depth: int) -> Meaning | None:
         if depth <= 0:
@@ -127,13 +131,13 @@ class Meanings:
         return isinstance(node, ast.Name) and node.id in names and node.id not in self._survey.names
 
     def _name(self, name: str, place: Place, depth: int) -> Meaning | None:
+        if name in self._survey.shared:
+            return None
         owner = self._survey.owner(name, place)
         if owner is None:
             if name not in self._bare:
                 self._bare[name] = self._unbound(name)
             return self._bare[name]
-        if name in self._survey.shared:
-            return None
         key = (id(owner), name)
         if key not in self._named:
             # While it is being found out, a name that refers to itself means nothing.

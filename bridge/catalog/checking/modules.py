@@ -43,9 +43,12 @@ def check_modules(
             severity = certainty.raises(place, "ModuleNotFoundError")
             alias = top.removeprefix("mcp_")
             if top.startswith("mcp_") and alias in servers:
+                other = f"from mcp.servers import {alias}"
+                if isinstance(node, ast.ImportFrom):
+                    other = f"from mcp.servers.{alias} import ..."
                 message = (
                     f"{quoted(top)} needs no import: it is there already; leave the line out, or "
-                    f"write `from mcp.servers import {alias}`"
+                    f"write `{other}`"
                 )
                 report.add(node, RULE, severity, message)
             elif isinstance(node, ast.Import) and top == "mcp" and rest:

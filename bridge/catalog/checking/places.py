@@ -18,7 +18,7 @@ class Scope:
         kind: "module", "function", "class" or "comprehension".
         bound: What each name is given here, with the places of these.
         node: The function, if it is one.
-        generator: Whether the function yields.
+        generator: Whether the function yields, or a comprehension is a generator.
     """
 
     kind: str

@@ -19,6 +19,9 @@ MAX_FINDINGS = 25
 MAX_MESSAGE_CHARS = 1000
 """Of one finding: a problem and a signature."""
 
+SIGNATURE = " Signature: "
+"""Parts what is wrong with a call from how it is made."""
+
 MAX_TRIED = 4 * MAX_FINDINGS
 """Mistakes that are put into words: to find the nearest name takes a millisecond each."""
 
@@ -28,6 +31,9 @@ MAX_LISTED = 12
 
 _MAX_COMPARED = 1000
 """Names among which the nearest is looked for: more takes longer than it helps."""
+
+_USUAL_CUTOFF = 0.6
+"""From here on, two names look alike to whoever reads both."""
 
 _LIKELY = 12
 """Of these, how many are compared letter by letter."""
@@ -77,8 +83,12 @@ def quoted(name: str) -> str:
     return f"`{one_line(name, MAX_NAME_CHARS)}`"
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the name that is most like another; empty if none is."""
+def nearest(name: str, names: Iterable[str], *, cutoff: float = _USUAL_CUTOFF) -> str:
+    """Return the name that is most like another; empty if none is.
+
+    Args:
+        cutoff: How much has to be the same. Above the usual, a part of a name does not do either.
+    """
     by_lower: dict[str, str] = {}
     for other in islice(names, _MAX_COMPARED):
         by_lower.setdefault(_plain(other), other)
@@ -86,12 +96,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     pairs = _pairs(wanted)
     # Comparing in earnest takes fifty times as long as counting what two names share.
     likely = heapq.nlargest(_LIKELY, by_lower, key=lambda other: _shared(pairs, other))
-    close = difflib.get_close_matches(wanted, likely, n=1, cutoff=0.6)
-    if not close:
+    close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
+    if not close and cutoff <= _USUAL_CUTOFF:
         # `createIssue` for `create_issue`, `search` for `search_issues`.
         bare = wanted.replace("_", "")
         close = [one for one in likely if one.replace("_", "") == bare]
-        close = close or [o for o in likely if len(bare) > 3 and (bare in o or o in wanted)][:1]
+        if not close and len(bare) > 3:
+            # A name of one letter is a part of many.
+            close = [o for o in likely if bare in o or (len(o) > 2 and o in wanted)][:1]
     return by_lower[close[0]] if close else ""
 
 

@@ -24,16 +24,16 @@ from bridge.catalog.checking.handlers import (
 from bridge.catalog.checking.places import Bound, Place, Scope
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_CONTEXTS = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
 _SKIPPED_FIELDS = frozenset({"annotation", "returns", "type_comment", "ctx", "op", "ops", "kind"})
+_BINDING = ("MatchAs", "MatchStar", "MatchMapping", "TypeVar", "ParamSpec", "TypeVarTuple")
 
 _WANTED = frozenset(
     {
         ast.Attribute, ast.Await, ast.BinOp, ast.Call, ast.Compare, ast.Dict, ast.Expr, ast.For,
-        ast.AsyncFor, ast.AsyncWith, ast.FormattedValue, ast.GeneratorExp, ast.ListComp,
-        ast.SetComp, ast.DictComp,
-        ast.If, ast.IfExp, ast.Import, ast.ImportFrom, ast.Assign, ast.Name, ast.Return,
-        ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.Yield, ast.YieldFrom,
+        ast.AsyncFor, ast.AsyncWith, ast.With, ast.FormattedValue, ast.GeneratorExp, ast.ListComp,
+        ast.SetComp, ast.DictComp, ast.If, ast.IfExp, ast.Import, ast.ImportFrom, ast.Assign,
+        ast.Name, ast.Return, ast.Starred, ast.Subscript, ast.UnaryOp, ast.While, ast.Yield,
+        ast.YieldFrom,
     }
 )  # fmt: skip
 """Kinds of nodes that some check looks at."""
@@ -46,17 +46,9 @@ _TRICKS = frozenset(
 """Functions with which a program may give names something that its text does not show."""
 
 _TRICK_ATTRIBUTES = frozenset(
-    {
-        "__class__",
-        "__dict__",
-        "__globals__",
-        "_getframe",
-        "f_globals",
-        "f_locals",
-        "modules",
-        "monkeypatch",
-        "patch",
-    }
+    """
+    __class__ __dict__ __globals__ _getframe f_globals f_locals modules monkeypatch patch
+    """.split()  # noqa: SIM905 - as words they can be read
 )
 _TRICK_MODULES = frozenset({"builtins", "code", "gc", "importlib", "runpy", "unittest"})
 
@@ -89,6 +81,7 @@ class Survey:
         self.stored: set[str] = set()
         self.shared: set[str] = set()
         self._stack: list[tuple[ast.AST, Place]] = []
+        self._parts: dict[type[ast.AST], tuple[tuple[str, ...], bool]] = {}
         self._handlers = {
             ast.FunctionDef: self._function,
             ast.AsyncFunctionDef: self._function,
@@ -149,10 +142,11 @@ class Survey:
         self._block(tree.body, place, last=True)
         stack, handlers, nodes = self._stack, self._handlers, self.nodes
         while stack:
-            node, place = stack.pop()
+            item = stack.pop()
+            node, place = item
             kind = type(node)
             if kind in _WANTED and not place.dead:
-                nodes[kind].append((node, place))
+                nodes[kind].append(item)
             handler = handlers.get(kind)
             if handler is not None:
                 handler(node, place)
@@ -161,20 +155,27 @@ class Survey:
 
     def _children(self, node: ast.AST, place: Place) -> None:
         stack = self._stack
-        for name in node._fields:
-            if name in _SKIPPED_FIELDS:
-                continue
+        kind = type(node)
+        parts = self._parts.get(kind)
+        if parts is None:
+            fields = tuple(name for name in kind._fields if name not in _SKIPPED_FIELDS)
+            parts = self._parts[kind] = fields, kind.__name__ in _BINDING
+        for name in parts[0]:
             value = getattr(node, name, None)
-            if isinstance(value, list):
+            if type(value) is list:
                 for item in value:
                     if isinstance(item, ast.AST):
                         stack.append((item, place))
             elif isinstance(value, ast.AST):
                 stack.append((value, place))
+        if parts[1]:
+            self._bind_pattern(node, place)
+
+    def _bind_pattern(self, node: ast.AST, place: Place) -> None:
         bound = node.name if isinstance(node, ast.MatchAs | ast.MatchStar) else None
         if isinstance(node, ast.MatchMapping):
             bound = node.rest
-        elif bound is None and type(node).__name__ in ("TypeVar", "ParamSpec", "TypeVarTuple"):
+        elif bound is None and not isinstance(node, ast.MatchAs | ast.MatchStar):
             bound = getattr(node, "name", None)
         if bound:
             self._bind(bound, None, place)
@@ -326,7 +327,7 @@ class Survey:
 
     def _comprehension(self, node: ast.AST, place: Place) -> None:
         assert isinstance(node, _COMPREHENSIONS)
-        own = Scope(kind="comprehension", parent=place.scope)
+        own = Scope("comprehension", place.scope, generator=isinstance(node, ast.GeneratorExp))
         inner = place.but(scope=own, conditional=True)
         for index, generator in enumerate(node.generators):
             self._stack.append((generator.iter, inner if index else place))
@@ -341,7 +342,7 @@ class Survey:
 
     def _try(self, node: ast.AST, place: Place) -> None:
         handlers: list[ast.ExceptHandler] = getattr(node, "handlers", [])
-        caught = swallowed(handlers)
+        caught = swallowed(handlers, getattr(node, "finalbody", ()))
         self.caught |= caught
         within = place.but(caught=caught) if caught else place
         self._block(getattr(node, "body", ()), within)
@@ -392,9 +393,12 @@ class Survey:
             self._block(case.body, within)
 
     def _either(self, node: ast.AST, place: Place) -> None:
-        within = place.but(conditional=True)
         if isinstance(node, ast.IfExp):
-            self._stack += [(node.test, place), (node.body, within), (node.orelse, within)]
+            known = truth(node.test)
+            self._stack.append((node.test, place))
+            for value, never in ((node.body, known is False), (node.orelse, known is True)):
+                self._stack.append((value, place.but(dead=never, conditional=known is None)))
         elif isinstance(node, ast.BoolOp):
             self._stack.append((node.values[0], place))
+            within = place.but(conditional=True)
             self._stack.extend((value, within) for value in node.values[1:])

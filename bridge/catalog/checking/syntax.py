@@ -83,6 +83,32 @@ _BY_LINE = (
     _advice(r"\s{0,40}else\s+if\b", "Write `elif`."),
     _advice(r"\s{0,40}for\s+\w+\s+of\b", "Write `for x in ...:`."),
     _advice(r"\s{0,40}print\s+[\"'\w]", "Write `print(...)`, with parentheses."),
+    _advice(r".{0,400}(?:===|!==)", "Write `==` and `!=`.", certain=False),
+    _advice(
+        r".{0,400}\w\?\.\w",
+        "This is JavaScript; write `x.get(\"key\")`, which gives None where there is none.",
+        certain=False,
+    ),
+    _advice(
+        r"\s{0,40}(?:\}\s*)?(?:if|while|for|switch|catch|else|try)\b.{0,400}\{\s*(?:$|[a-z/])",
+        "This is JavaScript; in Python a colon ends the line and the block below is indented.",
+        certain=False,
+    ),
+    _advice(
+        r"\s{0,40}(?:async\s+)?(?:def|class)\s+\w+\s*\[",
+        "Type parameters in brackets need Python 3.12; leave them out.",
+        certain=False,
+    ),
+    _advice(
+        r"\s{0,40}type\s+\w+.{0,100}=",
+        "`type` statements need Python 3.12; write `Name = ...`.",
+        certain=False,
+    ),
+    _advice(
+        r"\s{0,40}except\*?\s+[\w.]+\s*,",
+        "Put several exceptions into parentheses: `except (A, B):`.",
+        certain=False,
+    ),
     _advice(
         r".{0,400}\b(?:from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
         "A keyword cannot be an argument's name here: pass it as `**{\"from\": ...}`.",
@@ -99,7 +125,21 @@ _BY_LINE = (
     ),
 )  # fmt: skip
 
+_BACKSLASH = (
+    "In the braces of an f-string, a backslash needs Python 3.12; give the value a name in a line "
+    "before."
+)
+_SAME_QUOTES = (
+    "In the braces of an f-string, quotes like those around it need Python 3.12; use the other "
+    "kind: `f\"{x['key']}\"`."
+)
+
 _BY_MESSAGE = (
+    ("f-string expression part cannot include a backslash", _BACKSLASH),
+    ("f-string: unmatched", _SAME_QUOTES),
+    ("f-string: expecting", _SAME_QUOTES),
+    ("f-string: unterminated", _SAME_QUOTES),
+    ("f-string: invalid syntax", _SAME_QUOTES),
     ("unindent does not match", "Indent the lines of one block alike, with spaces."),
     ("inconsistent use of tabs", "Indent with spaces only: 4 for each level."),
     ("unexpected indent", "Indent only what is inside a block."),

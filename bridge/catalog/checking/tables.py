@@ -119,7 +119,10 @@ MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 OWN_GLOBALS = frozenset({"Blob", "LOADED_MCP_SERVERS", "MCPError", "mcp", "mcp_servers", "runtime"})
 
 _NEWER_BUILTINS = frozenset(
-    {"BaseExceptionGroup", "EncodingWarning", "ExceptionGroup", "PythonFinalizationError"}
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    frozendict sentinel
+    """.split()  # noqa: SIM905 - as words they can be read
 )
 BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS
 """Of this interpreter, and what a newer one in the sandbox may have."""

@@ -40,6 +40,7 @@ from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.job_run import ids, run_job
 from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
 from bridge.sandbox.process.trial import try_out
+from bridge.sandbox.process.warden import Warden
 from bridge.sandbox.reaper import Owner, current_owner
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
@@ -101,6 +102,7 @@ class BubblewrapBackend:
         self._lock = anyio.Lock()
         self._found: Found | None = None
         self._groups = Grouping()
+        self._warden = Warden()
         self._examination = ""
 
     def __repr__(self) -> str:
@@ -125,6 +127,8 @@ class BubblewrapBackend:
     async def aclose(self) -> None:
         """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._warden.close)
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -208,6 +212,7 @@ class BubblewrapBackend:
         async with self._lock:
             if self._found is None:
                 self._found = await anyio.to_thread.run_sync(self._look)
+                await anyio.to_thread.run_sync(self._warden.start)
             return self._found
 
     def _look(self) -> Found:
@@ -292,6 +297,7 @@ class BubblewrapBackend:
             environ=environ,
             uid=self._uid,
             setpriv=found.setpriv,
+            warden=self._warden,
             group=group,
             isolation=command.isolation(spec, found.around),
             lane=command.lane_plan(spec, found.interpreter, found.around),

@@ -34,6 +34,7 @@ from bridge.sandbox.process.groups import scope_group
 from bridge.sandbox.process.host import becoming
 from bridge.sandbox.process.monitor import Monitor
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
+from bridge.sandbox.process.warden import Warden
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Start:
         judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
             was seen, or raises a `SandboxError`, and then nothing is run.
         lane: What the runs of a sandbox launched as a lane need.
+        warden: Ends what is being launched should the bridge be killed; None where a keeper does.
         setpriv: The executable that becomes `uid` and `gid`; empty where this process does it.
             That would fork it, with all its memory, and costs milliseconds of both.
     """
@@ -99,6 +101,7 @@ class Start:
     pipes: Callable[[int, int, int], Pipes] = Pipes
     judge: Judge | None = None
     lane: LanePlan | None = None
+    warden: Warden | None = None
     setpriv: str = ""
 
 
@@ -198,8 +201,12 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
             ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
         )
         told = False
+        warden = start.warden
         try:
             ends.close_theirs()
+            if warden is not None:
+                # Before bubblewrap knows what to do: until then it waits, and ends with the bridge.
+                warden.hold(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
                 if start.group is not None and start.group.others:
                     # Before bubblewrap knows what to do, so that all it starts is inside.
@@ -217,10 +224,14 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
             if patience.cancelled_caught:
                 message = f"The sandbox did not start within {LAUNCH_SECONDS:g} s."
                 raise LaunchError(message)
+            if warden is not None:
+                warden.release(monitor.pid)
             yield ProcessSandbox(monitor, pipes, start.group, isolation, start.lane)
         finally:
             # Before its options end: half of them would make another sandbox of bubblewrap's.
             await _end(monitor, told=told)
+            if warden is not None:
+                warden.release(monitor.pid)
             pipes.close()
             monitor.close()
 

@@ -34,16 +34,24 @@ from mcp.types import (
     ElicitRequestParams,
     ElicitRequestURLParams,
     ElicitResult,
+    GetPromptRequestParams,
+    GetPromptResult,
     InputRequest,
     InputRequiredResult,
+    ListPromptsResult,
+    ListResourcesResult,
     ListRootsRequest,
     ListRootsResult,
     ListToolsResult,
     LoggingMessageNotification,
     LoggingMessageNotificationParams,
     PaginatedRequestParams,
+    PromptMessage,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     SamplingMessage,
     TextContent,
+    TextResourceContents,
     Tool,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -52,6 +60,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 Context = ServerRequestContext[Any]
 Params = CallToolRequestParams
+Other = ReadResourceRequestParams | GetPromptRequestParams
 Answer = CallToolResult | InputRequiredResult
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -64,7 +73,7 @@ def text(value: str, *, error: bool = False) -> CallToolResult:
 
 
 async def inquire(
-    context: Context, params: Params, **requests: InputRequest
+    context: Context, params: Params | Other, **requests: InputRequest
 ) -> dict[str, Any] | Answer:
     """Ask, the way the client's era wants it; return the answers, or what to return instead."""
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -169,8 +178,57 @@ async def on_call_tool(context: Context, params: Params) -> Answer:
     return await TOOLS[params.name](context, params)
 
 
+async def named(context: Context, params: Other) -> str | InputRequiredResult:
+    """Ask for a name, whatever is wanted."""
+    form: ElicitRequestParams = ElicitRequestFormParams(message="Who?", requested_schema=FORM)
+    answers = await inquire(context, params, it=ElicitRequest(params=form))
+    if isinstance(answers, InputRequiredResult):
+        return answers
+    if not isinstance(answers, dict):
+        raise MCPError(-32000, "nobody was asked")
+    return f"for {answers['it'].content['name']}"
+
+
+async def on_list_resources(
+    context: Context, params: PaginatedRequestParams | None
+) -> ListResourcesResult:
+    return ListResourcesResult(resources=[])
+
+
+async def on_list_prompts(
+    context: Context, params: PaginatedRequestParams | None
+) -> ListPromptsResult:
+    return ListPromptsResult(prompts=[])
+
+
+async def on_read_resource(
+    context: Context, params: ReadResourceRequestParams
+) -> ReadResourceResult | InputRequiredResult:
+    got = await named(context, params)
+    if isinstance(got, InputRequiredResult):
+        return got
+    return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, text=got)])
+
+
+async def on_get_prompt(
+    context: Context, params: GetPromptRequestParams
+) -> GetPromptResult | InputRequiredResult:
+    got = await named(context, params)
+    if isinstance(got, InputRequiredResult):
+        return got
+    return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=got))])
+
+
 def make_server() -> Server[Any]:
-    return Server("asker", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+    return Server(
+        "asker",
+        on_list_tools=on_list_tools,
+        on_call_tool=on_call_tool,
+        on_list_resources=on_list_resources,
+        on_read_resource=on_read_resource,
+        on_list_prompts=on_list_prompts,
+        on_get_prompt=on_get_prompt,
+    )
 
 
 async def serve_stdio() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from tests.sandbox.process.rig import (
     wait_ready,
     with_argument,
 )
-from tests.waiting import until
+from tests.waiting import until, until_exists
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
@@ -113,6 +114,70 @@ async def test_a_bridge_that_is_killed_leaves_nothing(backend: BubblewrapBackend
     assert not [path for path in left if path.exists()]
 
 
+LAUNCHER = """
+import os, sys, anyio
+from dataclasses import replace
+from bridge.sandbox.process.backend import BubblewrapBackend
+from tests.sandbox.process.rig import FOREVER, spec
+async def main():
+    marked = replace(spec(""), argv=("python3", "-c", FOREVER, sys.argv[2]))
+    async with BubblewrapBackend(environ=os.environ, bwrap=sys.argv[1]) as backend:
+        async with backend.launch(marked):
+            pass
+anyio.run(main)
+"""
+
+LATE = """#!{python} -IS
+import os, pathlib, signal, sys, time
+options, bridge = int(sys.argv[2]), pathlib.Path("/proc", str(os.getppid()))
+with open(options, "rb", closefd=False) as file:
+    told = file.read()
+reader, writer = os.pipe()
+os.write(writer, told)
+os.close(writer)
+os.dup2(reader, options)
+os.close(reader)
+pathlib.Path({told!r}).touch()
+while bridge.exists():
+    time.sleep(0.01)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as it is without this
+os.execv({bwrap!r}, [{bwrap!r}, *sys.argv[1:]])
+"""
+
+
+@contextmanager
+def late_bwrap(python: str, bwrap: str) -> Iterator[tuple[Path, Path]]:
+    """Make a bubblewrap that waits for its bridge's end, and the place where it says so."""
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        directory.chmod(0o777)  # whoever it runs as
+        late, told = directory / "bwrap", directory / "told"
+        late.write_text(LATE.format(python=python, bwrap=bwrap, told=str(told)))
+        late.chmod(0o755)
+        yield late, told
+
+
+async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
+    backend: BubblewrapBackend,
+) -> None:
+    """bubblewrap was told everything; nobody would be there to hear what it started."""
+    found = await backend._look_around()
+    mark = f"launched-late-{os.getpid()}"
+    with late_bwrap(found.interpreter.executable, found.bwrap) as (late, told):
+        argv = [sys.executable, "-c", LAUNCHER, str(late), mark]
+        async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:
+            await until_exists(told)
+            assert len(with_argument(mark)) > 1
+            bridge.kill()
+            await bridge.wait()
+        try:
+            await until(lambda: with_argument(mark) == [])
+        finally:
+            for pid in with_argument(mark):
+                os.kill(pid, signal.SIGKILL)
+    await backend.reap()
+
+
 async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None:
     """Neither this one's sandboxes nor, by the same judgement, another's."""
     with anyio.fail_after(PATIENCE):
@@ -165,8 +230,10 @@ async def test_cancelled_in_a_phase_nothing_is_left(
     backend: BubblewrapBackend,
 ) -> None:
     """Cancellation during any use of a sandbox destroys it."""
-    before = processes_below()
     with anyio.fail_after(PATIENCE):
+        async with ready(backend):
+            pass  # with the first one begins what stays as long as the backend
+        before = processes_below()
         async with anyio.create_task_group() as group:
             reached = anyio.Event()
             group.start_soon(phase, backend, reached.set)
@@ -182,10 +249,10 @@ async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
     part: int, backend: BubblewrapBackend
 ) -> None:
     """Spread over a launch's usual time, so over all of its steps."""
-    before = processes_below()
     with anyio.fail_after(PATIENCE):
         async with ready(backend):
             pass
+        before = processes_below()
         begin = anyio.current_time()
         async with backend.launch(spec(FOREVER)):
             usual = anyio.current_time() - begin

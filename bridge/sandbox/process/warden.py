@@ -1,0 +1,103 @@
+"""Ends the launches that are under way when the bridge is killed.
+
+Owns one small process beside the bridge, and telling it what is being launched. bubblewrap ties its
+own life to the bridge's before it tells the process it made to go on; killed between the two, it
+leaves that process waiting for ever, which nothing inside can end. Once a sandbox is in force the
+kernel sees to it, and the warden is told to forget it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from contextlib import suppress
+
+logger = logging.getLogger(__name__)
+
+END_SECONDS = 5.0
+"""For it to end when asked to: a millisecond."""
+
+_TEXT = """
+held=" "
+while read -r sign group; do
+    case $sign in
+    +) held="$held$group " ;;
+    -) held="${held%% $group *} ${held#* $group }" ;;
+    esac
+done
+for group in $held; do
+    kill -s KILL -- "-$group"
+done
+"""
+"""A shell, since that takes a tenth of an interpreter's memory. It reads which groups of processes
+are being launched; the end of what it reads is the bridge's, however that came."""
+
+
+class Warden:
+    """The process beside the bridge, once `start` was called; ended by `close`."""
+
+    def __init__(self, shell: str = "/bin/sh") -> None:
+        self._shell = shell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line = -1
+        self._held: set[int] = set()
+
+    def start(self) -> None:
+        """Start it, unless that was done. Blocks for a millisecond.
+
+        Where it cannot be had there is a warning, and everything else works.
+        """
+        if self._process is not None:
+            return
+        reader, writer = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [self._shell, "-c", _TEXT],
+                stdin=reader,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                # What ends the bridge's group or session, such as Ctrl-C, must not end it first.
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(writer)
+            logger.warning("launches are not watched: %s: %s", self._shell, error)
+            return
+        finally:
+            os.close(reader)
+        os.set_blocking(writer, False)
+        self._line = writer
+
+    def hold(self, group: int) -> None:
+        """Have a process group killed should the bridge be killed before `release`."""
+        self._held.add(group)
+        self._tell("+", group)
+
+    def release(self, group: int) -> None:
+        """Leave a process group alone from now on. Idempotent."""
+        if group in self._held:
+            self._held.discard(group)
+            self._tell("-", group)
+
+    def close(self) -> None:
+        """End it. Blocks for a millisecond; idempotent."""
+        line, self._line = self._line, -1
+        process, self._process = self._process, None
+        if line >= 0:
+            os.close(line)
+        if process is None:
+            return
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _tell(self, sign: str, group: int) -> None:
+        # Whoever killed or stopped it takes no launch along.
+        if self._line >= 0:
+            with suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._line, f"{sign} {group}\n".encode("ascii"))

@@ -1,0 +1,57 @@
+"""What watches the launches that are under way, for when the bridge is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bridge.sandbox.process.warden import Warden
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+
+@contextmanager
+def waiting() -> Iterator[subprocess.Popen[bytes]]:
+    """Start a group of processes that stays until it is ended."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_is_held_when_its_line_ends_is_killed_and_nothing_else() -> None:
+    """Whichever was released, and in whatever order."""
+    warden = Warden()
+    warden.start()
+    with waiting() as first, waiting() as held, waiting() as last, waiting() as also:
+        for process in (first, held, last, also):
+            warden.hold(process.pid)
+        for process in (last, first, first):
+            warden.release(process.pid)
+        warden.close()
+        assert (held.wait(), also.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert (first.poll(), last.poll()) == (None, None)
+
+
+def test_one_that_was_killed_or_never_there_takes_nothing_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Launches go on; where it could not be started there is a warning."""
+    ended, absent = Warden("/bin/false"), Warden("/no/such/shell")
+    for warden in (ended, absent):
+        warden.start()
+        warden.start()
+        for _ in range(3):
+            warden.hold(1 << 22)
+            warden.release(1 << 22)
+        warden.close()
+        warden.close()
+    assert "not watched" in caplog.text
