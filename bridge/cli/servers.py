@@ -26,12 +26,17 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
         if arguments.check and engine.servers.names():
             return await check(engine, as_json=arguments.json)
         rows = _rows(engine)
+        # Those on whole files have been logged.
+        warnings = engine.servers.discovery.warnings
+        to_mend = [str(each) for each in warnings if each.key and not each.told]
     if arguments.json:
         write_out(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
     elif not rows:
         write_err(none_found(settings))
     else:
         _write(rows, str(home(settings.environ)))
+    for text in to_mend:
+        write_err(visible(f"warning: {text}", keep="") + "\n")
     return 0
 
 

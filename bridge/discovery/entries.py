@@ -89,7 +89,7 @@ def read_entry(
         spec = _read_fields(name, _shaped(value, setting.dialect), source, reader)
     except UnusableError as error:
         reason = str(error)
-        reader.warn("", f"skipped: {reason}")
+        reader.warn("", f"skipped: {reason}", told=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
 

@@ -70,10 +70,11 @@ class FieldReader:
     def dialect(self) -> Dialect:
         return self.setting.dialect
 
-    def warn(self, label: str, reason: str) -> None:
+    def warn(self, label: str, reason: str, *, told: bool = False) -> None:
         """Note something about one field; an empty label means the entry as a whole."""
         key = ".".join(part for part in (self.key, label) if part)
-        self.warnings.append(ConfigWarning(path=self.setting.path, key=key, reason=reason))
+        path = self.setting.path
+        self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, told=told))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
         """One string, with its variables put in.

@@ -43,12 +43,14 @@ class ConfigWarning:
         path: The file, absolute.
         key: The place in it, dotted; empty when the file as a whole is meant.
         unread: Whether it is there and nothing of it could be read.
+        told: Whether an entry among those left out has the same reason.
     """
 
     path: str
     key: str
     reason: str
     unread: bool = field(default=False, compare=False)
+    told: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{where(self.path, self.key)}: {self.reason}"

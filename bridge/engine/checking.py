@@ -21,7 +21,7 @@ from bridge.catalog.checking.report import SIGNATURE, lines_of
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.guard import SYNTAX, Scan
 from bridge.catalog.prose import clip
-from bridge.engine.checking_types import find_checker, type_notes
+from bridge.engine.checking_types import find_checker, not_installed, type_notes
 from bridge.engine.guarding import INLINE_CHARS
 from bridge.engine.servers import Servers
 from bridge.model import Finding, RunResult
@@ -110,8 +110,11 @@ class Checking:
             return noted
         settings = self._settings
         checker = find_checker(settings.type_checker, settings.environ.get("PATH", ""))
-        if checker is None:
+        if checker is None and settings.type_checker in ("off", "auto"):
             return noted
+        if checker is None:
+            absent = not_installed(settings.type_checker)
+            return dataclasses.replace(noted, findings=(*noted.findings, absent))
         known = self._servers.known
         entries = [known.entry(name) for name in result.servers if name in known.aliases]
         # After the run, and only if it failed: who succeeds never waits for this.

@@ -112,6 +112,12 @@ async def type_notes(
     return _notes(checker, output, offset, code.count("\n") + 1)
 
 
+def not_installed(wanted: str) -> Finding:
+    """Return the note that the checker of the settings is not there."""
+    message = f"the type checker {wanted!r} that the settings name is not installed"
+    return Finding(line=0, rule=RULE, severity="note", message=message, source="preflight")
+
+
 def _notes(checker: Checker, output: str, offset: int, lines: int) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for match in _LINE.finditer(output):

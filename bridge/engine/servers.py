@@ -178,7 +178,9 @@ class Servers:
         self._pool.update(self.discovery.servers)
         self._lister.take(self.discovery.servers, known)
         for warning in self.discovery.warnings:
-            logger.warning("%s", warning)
+            # Among many clients' entries there is always one to mend, which `servers` lists. That a
+            # whole file is of no use may be what is wrong at this moment.
+            logger.log(logging.INFO if warning.key else logging.WARNING, "%s", warning)
 
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_unread(self._finder.find(), self.discovery)

@@ -82,7 +82,7 @@ _SETTINGS: Mapping[str, _Setting] = {
         parsers.integer(parsers.MIN_DESCRIPTION_TOKENS, parsers.MAX_DESCRIPTION_TOKENS),
     ),
     "preflight": _Setting("MCP_BRIDGE_PREFLIGHT", parsers.choice(get_args(PreflightMode))),
-    "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.text),
+    "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.type_checker),
     "roots": _Setting("MCP_BRIDGE_ROOTS", parsers.directories, many=True),
     "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),

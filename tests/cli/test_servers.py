@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
 from bridge.discovery.find import Discovery
-from bridge.discovery.report import SkippedServer
+from bridge.discovery.report import ConfigWarning, SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.model import OAuthHints, Source, ToolFilter
 from bridge.settings import Settings, load
@@ -41,11 +42,13 @@ SKIPPED = SkippedServer(name="off", source=CURSOR, reason="it is disabled")
 
 
 class Finder(ListFinder):
-    """Finds servers, and one that is left out."""
+    """Finds servers, one that is left out, and what there is to warn about."""
+
+    warnings: tuple[ConfigWarning, ...] = ()
 
     def find(self) -> Discovery:
-        """Return both."""
-        return Discovery(servers=self.specs, skipped=(SKIPPED,), warnings=(), stamp=())
+        """Return all of it."""
+        return Discovery(servers=self.specs, skipped=(SKIPPED,), warnings=self.warnings, stamp=())
 
 
 class Commands:
@@ -110,6 +113,21 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
     assert row["differences"] == ["/c.json has other arguments"]
     assert (row["withoutTools"], row["oauth"], row["state"]) == (["crash"], True, "idle")
     assert skipped["reason"] == "it is disabled"
+
+
+async def test_servers_says_what_to_mend_once_and_no_other_command_does(
+    commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """On stderr; a reason that stands below the table is not repeated."""
+    caplog.set_level(logging.WARNING)
+    unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
+    skipped = ConfigWarning(path="/c.json", key="mcpServers.b", reason="skipped: no url", told=True)
+    commands.finder.warnings = (unset, skipped)
+    assert await commands.servers() == 0
+    assert capsys.readouterr().err == "warning: /c.json (mcpServers.a.env): TOKEN is not set\n"
+    await commands.tools()
+    assert "TOKEN" not in capsys.readouterr().err
+    assert caplog.text == ""
 
 
 async def test_check_starts_each_and_says_what_its_tools_cost(

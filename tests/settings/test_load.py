@@ -74,6 +74,8 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_SOURCES", "cursor,-zed", "mixes names to read with names to leave out"),
         ("MCP_BRIDGE_SOURCES", "zed,zed", "names something twice"),
         ("MCP_BRIDGE_DESCRIPTION_TOKENS", "100", "must be at least 500"),
+        ("MCP_BRIDGE_TYPE_CHECKER", "foo", "is neither off nor auto, nor ty or mypy"),
+        ("MCP_BRIDGE_TYPE_CHECKER", "bin/ty", "is neither off nor auto"),
         ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
         ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
     ],
