@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ast
 import logging
-import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
 import anyio
@@ -29,14 +27,12 @@ from bridge.engine.commands import Commands
 from bridge.engine.guarding import Reading, advised, read, refused
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
-from bridge.engine.observed import Observed
 from bridge.engine.outcome import caught
 from bridge.engine.program import Facts, NotStartedError, Program
 from bridge.engine.questions import Questions
 from bridge.engine.sandboxes import Sandboxes
-from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.engine.servers import Servers
 from bridge.engine.suspended import SuspendedRuns
-from bridge.engine.tool_cache import ToolCache
 from bridge.errors import (
     InvalidRequestError,
     UnknownServerError,
@@ -52,14 +48,11 @@ from bridge.model import (
 )
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.choose import choose
 from bridge.sandbox.failure import classify
 from bridge.sandbox.layers import OWN_NAMESPACES, guest_limits, verified
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 from bridge.upstream.asking import on_behalf_of
-from bridge.upstream.oauth import Logins
-from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -361,43 +354,3 @@ class Engine:
                 tool_result_bytes=gate.result_bytes,
             ),
         )
-
-
-@asynccontextmanager
-async def open_engine(
-    settings: Settings,
-    *,
-    finder: Finder | None = None,
-    choose_backend: Callable[[Settings], Awaitable[Backend]] = choose,
-    cwd: str | None = None,
-    eager: bool = True,
-) -> AsyncIterator[Engine]:
-    """Open an engine on the user's own servers.
-
-    Args:
-        settings: What the user asked for.
-        finder: Finds servers; the clients' configuration files unless given.
-        choose_backend: Finds a backend; the ladder of `bridge.sandbox.choose` unless given.
-        cwd: Where project configurations are looked for; the current directory unless given.
-        eager: Whether to wait until the configuration is read; see `Servers`.
-    """
-
-    pool = Pool(
-        (),
-        log_dir=settings.state_dir / "logs",
-        environ=settings.environ,
-        call_timeout=settings.call_timeout,
-        start_timeout=settings.start_timeout,
-        logins=Logins(settings.state_dir / "logins"),
-        roots=settings.roots,
-    )
-    where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
-    servers = Servers(
-        where,
-        pool,
-        ToolCache(settings.state_dir / "tools"),
-        eager=eager,
-        observed=Observed(settings.state_dir / "shapes"),
-    )
-    async with Engine(settings, servers, choose_backend) as engine:
-        yield engine

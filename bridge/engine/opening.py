@@ -1,0 +1,60 @@
+"""An engine on the user's own servers, with everything that it keeps in the state directory.
+
+Owns which parts an engine is put together from, and nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bridge.engine.engine import Engine
+from bridge.engine.observed import Observed
+from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.engine.tool_cache import ToolCache
+from bridge.sandbox.backend import Backend
+from bridge.sandbox.choose import choose
+from bridge.settings import Settings
+from bridge.upstream.oauth import Logins
+from bridge.upstream.pool import Pool
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: Settings,
+    *,
+    finder: Finder | None = None,
+    choose_backend: Callable[[Settings], Awaitable[Backend]] = choose,
+    cwd: str | None = None,
+    eager: bool = True,
+) -> AsyncIterator[Engine]:
+    """Open an engine on the user's own servers.
+
+    Args:
+        settings: What the user asked for.
+        finder: Finds servers; the clients' configuration files unless given.
+        choose_backend: Finds a backend; the ladder of `bridge.sandbox.choose` unless given.
+        cwd: Where project configurations are looked for; the current directory unless given.
+        eager: Whether to wait until the configuration is read; see `Servers`.
+    """
+    pool = Pool(
+        (),
+        log_dir=settings.state_dir / "logs",
+        environ=settings.environ,
+        call_timeout=settings.call_timeout,
+        start_timeout=settings.start_timeout,
+        logins=Logins(settings.state_dir / "logins"),
+        roots=settings.roots,
+    )
+    where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
+    servers = Servers(
+        where,
+        pool,
+        ToolCache(settings.state_dir / "tools"),
+        eager=eager,
+        observed=Observed(settings.state_dir / "shapes"),
+    )
+    async with Engine(settings, servers, choose_backend) as engine:
+        yield engine
