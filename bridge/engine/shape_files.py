@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged
 from bridge.discovery.files import read_regular
 from bridge.engine.tool_cache import definition_digest
 from bridge.model import MEBIBYTE, Json, ServerSpec
+from bridge.saving import UNFINISHED, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -150,15 +150,7 @@ class ShapeFiles:
 
     def _write(self, spec: ServerSpec, memories: Memories) -> None:
         data = json.dumps(_document(spec.name, memories), ensure_ascii=True).encode()
-        # Renamed into place, so that no reader sees half of it. Made with mode 0600.
-        descriptor, name = tempfile.mkstemp(dir=self._directory, prefix="writing-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            Path(name).replace(self._path(spec))
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(self._path(spec), data)
 
     def _prune(self) -> None:
         """Remove the oldest files beyond the bound, and what was left half-written.
@@ -168,7 +160,7 @@ class ShapeFiles:
         found: list[tuple[float, str]] = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                if entry.name.startswith("writing-"):
+                if entry.name.startswith(UNFINISHED):
                     Path(entry.path).unlink(missing_ok=True)
                 elif _OURS.fullmatch(entry.name):
                     found.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))

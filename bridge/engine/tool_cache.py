@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bridge.discovery.files import read_regular
 from bridge.model import MEBIBYTE, ServerSpec, Tool
+from bridge.saving import UNFINISHED, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ _LEFTOVER_SECONDS = 3600.0
 """A temporary file this old was left by a bridge that ended while it wrote."""
 
 _ENTRY = re.compile(r"[0-9a-f]{32}\.json")
-_TEMPORARY = "writing-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +125,7 @@ class ToolCache:
             return
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Renamed into place, so that no reader sees half of it. Made with mode 0600.
-            descriptor, name = tempfile.mkstemp(dir=self._directory, prefix=_TEMPORARY)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                Path(name).replace(self._path(spec))
-            except OSError:
-                Path(name).unlink(missing_ok=True)
-                raise
+            replace_file(self._path(spec), data)
         except OSError as error:
             logger.debug("tools of %s are not kept: %s", spec.name, error)
 
@@ -150,7 +141,7 @@ class ToolCache:
         )
         removed, count, size = 0, 0, 0
         for modified, length, name in newest_first:
-            temporary = name.startswith(_TEMPORARY)
+            temporary = name.startswith(UNFINISHED)
             count, size = count + (not temporary), size + length
             old = now - modified > (_LEFTOVER_SECONDS if temporary else MAX_AGE_SECONDS)
             if old or (not temporary and (count > MAX_ENTRIES or size > MAX_TOTAL_BYTES)):
@@ -170,7 +161,7 @@ class ToolCache:
             return [
                 entry
                 for entry in found
-                if _ENTRY.fullmatch(entry.name) or entry.name.startswith(_TEMPORARY)
+                if _ENTRY.fullmatch(entry.name) or entry.name.startswith(UNFINISHED)
             ]
 
     def _path(self, spec: ServerSpec) -> Path:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 from watchfiles import awatch
 
+from bridge.beside import beside
 from bridge.discovery.find import DiscoveryContext, looked_at
 from bridge.discovery.watch import watched_paths
 
@@ -99,18 +100,9 @@ class Watching:
         self._look_seconds = look_seconds
         self._poll_seconds = poll_seconds
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Watch, as long as this is open."""
-        stack = AsyncExitStack()
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(self._run)
-        try:
-            yield
-        finally:
-            tasks.cancel_scope.cancel()
-            # Not told of the body's exception, which would come out of it wrapped in a group.
-            await stack.aclose()
+        return beside(self._run)
 
     async def _run(self) -> None:
         try:

@@ -11,8 +11,8 @@ differently, and once for many changes that come together.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from weakref import WeakSet
 
@@ -28,6 +28,8 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from bridge.beside import beside
 
 logger = logging.getLogger(__name__)
 
@@ -107,18 +109,9 @@ class Notices:
         """Have the lists compared soon."""
         self._changed.set()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Compare and tell, as long as this is open."""
-        stack = AsyncExitStack()
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(self._run)
-        try:
-            yield
-        finally:
-            tasks.cancel_scope.cancel()
-            # Not told of the body's exception, which would come out of it wrapped in a group.
-            await stack.aclose()
+        return beside(self._run)
 
     async def _run(self) -> None:
         while True:

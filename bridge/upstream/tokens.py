@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import stat
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from bridge.saving import replace_file
 from bridge.upstream import tokens_keyring
 from bridge.upstream.tokens_keyring import KeyringError
 
@@ -283,19 +283,10 @@ class TokenStore:
 
     def _replace(self, path: Path, data: bytes) -> None:
         self._make_directory()
-        name = ""
         try:
-            # Made for this user alone, and renamed into place: no reader sees half of it.
-            descriptor, name = tempfile.mkstemp(dir=self._directory)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                # A refresh token that was used up must not come back after a power cut.
-                os.fsync(file.fileno())
-            Path(name).replace(path)
+            # A refresh token that was used up must not come back after a power cut.
+            replace_file(path, data, durable=True)
         except OSError as error:
-            with suppress(OSError):
-                Path(name).unlink()
             msg = f"{path} cannot be written: {error.strerror}"
             raise StoreError(msg) from None
 

@@ -1,0 +1,30 @@
+"""A file is replaced whole, or stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.saving import replace_file
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_file_is_replaced_whole_and_is_nobody_elses_to_read(
+    tmp_path: Path, durable: bool
+) -> None:
+    path = tmp_path / "kept"
+    path.write_text("old")
+    path.chmod(0o644)
+    replace_file(path, b"new", durable=durable)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    (path / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="kept"):
+        replace_file(path, b"new")
+    assert list(tmp_path.iterdir()) == [path]
