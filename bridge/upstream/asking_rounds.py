@@ -1,7 +1,8 @@
 """Servers of the newer era that want to know something before they answer.
 
 Owns the rounds: such a server answers a request with questions instead of a result, and the request
-is made again with the answers. A question belongs to its request, so that there is no doubt whom to
+is made again with the answers. So do those of either era that refuse a request until the user has
+visited an address. A question belongs to its request, so that there is no doubt whom to
 ask. Roots are answered from the configuration, without asking anybody.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 import anyio
-from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.jsonrpc import INVALID_REQUEST, URL_ELICITATION_REQUIRED
 
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
@@ -72,6 +73,36 @@ async def answered(
         "asks in a way that cannot be understood."
     )
     raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
+
+
+async def visited(server: str, what: str, refusal: ToolCallError) -> bool:
+    """Have the user visit the addresses that a server wants visited before it does what was asked.
+
+    Args:
+        refusal: How the server answered.
+
+    Returns:
+        Whether it wants that, and the user agreed to all of it: the request can be made again.
+
+    Raises:
+        ToolCallError: It wants too many.
+    """
+    data = refusal.data
+    listed = data.get("elicitations") if isinstance(data, dict) else None
+    if refusal.rpc_code != URL_ELICITATION_REQUIRED or not isinstance(listed, list) or not listed:
+        return False
+    wanted = {
+        str(number): {"method": "elicitation/create", "params": {**each, "mode": "url"}}
+        for number, each in enumerate(listed)
+        if isinstance(each, dict)
+    }
+    try:
+        answers = await _answers(server, what, wanted, ())
+    except CannotAskError:
+        # The refusal has the addresses; it says more than that nobody can be asked.
+        return False
+    accepted = [answer.get("action") == "accept" for answer in answers.values()]
+    return len(accepted) == len(listed) and all(accepted)
 
 
 async def _answers(

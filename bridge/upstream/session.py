@@ -27,7 +27,7 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
-from bridge.upstream.asking_rounds import answered
+from bridge.upstream.asking_rounds import answered, visited
 from bridge.upstream.failure import lost_error
 from bridge.upstream.introduction import introduction
 from bridge.upstream.link import Link
@@ -298,7 +298,12 @@ class Session:
         async def again(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             return await self._call_twice(replace(call, answers=answers, state=state))
 
-        result = await self._call_twice(call)
+        try:
+            result = await self._call_twice(call)
+        except ToolCallError as refusal:
+            if not await visited(self.spec.name, call.what, refusal):
+                raise
+            result = await self._call_twice(call)
         return await answered(self.spec.name, call.what, result, again, roots=self._roots)
 
     @asynccontextmanager

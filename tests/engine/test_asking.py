@@ -62,6 +62,27 @@ async def test_servers_of_either_era_ask_over_http(
         assert result.result == "it says four"
 
 
+async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
+    engine: Engine,
+) -> None:
+    """With the address in it, so that the program can say where to go; a later call works."""
+    code = "try:\n    r = await mcp_asker.enrol()\nexcept MCPError as e:\n    r = e.data\nr"
+    unasked = FakeClient()
+    refused = (await engine.run(RunRequest(code=code), unasked)).result
+    assert refused["elicitations"][0]["url"] == "https://example.com/enrol"
+    assert unasked.asked[0]["url"] == "https://example.com/enrol"
+    assert (await engine.run(RunRequest(code=code), unasked)).result == "enrolled"
+
+
+async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine: Engine) -> None:
+    """In the same call of the program."""
+    client = FakeClient(answer=accept)
+    result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
+    assert result.result == "enrolled", result.error
+    [asked] = client.asked
+    assert (asked["mode"], asked["message"]) == ("url", "[asker] Please enrol.")
+
+
 @pytest.mark.parametrize("kind", ["http", "older-http"])
 async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     engine: Engine, finder: ListFinder, kind: str

@@ -21,7 +21,7 @@ import uvicorn
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.stdio import stdio_server
-from mcp.shared.exceptions import MCPError
+from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
 from mcp.shared.message import ServerMessageMetadata
 from mcp.types import (
     CallToolRequestParams,
@@ -66,6 +66,7 @@ Answer = CallToolResult | InputRequiredResult
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 released = anyio.Event()
+visits: list[None] = []
 
 
 def text(value: str, *, error: bool = False) -> CallToolResult:
@@ -115,6 +116,17 @@ async def visit(context: Context, params: Params) -> Answer:
     return text(answers["it"].action) if isinstance(answers, dict) else answers
 
 
+async def enrol(context: Context, params: Params) -> Answer:
+    """Refuse until it is called a second time, as if the user had been at the address by then."""
+    if not visits:
+        visits.append(None)
+        url = ElicitRequestURLParams(
+            message="Please enrol.", url="https://example.com/enrol", elicitation_id="e2"
+        )
+        raise UrlElicitationRequiredError([url])
+    return text("enrolled")
+
+
 async def think(context: Context, params: Params) -> Answer:
     message = SamplingMessage(role="user", content=TextContent(text="What is two and two?"))
     asked = CreateMessageRequestParams(messages=[message], max_tokens=10)
@@ -162,7 +174,7 @@ async def say(context: Context, level: str, data: object) -> None:
 
 
 TOOLS: dict[str, Callable[[Context, Params], Awaitable[Answer]]] = {
-    tool.__name__: tool for tool in (name, visit, think, roots, hold, release, count)
+    tool.__name__: tool for tool in (name, visit, enrol, think, roots, hold, release, count)
 }
 
 
