@@ -17,6 +17,9 @@ from tests.contract.rig import EngineShelf, own_service
 
 PATIENCE = 90
 
+CLEANING_SECONDS = 18
+"""Less than podman's patience with its own cleaning up, which is 20 seconds."""
+
 
 def services(runtime_dir: Path) -> list[Path]:
     """List the private directories of services."""
@@ -61,6 +64,32 @@ def _kill_services(runtime_dir: Path) -> None:
         with suppress(OSError):
             if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
                 os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+def copy_of_configuration(directory: Path) -> Path:
+    """Copy podman's configuration to where it can be removed."""
+    copy = directory / "containers.conf"
+    here = Path(os.environ.get("CONTAINERS_CONF") or "/etc/containers/containers.conf")
+    copy.write_bytes(here.read_bytes() if here.exists() else b"")
+    return copy
+
+
+@pytest.mark.podman
+async def test_a_kill_does_not_wait_for_podmans_cleaning_up(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """Its monitor runs podman again when a container ends, which here finds no configuration."""
+    given = copy_of_configuration(tmp_path)
+    engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(given))
+    with anyio.fail_after(PATIENCE):
+        async with on(engine, tmp_path) as backend:
+            await echoes(backend)
+            async with backend.launch(spec(ECHO)) as sandbox:
+                given.unlink()
+                with anyio.fail_after(CLEANING_SECONDS):
+                    await sandbox.kill()
+                    assert (await sandbox.wait()).signal == signal.SIGKILL
+    assert engine.ours() == []
 
 
 @pytest.mark.podman

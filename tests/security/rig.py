@@ -32,7 +32,7 @@ from bridge.settings import Settings, load
 from tests.contract.rig import Engine as Outside
 from tests.contract.rig import EngineShelf
 from tests.engine_rig import ListFinder, workshop
-from tests.sandbox.process.rig import exists, left_groups
+from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
 LANE = "-lane"
@@ -60,6 +60,10 @@ their number varies; what is left of each sandbox would soon be more than that."
 
 LASTING = ("oom",)
 """What podman's monitor writes where its service was started, at most once; it goes with that."""
+
+REMEMBERED = "state/shapes"
+"""What the bridge has learnt of the results of tools. It writes that down seconds after the run in
+which it learnt it, so in the midst of whichever attack comes then."""
 
 STEADY_LOOKS = 5
 """Looks at a number that have to agree."""
@@ -249,7 +253,9 @@ class Arena:
             "files": sorted(
                 str(path.relative_to(self.home))
                 for path in self.home.rglob("*")
-                if not path.name.endswith(".log") and path.name not in LASTING
+                if not path.name.endswith(".log")
+                and path.name not in LASTING
+                and not path.is_relative_to(self.home / REMEMBERED)
             ),
         }
 
@@ -268,8 +274,7 @@ def descriptors() -> dict[str, int]:
 
 def children() -> list[int]:
     """Return this process's children, those included that nobody has collected."""
-    tasks = Path("/proc/self/task")
-    return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    return processes_below()
 
 
 def remains(sandbox: str) -> list[str]:

@@ -150,12 +150,22 @@ class EngineApi:
         return facts.runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
 
     async def kill(self, container: str) -> None:
-        """Kill everything in a container. Harmless when it has ended or is gone."""
+        """Kill everything in a container. Harmless when it has ended or is gone.
+
+        podman is asked by its own API: by Docker's it answers only when its monitor has cleaned up,
+        and where that fails, as with a configuration that is gone by then, after 20 seconds.
+        """
 
         def settled(error: BaseException) -> bool:
             return faults.is_gone(error) or faults.is_not_running(error)
 
-        kill = partial(self._client.kill, container, "SIGKILL")
+        def kill() -> None:
+            if self.kind == "podman":
+                address = f"{self._client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
+                self._send(self._client.post, f"{address}?signal=SIGKILL")
+            else:
+                self._client.kill(container, "SIGKILL")
+
         await self._read(partial(self._tolerate, settled, kill), doing="kill a container")
 
     async def remove(self, container: str) -> bool:
@@ -186,16 +196,19 @@ class EngineApi:
         return True
 
     def _libpod(self, path: str) -> Mapping[str, Any]:
-        response = self._client.get(
-            f"{self._client.base_url}{LIBPOD_PREFIX}{path}", timeout=ANSWER_SECONDS
-        )
+        address = f"{self._client.base_url}{LIBPOD_PREFIX}{path}"
+        return cast("Mapping[str, Any]", self._send(self._client.get, address).json())
+
+    @staticmethod
+    def _send(method: Callable[..., requests.Response], address: str) -> requests.Response:
+        response = method(address, timeout=ANSWER_SECONDS)
         try:
             response.raise_for_status()
         except requests.exceptions.HTTPError as error:
             raise docker.errors.APIError(
                 str(error), response=response, explanation=response.text
             ) from error
-        return cast("Mapping[str, Any]", response.json())
+        return response
 
     @staticmethod
     def _tolerate(
