@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is; no test judges that.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 BUBBLEWRAP_TESTS = (
     "tests/sandbox/process/",

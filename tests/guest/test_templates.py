@@ -76,7 +76,7 @@ def test_a_query_may_be_left_out_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("template", "values", "error", "message"),
     [
-        ("a{id}", {"ident": 1}, TypeError, r"'ident'\. Did you mean 'id'\? Variables: id"),
+        ("a{ident}", {"idnt": 1}, TypeError, r"'idnt'\. Did you mean 'ident'\? Variables: ident"),
         ("a{id}", {"id": 1, "idd": 1}, TypeError, r"no variable 'idd'\. Did you mean 'id'\?"),
         ("a", {"id": 1}, TypeError, r"no variable 'id'\. Variables: none"),
         ("a{id}", {"id": b"x"}, TypeError, "'id' .* must be a text or a number, not a bytes"),
