@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -91,7 +92,7 @@ def target() -> Iterator[Target]:
         directory.chmod(0o777)
         (directory / "secret").write_text("canary")
         (directory / "secret").chmod(0o666)
-        abstract = f"mcp-code-bridge-test-{os.getpid()}"
+        abstract = f"mcp-code-bridge-test-{os.getpid()}-{secrets.token_hex(4)}"
         tcp = stack.enter_context(socket.socket(socket.AF_INET))
         tcp.bind(("127.0.0.1", 0))
         for name in (f"\0{abstract}", str(directory / "socket")):
