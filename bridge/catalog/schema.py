@@ -8,10 +8,9 @@ bounded text. It describes; it does not validate: where the text has to be coars
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from urllib.parse import unquote
 
 from bridge.catalog.prose import one_line
 from bridge.catalog.pytypes import (
@@ -21,6 +20,7 @@ from bridge.catalog.pytypes import (
     split_union,
     union,
 )
+from bridge.guest.schemas import as_list, as_mapping, pointed_at
 from bridge.guest.typetext import BLOB
 from bridge.model import Json
 
@@ -37,7 +37,6 @@ _MAX_NODES = 200
 """Schemas visited for one text, however the `$ref`s multiply."""
 
 _MAX_REF_HOPS = 16
-_MAX_POINTER_CHARS = 512
 _MAX_PROPERTIES = 12
 
 _PLAIN = {
@@ -173,8 +172,8 @@ class _Writer:
 
     def literals(self, schema: Json) -> tuple[str, ...]:
         """Return the values that `enum` or `const` allows, those that can be written shortly."""
-        resolved, _ = self._resolve(_mapping(schema), ())
-        values = [resolved["const"]] if "const" in resolved else _list(resolved.get("enum"))
+        resolved, _ = self._resolve(as_mapping(schema), ())
+        values = [resolved["const"]] if "const" in resolved else as_list(resolved.get("enum"))
         return tuple(text for text in map(literal_text, values[:MAX_MEMBERS]) if text)
 
     def _resolve(
@@ -186,7 +185,7 @@ class _Writer:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema, trail
-            target = _pointed_at(reference, self.root)
+            target = pointed_at(reference, self.root)[1]
             if not isinstance(target, Mapping) or id(target) in trail:
                 return {}, None
             schema = target
@@ -204,22 +203,22 @@ class _Writer:
         trail = (*active, id(schema))
         for key, value in schema.items():
             if key == "properties":
-                known = dict(_mapping(into.get("properties")))
-                for name, own in _mapping(value).items():
+                known = dict(as_mapping(into.get("properties")))
+                for name, own in as_mapping(value).items():
                     known.setdefault(name, own)
                 into["properties"] = known
             elif key == "required":
-                into["required"] = [*_list(into.get("required")), *_strings(value)]
+                into["required"] = [*as_list(into.get("required")), *_strings(value)]
             elif key not in ("allOf", "anyOf", "oneOf", "$ref"):
                 into.setdefault(key, value)
-        for part in _list(schema.get("allOf"))[:MAX_MEMBERS]:
+        for part in as_list(schema.get("allOf"))[:MAX_MEMBERS]:
             self._merge(part, into, depth + 1, trail)
         for key in ("anyOf", "oneOf"):
-            if _list(schema.get(key)):
+            if as_list(schema.get(key)):
                 self._merge_branches(key, schema, into, depth, trail)
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            self._merge(_pointed_at(reference, self.root), into, depth + 1, trail)
+            self._merge(pointed_at(reference, self.root)[1], into, depth + 1, trail)
 
     def _merge_branches(
         self,
@@ -230,7 +229,7 @@ class _Writer:
         active: tuple[int, ...],
     ) -> None:
         branches = []
-        for branch in _list(schema[key])[:MAX_MEMBERS]:
+        for branch in as_list(schema[key])[:MAX_MEMBERS]:
             merged: dict[str, Json] = {}
             self._merge(branch, merged, depth + 1, active)
             branches.append(merged)
@@ -239,12 +238,12 @@ class _Writer:
             into.setdefault(key, schema[key])
             return
         everywhere = set.intersection(*(set(_strings(b.get("required"))) for b in branches))
-        known = dict(_mapping(into.get("properties")))
+        known = dict(as_mapping(into.get("properties")))
         for branch in branches:
-            for name, own in _mapping(branch.get("properties")).items():
+            for name, own in as_mapping(branch.get("properties")).items():
                 known.setdefault(name, own)
         into["properties"] = known
-        into["required"] = [*_list(into.get("required")), *sorted(everywhere)]
+        into["required"] = [*as_list(into.get("required")), *sorted(everywhere)]
 
     def _members(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
         if "const" in schema:
@@ -252,7 +251,7 @@ class _Writer:
         if isinstance(schema.get("enum"), list) and schema["enum"]:
             return literal_type(schema["enum"], detail)
         for key in ("anyOf", "oneOf"):
-            branches = _list(schema.get(key))
+            branches = as_list(schema.get(key))
             if branches:
                 shown = branches[:MAX_MEMBERS]
                 texts = [self.write(branch, detail, active) for branch in shown]
@@ -277,14 +276,14 @@ class _Writer:
         return _PLAIN.get(kind, "Any") if isinstance(kind, str) else "Any"
 
     def _array(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
-        prefix = _list(schema.get("prefixItems"))
+        prefix = as_list(schema.get("prefixItems"))
         if 0 < len(prefix) <= MAX_MEMBERS:
             return f"tuple[{', '.join(self.write(item, detail - 1, active) for item in prefix)}]"
         item = self.write(schema.get("items", True), detail - 1, active)
         return "list" if item in ("Any", "Never") else f"list[{item}]"
 
     def _object(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
-        properties = _mapping(schema.get("properties"))
+        properties = as_mapping(schema.get("properties"))
         if not properties:
             values = schema.get("additionalProperties")
             if not isinstance(values, Mapping) or not values:
@@ -311,7 +310,7 @@ def _arguments(schema: Json) -> tuple[dict[str, Json], frozenset[str]]:
     """
     merged = _Writer(root=schema).flatten(schema)
     required = _strings(merged.get("required"))
-    properties = dict(_mapping(merged.get("properties")))
+    properties = dict(as_mapping(merged.get("properties")))
     for name in required:
         properties.setdefault(name, {})
     return dict(islice(properties.items(), MAX_PARAMETERS)), frozenset(required)
@@ -319,7 +318,7 @@ def _arguments(schema: Json) -> tuple[dict[str, Json], frozenset[str]]:
 
 def _annotations(schema: Json, root: Json) -> tuple[str, str]:
     """Return a parameter's default and description; a `$ref`'s own come before its target's."""
-    own = _mapping(schema)
+    own = as_mapping(schema)
     target = _Writer(root=root).flatten(own)
     default = ""
     for holder in (own, target):
@@ -333,35 +332,5 @@ def _annotations(schema: Json, root: Json) -> tuple[str, str]:
     return default, ""
 
 
-def _pointed_at(reference: str, root: Json) -> Json:
-    """Return what a local JSON pointer leads to; None if it leads nowhere or elsewhere."""
-    if not reference.startswith("#") or len(reference) > _MAX_POINTER_CHARS:
-        return None
-    node = root
-    for token in _tokens(reference[1:]):
-        if isinstance(node, Mapping) and token in node:
-            node = node[token]
-        elif isinstance(node, list) and token.isascii() and token.isdigit():
-            if int(token) >= len(node):
-                return None
-            node = node[int(token)]
-        else:
-            return None
-    return node
-
-
-def _tokens(pointer: str) -> Iterator[str]:
-    for token in unquote(pointer).split("/")[1:]:
-        yield token.replace("~1", "/").replace("~0", "~")
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
 def _strings(value: Json) -> list[str]:
-    return [item for item in _list(value) if isinstance(item, str)]
+    return [item for item in as_list(value) if isinstance(item, str)]

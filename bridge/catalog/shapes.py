@@ -17,6 +17,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from bridge.catalog.field_names import is_field_name
+from bridge.guest.typetext import BLOB
 from bridge.model import Json
 
 MAX_DEPTH = 6
@@ -31,9 +32,6 @@ SAMPLED_ITEMS = 20
 MAX_NODES = 400
 """Values looked at in one result; what lies beyond is learnt from other calls. A tenth of a
 millisecond."""
-
-BLOB: Mapping[str, Json] = {"title": "Blob"}
-"""Stands for binary content, which no JSON type fits: programs get a `Blob`."""
 
 
 class Fields(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from bridge.errors import CallBudgetError, CallDeniedError
 from bridge.model import Json
@@ -69,14 +70,11 @@ class Gate:
             CallBudgetError: The run is out of calls.
             UpstreamError: The server could not do it.
         """
-        self.admit(server)
-        self.calls += 1
-        result = await self._call_tool(server, tool, arguments)
-        self.result_bytes += result_size(result)
-        return result
+        request = partial(self._call_tool, server, tool, arguments)
+        return await self.obtain(server, request, "content")
 
     async def obtain(self, server: str, request: Request, part: str) -> dict[str, Json]:
-        """Make a request for something else than a tool's work, which counts as a call does.
+        """Make a request, a call of a tool or of another kind; all count alike.
 
         Args:
             part: Where in the answer is what it would have put into a conversation.

@@ -13,7 +13,7 @@ from itertools import islice
 
 from bridge.guest.conversion import convert
 from bridge.guest.faults import fits_type
-from bridge.guest.schemas import ANYTHING, leaves, pointed_at, wanted_types
+from bridge.guest.schemas import ANYTHING, as_list, leaves, pointed_at, wanted_types
 from bridge.guest.validation import problem
 
 TYPE_CHECKING = False
@@ -146,9 +146,9 @@ class _Reader:
         open_ended = bool(schema.get("patternProperties")) or (
             more is not None and more is not False
         )
-        parts = [(part, required) for part in _list(schema.get("allOf"))]
+        parts = [(part, required) for part in as_list(schema.get("allOf"))]
         # What one branch requires, another may not know.
-        parts += [(part, {}) for key in ("anyOf", "oneOf") for part in _list(schema.get(key))]
+        parts += [(part, {}) for key in ("anyOf", "oneOf") for part in as_list(schema.get(key))]
         if "$ref" in schema:
             known, target = pointed_at(schema["$ref"], self.root)
             parts += [(target, required)] if known else []
@@ -158,7 +158,3 @@ class _Reader:
             # A schema that names nothing says nothing about what is wrong.
             return True
         return open_ended
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []

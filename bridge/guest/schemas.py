@@ -65,6 +65,16 @@ def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
     return True, node
 
 
+def as_list(value: Any) -> List[Any]:
+    """Return a list as it is, and of anything else none."""
+    return value if isinstance(value, list) else []
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object as it is, and of anything else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def leaves(schema: Any, root: Any) -> List[Mapping[str, Any]]:
     """Return the schemas that one stands for, `$ref`, `allOf`, `anyOf` and `oneOf` taken apart.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from bridge.guest.schemas import pointed_at
+from bridge.guest.schemas import as_list, pointed_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ MAX_CLASS_CHARS = 80
 MAX_KEY_CHARS = 100
 
 BLOB: Mapping[str, Any] = {"title": "Blob"}
-"""Stands for binary content in what was learnt from results."""
+"""Stands for binary content in what was learnt from results: programs get a `Blob`."""
 
 _ANNOTATIONS = frozenset(
     """
@@ -267,7 +267,7 @@ class TypeWriter:
         name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
         self._active[key] = name
         required = schema.get("required")
-        wanted = {one for one in _list(required) if isinstance(one, str)}
+        wanted = {one for one in as_list(required) if isinstance(one, str)}
         if len(names) > MAX_FIELDS:
             names.sort(key=lambda one: one not in wanted)
         fields: List[Field] = []
@@ -330,14 +330,14 @@ class TypeWriter:
                     into["required"] = [*into.get("required", []), *value]
             elif key not in ("allOf", "$ref", "properties", "required"):
                 into.setdefault(key, value)
-        for part in _list(schema.get("allOf")):
+        for part in as_list(schema.get("allOf")):
             self._merge(part, into, depth + 1, all_of)
         if "$ref" in schema:
             self._merge(pointed_at(schema["$ref"], self.root)[1], into, depth + 1, all_of)
         if "properties" in into:
             # Alternatives of an object are fields that may be there.
             for keyword in ("anyOf", "oneOf"):
-                for part in _list(schema.get(keyword)):
+                for part in as_list(schema.get(keyword)):
                     self._merge(part, into, depth + 1, False)
 
 
@@ -380,7 +380,3 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []

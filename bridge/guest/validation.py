@@ -31,7 +31,7 @@ from bridge.guest.faults import (
     size_problem,
     type_problem,
 )
-from bridge.guest.schemas import pointed_at, same
+from bridge.guest.schemas import as_list, as_mapping, pointed_at, same
 from bridge.guest.wording import NAMES, near, shown, told
 
 TYPE_CHECKING = False
@@ -113,7 +113,7 @@ def certain_types(schema: Any, inner: bool = False) -> FrozenSet[type]:
     plain = not inner and isinstance(branches, list) and len(branches) <= len(NAMES)
     if not plain or "type" in schema or not _ANNOTATIONS.issuperset(set(schema) - {"anyOf"}):
         return frozenset()
-    return frozenset().union(*(certain_types(branch, True) for branch in _list(branches)))
+    return frozenset().union(*(certain_types(branch, True) for branch in as_list(branches)))
 
 
 class _Check:
@@ -214,9 +214,9 @@ class _Check:
     def _object(
         self, value: Mapping[Any, Any], schema: Mapping[str, Any], depth: int
     ) -> Optional[Found]:
-        properties = _mapping(schema.get("properties"))
+        properties = as_mapping(schema.get("properties"))
         others = schema.get("additionalProperties", True)
-        by_pattern = _mapping(schema.get("patternProperties"))
+        by_pattern = as_mapping(schema.get("patternProperties"))
         if properties or by_pattern or others is not True:
             for key, item in value.items():
                 for part in self._of_key(str(key), properties, by_pattern, others):
@@ -252,7 +252,7 @@ class _Check:
         self, value: Mapping[Any, Any], schema: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> Optional[Found]:
         required = schema.get("required")
-        for name in _list(required):
+        for name in as_list(required):
             self.left -= 1
             if isinstance(name, str) and name not in value:
                 # Perhaps it is there under another name.
@@ -268,7 +268,7 @@ class _Check:
         if found is not None:
             return found
         items = schema.get("items", True)
-        prefix = _list(schema.get("prefixItems"))
+        prefix = as_list(schema.get("prefixItems"))
         if isinstance(items, list):
             # How older drafts write what is `prefixItems` now.
             prefix, items = items, schema.get("additionalItems", True)
@@ -311,13 +311,13 @@ class _Check:
             known, target = pointed_at(schema["$ref"], self.root)
             self.unsure += not known
             parts += [target] if known else []
-        parts += _list(schema.get("allOf"))
+        parts += as_list(schema.get("allOf"))
         for part in parts:
             found = self.check(value, part, depth + 1)
             if found is not None:
                 return found
         for key in ("anyOf", "oneOf"):
-            branches = _list(schema.get(key))
+            branches = as_list(schema.get(key))
             if branches:
                 found = self._any(value, branches, depth)
                 if found is not None:
@@ -354,11 +354,3 @@ def _nearness(found: Found) -> Tuple[int, int]:
     """Return how near a branch came: who got its `kind` wrong meant another, whatever else fits."""
     rank = OTHER if found.rank == TYPE and found.path else found.rank
     return rank, len(found.path)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []

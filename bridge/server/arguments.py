@@ -7,7 +7,7 @@ a model what to write instead, so the few rules are checked here in words.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge.errors import InvalidRequestError
@@ -91,15 +91,24 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
     given = arguments or {}
-    for name in given:
-        if name not in _KNOWN:
-            message = f"run_python has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
-            raise InvalidRequestError(message)
+    refuse_unknown("run_python", given, _KNOWN)
     return RunRequest(
         code=_code(given.get("code")),
         servers=_servers(given.get("servers")),
         timeout=_timeout(given.get("timeout")),
     )
+
+
+def refuse_unknown(tool: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Accept only arguments that a tool has.
+
+    Raises:
+        InvalidRequestError: There is another; the text names those that there are.
+    """
+    for name in given:
+        if name not in known:
+            message = f"{tool} has no argument {name[:80]!r}; it takes {', '.join(known)}."
+            raise InvalidRequestError(message)
 
 
 def _code(value: Json) -> str:

@@ -16,6 +16,7 @@ from bridge.command.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
+from bridge.server.arguments import refuse_unknown
 from bridge.settings.commands import CommandProfile
 
 COMMAND_TOOL = "run_command"
@@ -161,10 +162,7 @@ def parse_command(
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
-    for name in given:
-        if name not in _KNOWN:
-            message = f"run_command has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
-            raise InvalidRequestError(message)
+    refuse_unknown(COMMAND_TOOL, given, _KNOWN)
     return CommandRequest(
         profile=_profile(given.get("profile"), profiles),
         stages=_stages(given),

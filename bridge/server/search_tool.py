@@ -19,6 +19,7 @@ from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.engine import Engine
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
+from bridge.server.arguments import refuse_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +109,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
-    for name in given:
-        if name not in _KNOWN:
-            message = f"{SEARCH_TOOL} has no argument {name[:80]!r}; it takes {', '.join(_KNOWN)}."
-            raise InvalidRequestError(message)
+    refuse_unknown(SEARCH_TOOL, given, _KNOWN)
     query = given.get("query")
     if not isinstance(query, str) or not query.strip():
         message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
