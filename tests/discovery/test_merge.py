@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> DiscoveryContext:
-    cwd = tmp_path / "home" / "repo"
-    cwd.mkdir(parents=True)
-    return DiscoveryContext(
-        home=tmp_path / "home",
-        cwd=cwd,
-        platform="linux",
-        environ={"TOKEN": "the-secret"},
-        system_root=tmp_path / "system",
-    )
-
-
-def write(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return path
+from tests.discovery.writing import write
 
 
 def shown(found: Discovery) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ import pytest
 from bridge.discovery.clients import LOCATIONS, Location
 from bridge.discovery.find import DiscoveryContext, discover
 from bridge.discovery.places import fill, find_project, places_for
+from tests.discovery.writing import write
 
 STEP = 12
 """Rows taken away at once; `.claude.json` is two of the first of them."""
@@ -21,11 +22,6 @@ def context(tmp_path: Path) -> DiscoveryContext:
     return DiscoveryContext(
         home=tmp_path / "home", cwd=tmp_path, platform="linux", environ={}, system_root=tmp_path
     )
-
-
-def write(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def servers(**commands: str) -> dict[str, object]:

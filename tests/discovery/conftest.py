@@ -1,0 +1,23 @@
+"""What most tests of discovery look from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.find import DiscoveryContext
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> DiscoveryContext:
+    """A home on Linux with one directory, which is where it is looked from."""
+    cwd = tmp_path / "home" / "repo"
+    cwd.mkdir(parents=True)
+    return DiscoveryContext(
+        home=tmp_path / "home",
+        cwd=cwd,
+        platform="linux",
+        environ={"TOKEN": "the-secret"},
+        system_root=tmp_path / "system",
+    )

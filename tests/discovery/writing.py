@@ -1,0 +1,13 @@
+"""Configuration files of tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def write(path: Path, value: object) -> Path:
+    """Write a file, directories included; what is no text as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
