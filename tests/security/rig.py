@@ -219,12 +219,18 @@ class Arena:
     async def settle(self) -> None:
         """Wait until one sandbox waits, and nothing else is there."""
         sandboxes = self.engine.sandboxes
-        await until(
-            lambda: (
-                (sandboxes.lanes_ready if self.lane else sandboxes.report.waiting) == 1
-                and len(self.backend.live) == 1
-            )
-        )
+
+        def settled() -> bool:
+            ready = sandboxes.lanes_ready if self.lane else sandboxes.report.waiting
+            return ready == 1 and len(self.backend.live) == 1
+
+        if self.lane:
+            # A lane is given up when it is old, or when a busy machine takes too long to renew it.
+            # Nobody opens another before the next run wants one.
+            await until(lambda: settled() or not self.backend.live)
+            if not settled():
+                await self.next_run_is_clean()
+        await until(settled)
         if self.outside is not None:
             assert set(containers(self.outside)) == set(self.backend.live)
 

@@ -284,6 +284,16 @@ async def test_memory_and_processes_of_a_run_are_given_back(lane: Arena) -> None
             assert (await run(lane, fill)).result == 40
 
 
+async def test_a_lane_that_was_given_up_is_replaced_by_the_next_run(lane: Arena) -> None:
+    """As when it is too old, or a busy machine took too long to get it ready again."""
+    await lane.settle()
+    [name] = lane.backend.live
+    await lane.backend.live[name].kill()
+    await until(lambda: name not in lane.backend.live)
+    async with lane.unharmed() as victims:
+        assert victims != [name]
+
+
 async def test_the_result_says_that_it_is_a_fork_and_what_is_shared(lane: Arena) -> None:
     """And each layer that a sandbox of its own has is there."""
     found = (await run(lane, "1")).isolation
