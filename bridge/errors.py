@@ -8,7 +8,9 @@ its configuration, an engine or a server could not do its part.
     ├── UsageError                       exit 2
     │   ├── SettingsError                a setting does not parse
     │   ├── InvalidRequestError          arguments of `run_python` are unusable
-    │   └── UnknownServerError           no such server; names the nearest
+    │   ├── UnknownServerError           no such server; names the nearest
+    │   ├── UnknownPlanError             no such plan, or it was used or expired
+    │   └── UnknownRunError              no such run to retry, or its journal is gone
     ├── SandboxError                     exit 3
     │   ├── NoSandboxError               nothing on this machine can run code safely
     │   ├── EngineNotFoundError          no podman, no docker
@@ -25,7 +27,11 @@ its configuration, an engine or a server could not do its part.
     │   └── ChannelClosedError           the byte stream to a sandbox ended
     ├── RefusedError                     exit 1
     │   ├── CallDeniedError              a run may not make this call
-    │   └── CallBudgetError              it has made all it may make
+    │   ├── CallBudgetError              it has made all it may make
+    │   ├── ApprovalNeededError          a person has to allow it, and nobody can be asked
+    │   ├── ApprovalRefusedError         a person was asked and did not allow it
+    │   ├── OutcomeUnknownError          it was sent before, and nobody knows what became of it
+    │   └── AuditError                   it could not be recorded, and so is not made
     ├── SearchUnavailableError           exit 1: this Python's SQLite has no full-text search
     └── UpstreamError                    exit 4
         ├── ServerStartError             a server could not be started or reached
@@ -91,6 +97,18 @@ class UnknownServerError(UsageError):
     """A server was named that no configuration defines."""
 
     code = "unknown_server"
+
+
+class UnknownPlanError(UsageError):
+    """There is no such plan for this caller: it was used, has expired, or never was."""
+
+    code = "unknown_plan"
+
+
+class UnknownRunError(UsageError):
+    """There is no journal of such a run for this caller."""
+
+    code = "unknown_run"
 
 
 class SandboxError(BridgeError):
@@ -209,6 +227,30 @@ class CallBudgetError(RefusedError):
     """A run has made all the calls it may make."""
 
     code = "call_budget"
+
+
+class ApprovalNeededError(RefusedError):
+    """A person has to allow a call, and there is nobody who could be asked."""
+
+    code = "approval_needed"
+
+
+class ApprovalRefusedError(RefusedError):
+    """A person was asked whether a call is allowed, and did not allow it."""
+
+    code = "approval_refused"
+
+
+class OutcomeUnknownError(RefusedError):
+    """A retry wants a call again that may have happened: its answer never came."""
+
+    code = "outcome_unknown"
+
+
+class AuditError(RefusedError):
+    """A call could not be written to the audit log, and is not made therefore."""
+
+    code = "audit_unavailable"
 
 
 class UpstreamError(BridgeError):

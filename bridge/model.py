@@ -33,6 +33,16 @@ Severity = Literal["deny", "note"]
 
 FindingSource = Literal["guard", "preflight"]
 
+Effect = Literal["read", "write", "destructive"]
+"""What a call does to the world, as far as anybody vouches for it; a write unless somebody does."""
+
+Action = Literal["allow", "ask", "deny"]
+"""What a policy says of a call, from the mildest to the strictest."""
+
+RunMode = Literal["run", "plan"]
+
+RetriedReads = Literal["replay", "refresh"]
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -180,6 +190,11 @@ class RunRequest:
         argv: What the program finds in `sys.argv[1:]`.
         principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
             with those of the same. Empty when several callers cannot be told apart.
+        owner: Who alone may apply its plan or retry it: the principal, and over HTTP a digest of
+            what the caller authorised itself with. Callers without either share one.
+        mode: In a "plan" calls that change something are held back; see `Plan`.
+        retry_of: Run whose recorded results answer the calls that it made already; empty for none.
+        reads: Whether a retry's reads are answered so too, or made again.
     """
 
     code: str
@@ -187,6 +202,19 @@ class RunRequest:
     timeout: float | None = None
     argv: tuple[str, ...] = ()
     principal: str = ""
+    owner: str = ""
+    mode: RunMode = "run"
+    retry_of: str = ""
+    reads: RetriedReads = "replay"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyRequest:
+    """One validated wish to perform a plan's held calls. See `RunRequest` for the fields."""
+
+    plan_id: str
+    principal: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +290,85 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallCount:
+    """Calls of one tool of which the same is to be said.
+
+    Attributes:
+        why: What was decided, and by which rule, where that is part of it.
+    """
+
+    server: str
+    tool: str
+    count: int
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldCall:
+    """A call that a plan holds back.
+
+    Attributes:
+        number: From 1, in the order of the plan.
+        arguments: As they are shown: secrets left out, results of other held calls by name.
+        action: What the policy says of it; "ask" if it wants a person's approval in any case.
+        rule: Which rule says so.
+    """
+
+    number: int
+    server: str
+    tool: str
+    arguments: Mapping[str, Json]
+    effect: Effect = "write"
+    action: Action = "allow"
+    rule: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run in plan mode would have done.
+
+    Attributes:
+        plan_id: What it is applied by; empty if there is nothing to apply.
+        seconds: For which it can be applied.
+        stopped: Why the program did not get to its end; empty if it did.
+    """
+
+    plan_id: str
+    seconds: float
+    calls: tuple[HeldCall, ...] = ()
+    stopped: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What a run did, and what of it did not reach the model.
+
+    Attributes:
+        calls: Server to the calls that went out to it.
+        replayed, held, refused, unknown: Calls answered from a journal, held back for a plan, not
+            allowed, and sent without anybody knowing what became of them.
+        result_bytes: Of what servers returned.
+        returned_bytes: Of what the run passed on.
+        tokens_kept: Of the former, about, that stayed out of the conversation.
+        code_ms, calls_ms, waiting_ms: Time in the program itself, in calls, and waiting for people.
+        audit: Hash of the last record of the audit log; empty without one.
+    """
+
+    calls: Mapping[str, int] = field(default_factory=dict)
+    replayed: int = 0
+    held: int = 0
+    refused: int = 0
+    unknown: int = 0
+    result_bytes: int = 0
+    returned_bytes: int = 0
+    tokens_kept: int = 0
+    code_ms: int = 0
+    calls_ms: int = 0
+    waiting_ms: int = 0
+    audit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """How a run ended, with all that is to be shown of it.
 
@@ -274,6 +381,11 @@ class RunResult:
         truncated: Stream name to the number of bytes dropped.
         findings: What the static guard has to say, in the order of the program's lines.
         findings_omitted: How many more there were.
+        plan: What a run in plan mode holds back.
+        replayed: Calls that a retry did not make again.
+        refused: Calls that were not allowed.
+        unknown: Calls of which nobody knows whether they happened.
+        receipt: What it did and cost; None where no program ran.
     """
 
     run_id: str
@@ -294,6 +406,11 @@ class RunResult:
     usage: Usage = field(default_factory=Usage)
     findings: tuple[Finding, ...] = ()
     findings_omitted: int = 0
+    plan: Plan | None = None
+    replayed: tuple[CallCount, ...] = ()
+    refused: tuple[CallCount, ...] = ()
+    unknown: tuple[CallCount, ...] = ()
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 
 import anyio
@@ -24,6 +24,7 @@ from bridge.clock import Clock
 from bridge.engine.checking import Check, Checking, stopped
 from bridge.engine.client import Client, OneRun
 from bridge.engine.commands import Commands
+from bridge.engine.gatekeeping import Gatekeeping, Watch, accounted
 from bridge.engine.guarding import Reading, advised, read, refused
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
@@ -35,11 +36,13 @@ from bridge.engine.servers import Servers
 from bridge.engine.suspended import SuspendedRuns
 from bridge.errors import (
     InvalidRequestError,
+    UnknownPlanError,
     UnknownServerError,
 )
 from bridge.gate.calls import Gate, Grant
 from bridge.guest.wire import Run
 from bridge.model import (
+    ApplyRequest,
     Limits,
     RunRequest,
     RunResult,
@@ -61,7 +64,7 @@ MAX_CODE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _Job:
     """A request that can be carried out."""
 
     run_id: str
@@ -71,7 +74,13 @@ class _Plan:
     tolerant: bool
     reach: Reach | None
     program: ast.Module | Scan
-    clock: Clock = field(default_factory=Clock)
+    run: OneRun
+    watch: Watch
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self.run.clock
 
 
 class Engine:
@@ -90,6 +99,7 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
+        self.gatekeeping = Gatekeeping(settings, servers)
         self._stack = AsyncExitStack()
 
     @property
@@ -139,22 +149,32 @@ class Engine:
         reading = await read(request.code, self._servers.aliases, self._settings.guard)
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)
-        plan, scan = self._plan(request, reading), reading.scan
+        run, scan = OneRun(client, Clock()), reading.scan
+        job = self._job(request, reading, run)
         if self._settings.guard == "enforce" and not scan.allowed:
-            return refused(plan.run_id, scan, plan.limits.timeout)
-        run = OneRun(client, plan.clock)
+            return refused(job.run_id, scan, job.limits.timeout)
         with on_behalf_of(run):
             if not run.wants_progress:
                 # Without a task to report, whose start and end take a tenth of a millisecond.
-                outcome = await caught(self._carry_out(plan))
+                outcome = await caught(self._carry_out(job))
             else:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(run.tick)
-                    outcome = await caught(self._carry_out(plan))
+                    outcome = await caught(self._carry_out(job))
                     tasks.cancel_scope.cancel()
         if isinstance(outcome, RunResult):
             return advised(outcome, scan)
         raise outcome
+
+    async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
+        """Perform the held calls of a plan, after a person has approved of exactly those.
+
+        Raises:
+            UnknownPlanError: There is no such plan for this caller.
+            RefusedError: Nobody approved of it.
+        """
+        message = f"There is no plan {request.plan_id!r}."
+        raise UnknownPlanError(message)
 
     def _check(self, request: RunRequest) -> None:
         size = len(request.code.encode("utf-8", "replace"))
@@ -185,10 +205,13 @@ class Engine:
         told = self._servers.left_out(missed, slips=slips)
         return UnknownServerError(message, host_detail=told)
 
-    def _plan(self, request: RunRequest, reading: Reading) -> _Plan:
+    def _job(self, request: RunRequest, reading: Reading, run: OneRun) -> _Job:
         servers, tolerant = self._wanted(request, reading.references)
-        return _Plan(
-            run_id=uuid.uuid4().hex,
+        run_id = uuid.uuid4().hex
+        return _Job(
+            run_id=run_id,
+            run=run,
+            watch=self.gatekeeping.watch(run_id, request, run),
             request=request,
             limits=limits_for(self._settings, request.timeout),
             servers=servers,
@@ -215,52 +238,52 @@ class Engine:
             return self._servers.names(), True
         return references.servers, False
 
-    async def _carry_out(self, plan: _Plan) -> RunResult:
-        check = await self._check_early(plan)
+    async def _carry_out(self, job: _Job) -> RunResult:
+        check = await self._check_early(job)
         if check.verdict.certain:
-            return stopped(plan.run_id, plan.request.code, check.verdict, plan.limits.timeout)
+            return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
         # The sandbox gets ready while the servers do.
-        who = plan.request.principal
-        async with self.sandboxes.reserve(plan.limits, principal=who) as reservation:
-            tools, errors = await self._servers.load(plan.servers, tolerant=plan.tolerant)
+        who = job.request.principal
+        async with self.sandboxes.reserve(job.limits, principal=who) as reservation:
+            tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
             for name, error in errors.items():
                 logger.warning("server %s is left out of this run: %s", name, error)
-            check = await self._check_again(plan, check, tuple(tools))
+            check = await self._check_again(job, check, tuple(tools))
             if check.verdict.certain:
-                return stopped(plan.run_id, plan.request.code, check.verdict, plan.limits.timeout)
+                return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
             try:
                 session = await reservation.get()
                 # The process that runs a lane's program is known to be well: it has just said so.
                 waited = OWN_NAMESPACES not in session.isolation.layers
-                result = await self._run_in(session, plan, tools, waited=waited)
-                return await self._checking.explained(result, plan.request.code, check)
+                result = await self._run_in(session, job, tools, waited=waited)
+                return await self._checking.explained(result, job.request.code, check)
             except NotStartedError as error:
                 logger.warning("the program is started again in a new sandbox: %s", error)
-        async with self.sandboxes.reserve(plan.limits, principal=who, fresh=True) as reservation:
-            result = await self._run_in(await reservation.get(), plan, tools)
-            return await self._checking.explained(result, plan.request.code, check)
+        async with self.sandboxes.reserve(job.limits, principal=who, fresh=True) as reservation:
+            result = await self._run_in(await reservation.get(), job, tools)
+            return await self._checking.explained(result, job.request.code, check)
 
-    async def _check_early(self, plan: _Plan) -> Check:
+    async def _check_early(self, job: _Job) -> Check:
         """Check the program before there is a sandbox for it; what is certain needs none."""
-        check = await self._checking.check(plan.request.code, plan.program, plan.servers)
-        if check.verdict.certain and plan.servers:
+        check = await self._checking.check(job.request.code, job.program, job.servers)
+        if check.verdict.certain and job.servers:
             # What hangs on tools is certain only once its servers have been asked. Whatever else
             # is wrong is told together with that, but waits for no server that does not answer.
-            tolerant = plan.tolerant or not check.may_be_mended
-            tools, _ = await self._servers.load(plan.servers, tolerant=tolerant)
-            check = await self._check_again(plan, check, tuple(tools))
+            tolerant = job.tolerant or not check.may_be_mended
+            tools, _ = await self._servers.load(job.servers, tolerant=tolerant)
+            check = await self._check_again(job, check, tuple(tools))
         return check
 
-    async def _check_again(self, plan: _Plan, check: Check, loaded: tuple[str, ...]) -> Check:
+    async def _check_again(self, job: _Job, check: Check, loaded: tuple[str, ...]) -> Check:
         """Check against the servers as they turned out to be, if that is news."""
-        if set(loaded) == set(plan.servers) and not self._checking.stale(check):
+        if set(loaded) == set(job.servers) and not self._checking.stale(check):
             return check
-        return await self._checking.check(plan.request.code, plan.program, loaded)
+        return await self._checking.check(job.request.code, job.program, loaded)
 
     async def _run_in(
         self,
         session: GuestSession,
-        plan: _Plan,
+        job: _Job,
         tools: Mapping[str, tuple[Tool, ...]],
         *,
         waited: bool = False,
@@ -273,27 +296,29 @@ class Engine:
         backend = await self.backend()
         async with backend.in_use():
             started = time.monotonic()
-            gate = Gate(self._grant(plan), self._servers.pool.call_tool)
+            gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
             questions = Questions(self._servers, self.guide, gate)
-            program = Program(
-                session, questions.handle, plan.limits, waited=waited, clock=plan.clock
-            )
-            await program.start(self._frame(plan, tools, session))
-            facts = await program.finish()
-            wall = time.monotonic() - started
-        return self._result(plan, tuple(tools), session, facts, gate, wall)
+            program = Program(session, questions.handle, job.limits, waited=waited, clock=job.clock)
+            async with job.watch.recording(job.request, tuple(tools)) as record:
+                await program.start(self._frame(job, tools, session))
+                facts = await program.finish()
+                wall = time.monotonic() - started
+                result = self._result(job, tuple(tools), session, facts, gate, wall)
+                result = self.gatekeeping.concluded(result, facts, job.watch)
+                record(result)
+        return accounted(result, gate, job.watch)
 
-    def _grant(self, plan: _Plan) -> Grant:
+    def _grant(self, job: _Job) -> Grant:
         only_listed = self._settings.listed_servers_only
         return Grant(
-            servers=frozenset(plan.servers) if only_listed else None,
-            calls=plan.limits.tool_calls,
+            servers=frozenset(job.servers) if only_listed else None,
+            calls=job.limits.tool_calls,
         )
 
     def _frame(
-        self, plan: _Plan, tools: Mapping[str, tuple[Tool, ...]], session: GuestSession
+        self, job: _Job, tools: Mapping[str, tuple[Tool, ...]], session: GuestSession
     ) -> Run:
-        loaded, known, reach = tuple(tools), self._servers.known, plan.reach
+        loaded, known, reach = tuple(tools), self._servers.known, job.reach
         # In the configuration's order, whatever order the servers answered in. One may have been
         # taken out of the configuration while it was asked.
         stubs = [
@@ -302,36 +327,36 @@ class Engine:
         ]
         # What only `runtime` knows is no use to a program that cannot ask it.
         return Run(
-            code=plan.request.code,
-            argv=list(plan.request.argv),
+            code=job.request.code,
+            argv=list(job.request.argv),
             servers=stubs,
             discovered=known.discovered(loaded) if reach is None else [],
-            capabilities=self.guide.capabilities(loaded, plan.limits) if reach is None else "",
+            capabilities=self.guide.capabilities(loaded, job.limits) if reach is None else "",
             limits={
-                "timeout": plan.limits.timeout,
-                "output_bytes": plan.limits.output_bytes,
-                "result_bytes": plan.limits.result_bytes,
+                "timeout": job.limits.timeout,
+                "output_bytes": job.limits.output_bytes,
+                "result_bytes": job.limits.result_bytes,
                 "frame_bytes": MAX_GUEST_FRAME_BYTES,
-                **guest_limits(session.isolation, plan.limits),
+                **guest_limits(session.isolation, job.limits),
             },
         )
 
     def _result(
         self,
-        plan: _Plan,
+        job: _Job,
         loaded: tuple[str, ...],
         session: GuestSession,
         facts: Facts,
         gate: Gate,
         wall: float,
     ) -> RunResult:
-        verdict = classify(facts.ending, plan.limits)
+        verdict = classify(facts.ending, job.limits)
         done, exited = facts.ending.done, facts.ending.exited
         truncated = dict(facts.dropped)
         if done is not None and done.result_dropped > 0:
             truncated["result"] = done.result_dropped
         return RunResult(
-            run_id=plan.run_id,
+            run_id=job.run_id,
             status=verdict.status,
             summary=verdict.summary,
             reason=verdict.reason,
@@ -343,7 +368,7 @@ class Engine:
             result_repr=done.result_repr if done is not None else "",
             error=verdict.error,
             servers=loaded,
-            timeout_seconds=plan.limits.timeout,
+            timeout_seconds=job.limits.timeout,
             truncated=truncated,
             isolation=verified(session.isolation, session.facts),
             usage=Usage(

@@ -111,6 +111,13 @@ class Known:
         self._drop(name)
         return True
 
+    def tool(self, name: str, tool: str) -> Tool | None:
+        """Return one tool of a server, by its own name, as far as the server was ever asked."""
+        tools = self._by_name.get(name)
+        if tools is None:
+            tools = self._by_name[name] = {one.name: one for one in self._tools.get(name, ())}
+        return tools.get(tool)
+
     def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
         """Learn from what a call has returned, where the tool does not declare it.
 
@@ -119,10 +126,7 @@ class Known:
         """
         if self._observed is None:
             return
-        tools = self._by_name.get(name)
-        if tools is None:
-            tools = self._by_name[name] = {one.name: one for one in self._tools.get(name, ())}
-        found = tools.get(tool)
+        found = self.tool(name, tool)
         if found is not None and self._observed.learn(name, found, wire):
             self.learnt += 1
             self._drop(name)

@@ -17,7 +17,8 @@ from bridge.catalog.docs import Detail
 from bridge.engine.guide import Guide
 from bridge.engine.servers import Servers
 from bridge.errors import BridgeError
-from bridge.gate.calls import Gate
+from bridge.gate.calls import GET_PROMPT, READ_RESOURCE, Gate
+from bridge.gate.plans import Held
 from bridge.model import Json
 from bridge.rpc.dispatcher import CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_value
@@ -72,7 +73,7 @@ class Questions:
             result = await self._gate.call(server, tool, arguments)
         except BridgeError as error:
             raise as_failed_call(error, server=name, tool=tool) from error
-        if params.get("raw") is True:
+        if isinstance(result, Held) or params.get("raw") is True:
             return result
         error_text = tool_error(result)
         if error_text is not None:
@@ -121,7 +122,8 @@ class Questions:
         try:
             server = self._servers.resolve(name)
             request = partial(pool.read_resource, server, uri)
-            result = await self._gate.obtain(server, request, "contents")
+            asked = {"uri": uri}
+            result = await self._gate.obtain(server, READ_RESOURCE, asked, request, "contents")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return resource_value(result)
@@ -138,7 +140,8 @@ class Questions:
         try:
             server = self._servers.resolve(name)
             request = partial(pool.get_prompt, server, prompt, arguments)
-            result = await self._gate.obtain(server, request, "messages")
+            asked = {"name": prompt, "arguments": arguments}
+            result = await self._gate.obtain(server, GET_PROMPT, asked, request, "messages")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return prompt_value(result)

@@ -25,8 +25,12 @@ def receipt(result: RunResult) -> str:
 
 def bytes_kept_out(result: RunResult) -> int:
     """Return how many bytes of tool results did not reach the model, never less than 0."""
+    return max(0, result.usage.tool_result_bytes - bytes_returned(result))
+
+
+def bytes_returned(result: RunResult) -> int:
+    """Return how many bytes the program passed on: its output, its value and its error."""
     shown = [result.stdout, result.stderr, result.error, result.result_repr]
     if result.has_result:
         shown.append(json.dumps(to_json(result.result), ensure_ascii=False))
-    passed_on = sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
-    return max(0, result.usage.tool_result_bytes - passed_on)
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)

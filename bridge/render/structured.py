@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.model import Finding, Isolation, Json, RunResult, Usage
+from bridge.model import CallCount, Finding, Isolation, Json, Plan, Receipt, RunResult, Usage
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
@@ -47,7 +47,12 @@ def structured(result: RunResult) -> dict[str, Any]:
         "findings": [_finding(found) for found in result.findings],
         "findingsOmitted": result.findings_omitted or None,
         "isolation": isolation_fields(result.isolation),
+        "plan": None if result.plan is None else plan_fields(result.plan),
+        "replayed": [_count(found) for found in result.replayed],
+        "refused": [_count(found) for found in result.refused],
+        "unknown": [_count(found) for found in result.unknown],
         "usage": _usage(result.usage),
+        "receipt": None if result.receipt is None else _receipt(result.receipt),
     }
     return {
         name: to_json(value)
@@ -177,6 +182,58 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
         "weaker": list(isolation.weaker),
     }
     return {name: value for name, value in fields.items() if value}
+
+
+def plan_fields(plan: Plan) -> dict[str, Json]:
+    """Return a plan; each call with what is known of it."""
+    calls: list[Json] = [
+        {
+            "number": call.number,
+            "server": call.server,
+            "tool": call.tool,
+            "arguments": dict(call.arguments),
+            "effect": call.effect,
+            "action": call.action,
+            "rule": call.rule,
+        }
+        for call in plan.calls
+    ]
+    fields: dict[str, Json] = {
+        "id": plan.plan_id,
+        "seconds": _plain_number(plan.seconds),
+        "calls": calls,
+        "stopped": plan.stopped,
+    }
+    return {name: value for name, value in fields.items() if value not in ("", 0)}
+
+
+def _count(found: CallCount) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "server": found.server,
+        "tool": found.tool,
+        "count": found.count,
+        "why": found.why,
+    }
+    return {name: value for name, value in fields.items() if value != ""}
+
+
+def _receipt(receipt: Receipt) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "calls": dict(receipt.calls),
+        "replayed": receipt.replayed,
+        "held": receipt.held,
+        "refused": receipt.refused,
+        "unknown": receipt.unknown,
+        "resultBytes": receipt.result_bytes,
+        "returnedBytes": receipt.returned_bytes,
+        "tokensKept": receipt.tokens_kept,
+        "codeMs": receipt.code_ms,
+        "callsMs": receipt.calls_ms,
+        "waitingMs": receipt.waiting_ms,
+        "audit": receipt.audit,
+    }
+    always = ("resultBytes", "returnedBytes", "tokensKept", "codeMs")
+    return {name: value for name, value in fields.items() if value or name in always}
 
 
 def _usage(usage: Usage) -> dict[str, Json]:

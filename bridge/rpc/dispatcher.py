@@ -21,9 +21,9 @@ from anyio.abc import TaskGroup
 from bridge.errors import (
     BridgeError,
     CallBudgetError,
-    CallDeniedError,
     CallTimeoutError,
     ChannelClosedError,
+    RefusedError,
     ServerStartError,
     ToolCallError,
     UpstreamError,
@@ -309,14 +309,16 @@ class Dispatcher:
 
 _KINDS = {
     CallTimeoutError.code: "timeout",
-    CallDeniedError.code: "policy",
     CallBudgetError.code: "limit",
 }
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
     """Return what the program is told of one of the bridge's own errors."""
-    kind = "upstream" if isinstance(error, UpstreamError) else "usage"
+    if isinstance(error, UpstreamError):
+        kind = "upstream"
+    else:
+        kind = "policy" if isinstance(error, RefusedError) else "usage"
     # Not `str(error)`: what only the user may see stays here. A start's remedy names host files.
     told = [error.message] if isinstance(error, ServerStartError) else [error.message, error.remedy]
     return CallFailedError(

@@ -7,13 +7,16 @@ a model what to write instead, so the few rules are checked here in words.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge.errors import InvalidRequestError
-from bridge.model import Json, RunRequest
+from bridge.model import ApplyRequest, Json, RunRequest
 
-_KNOWN = ("code", "servers", "timeout")
+_KNOWN = ("code", "servers", "timeout", "mode", "apply", "retry_of", "reads")
+
+_ID = re.compile(r"[0-9a-f]{8,64}")
 
 MAX_SERVERS = 200
 """Names in one request; more than anybody configures."""
@@ -40,8 +43,27 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "default": default_timeout,
                 "description": "Seconds the program may take.",
             },
+            "mode": {
+                "enum": ["run", "plan"],
+                "default": "run",
+                "description": "plan: reads happen, calls that change something are held back and "
+                "listed under an id for `apply`.",
+            },
+            "apply": {
+                "type": "string",
+                "description": "Id of a plan whose calls are to be made now; nothing else with it.",
+            },
+            "retry_of": {
+                "type": "string",
+                "description": "runId of a run that failed: calls it made already are answered "
+                "from its journal, not repeated.",
+            },
+            "reads": {
+                "enum": ["replay", "refresh"],
+                "default": "replay",
+                "description": "With retry_of: whether reads are answered so too, or made again.",
+            },
         },
-        "required": ["code"],
         "additionalProperties": False,
     }
 
@@ -77,26 +99,71 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         },
         "findingsOmitted": {"type": "integer"},
         "isolation": {"type": "object"},
+        "plan": {"type": "object"},
+        "replayed": {"type": "array", "items": {"type": "object"}},
+        "refused": {"type": "array", "items": {"type": "object"}},
+        "unknown": {"type": "array", "items": {"type": "object"}},
         "usage": {"type": "object"},
+        "receipt": {"type": "object"},
     },
     "required": ["runId", "status", "summary"],
 }
 """What structured content looks like; fields that would be empty are left out."""
 
 
-def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest:
-    """Return the request that the arguments make.
+def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
+    """Return the request that the arguments make: to run a program, or to apply a plan.
 
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
     given = arguments or {}
     refuse_unknown("run_python", given, _KNOWN)
+    if given.get("apply") is not None:
+        return _apply(given)
+    retry_of = _identifier("retry_of", given.get("retry_of"))
+    if given.get("reads") is not None and not retry_of:
+        message = "`reads` says how a retry is answered, and needs `retry_of`."
+        raise InvalidRequestError(message)
     return RunRequest(
         code=_code(given.get("code")),
         servers=_servers(given.get("servers")),
         timeout=_timeout(given.get("timeout")),
+        mode="plan" if _choice("mode", given.get("mode"), ("run", "plan")) == "plan" else "run",
+        retry_of=retry_of,
+        reads="refresh"
+        if _choice("reads", given.get("reads"), ("replay", "refresh")) == "refresh"
+        else "replay",
     )
+
+
+def _apply(given: Mapping[str, Json]) -> ApplyRequest:
+    others = sorted(name for name, value in given.items() if name != "apply" and value is not None)
+    if others:
+        message = (
+            f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
+            f"out {', '.join(others)}."
+        )
+        raise InvalidRequestError(message)
+    return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
+
+
+def _identifier(name: str, value: Json) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        message = f"`{name}` must be an id as a result had it, not {value!r:.80}."
+        raise InvalidRequestError(message)
+    return value
+
+
+def _choice(name: str, value: Json, choices: Sequence[str]) -> str:
+    if value is None:
+        return choices[0]
+    if not isinstance(value, str) or value not in choices:
+        message = f"`{name}` must be one of {', '.join(choices)}, not {value!r:.80}."
+        raise InvalidRequestError(message)
+    return value
 
 
 def refuse_unknown(tool: str, given: Iterable[str], known: Sequence[str]) -> None:

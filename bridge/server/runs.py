@@ -22,7 +22,7 @@ from bridge.engine.client import Client
 from bridge.engine.outcome import failed_run
 from bridge.engine.suspended import SuspendedRun, Waiting
 from bridge.errors import BridgeError
-from bridge.model import RunResult
+from bridge.model import ApplyRequest, RunResult
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     DEFAULT_LEVEL,
@@ -55,7 +55,7 @@ class Runs:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             client = HandshakeClient(context, self._identity(context), self._level(context))
             with client.request:
-                return await self._run(params, client)
+                return await self._run(params, client, self._owner(context))
             return failed_run(BridgeError("The client has gone."))
         try:
             outcome = await self._follow(context, params)
@@ -88,24 +88,30 @@ class Runs:
             run.take(answers_of(params.input_responses))
         else:
             client = ModernClient(context, self._identity(context), suspended)
-            run = suspended.start(owner, request, client, self._work(params, client))
+            work = self._work(params, client, owner)
+            run = suspended.start(owner, request, client, work)
         try:
             return await suspended.follow(run)
         finally:
             client.detach()
 
     def _work(
-        self, params: types.CallToolRequestParams, client: ModernClient
+        self, params: types.CallToolRequestParams, client: ModernClient, owner: str
     ) -> Callable[[SuspendedRun], Awaitable[RunResult]]:
         async def work(run: SuspendedRun) -> RunResult:
             client.run = run
-            return await self._run(params, client)
+            return await self._run(params, client, owner)
 
         return work
 
-    async def _run(self, params: types.CallToolRequestParams, client: Client) -> RunResult:
+    async def _run(
+        self, params: types.CallToolRequestParams, client: Client, owner: str
+    ) -> RunResult:
         try:
-            request = replace(parse_request(params.arguments), principal=self._principal)
+            request = parse_request(params.arguments)
+            request = replace(request, principal=self._principal, owner=owner)
+            if isinstance(request, ApplyRequest):
+                return await self._engine.apply(request, client)
             return await self._engine.run(request, client)
         except BridgeError as error:
             logger.info("run refused: %s", error)
@@ -127,12 +133,15 @@ class Runs:
             return Same(context)
         return Same(held)
 
-    def _owner(self, context: Context) -> Hashable:
-        """Return what a client has to show, beside the secret, to go on with a run."""
+    def _owner(self, context: Context) -> str:
+        """Return what a client has to show, beside a secret or an id, to go on with its own."""
         request = context.request
         headers = getattr(request, "headers", None) or {}
         credential = str(headers.get("authorization", ""))
-        return self._principal, hashlib.sha256(credential.encode()).hexdigest()
+        if not credential:
+            return self._principal
+        digest = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self._principal}#{digest[:32]}"
 
     def _level(self, context: Context) -> str:
         return self._levels.get(_session_id(context), DEFAULT_LEVEL)

@@ -18,8 +18,10 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
 from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
+from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.values import (
+    AuditMode,
     GuardMode,
     LogLevel,
     OutputMode,
@@ -30,6 +32,7 @@ from bridge.settings.values import (
 )
 
 __all__ = [
+    "AuditMode",
     "CommandProfile",
     "GuardMode",
     "LogLevel",
@@ -42,6 +45,7 @@ __all__ = [
     "home",
     "load",
     "parse_size",
+    "reload_policy",
     "runtime_dir",
 ]
 
@@ -83,6 +87,8 @@ _SETTINGS: Mapping[str, _Setting] = {
     ),
     "preflight": _Setting("MCP_BRIDGE_PREFLIGHT", parsers.choice(get_args(PreflightMode))),
     "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.type_checker),
+    "audit": _Setting("MCP_BRIDGE_AUDIT", parsers.choice(get_args(AuditMode))),
+    "audit_days": _Setting("MCP_BRIDGE_AUDIT_DAYS", parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
     "roots": _Setting("MCP_BRIDGE_ROOTS", parsers.directories, many=True),
     "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),
@@ -121,6 +127,7 @@ def load(
     settings = Settings(
         environ=environment,
         commands=file.commands,
+        policy=file.policy,
         strict=profile.strict,
         **cast(
             "dict[str, Any]",
@@ -128,6 +135,18 @@ def load(
         ),
     )
     return _with_consistent_timeouts(settings, asked="timeout" in values)
+
+
+def reload_policy(settings: Settings) -> PolicySpec:
+    """Return the policy as its file has it now; the one in force if it is in no file.
+
+    Raises:
+        SettingsError: The file, or its policy, does not parse.
+    """
+    path = settings.policy.path
+    if path is None:
+        return settings.policy
+    return read_config(path, demanded=False).policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
@@ -167,7 +186,7 @@ def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
     for key, value in values.items():
         where = f"{place}: {key}"
         if key not in _SETTINGS:
-            known = parsers.suggestion(key, [*_SETTINGS, "profiles", "commands"])
+            known = parsers.suggestion(key, [*_SETTINGS, "profiles", "commands", "policy"])
             message = f"{where} is not a setting. {known}"
             raise SettingsError(message)
         setting = _SETTINGS[key]

@@ -10,6 +10,7 @@ from pathlib import Path
 from bridge.errors import SettingsError
 from bridge.model import Json
 from bridge.settings.commands import CommandProfile, parse_commands
+from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -29,6 +30,7 @@ class ConfigFile:
     values: Mapping[str, Json] = field(default_factory=dict)
     profiles: Mapping[str, ProfileSpec] = field(default_factory=dict)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
+    policy: PolicySpec = field(default_factory=PolicySpec)
 
 
 def read_config(path: Path, *, demanded: bool) -> ConfigFile:
@@ -44,6 +46,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     document = _document(path, demanded=demanded)
     profiles = document.pop("profiles", {})
     commands = document.pop("commands", {})
+    policy = document.pop("policy", None)
     if not isinstance(commands, Mapping):
         message = f"{path}: commands must hold tables, such as [commands.aws]."
         raise SettingsError(message)
@@ -52,6 +55,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         values=document,
         profiles=parse_profiles(profiles, f"{path}: profiles"),
         commands=parse_commands(commands, f"{path}: commands"),
+        policy=parse_policy(policy, f"{path}: policy", path),
     )
 
 

@@ -27,6 +27,9 @@ MIN_PIDS = 8
 MAX_PIDS = 32768
 """A limit beyond the kernel's usual number of processes limits nothing."""
 
+MAX_AUDIT_DAYS = 3660
+"""Ten years."""
+
 MAX_WARM = 32
 """Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
 

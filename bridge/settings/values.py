@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bridge.settings.commands import CommandProfile
+from bridge.settings.policy import PolicySpec
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
 ProjectServers = Literal["all", "approved", "none"]
@@ -15,6 +16,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 GuardMode = Literal["off", "advise", "enforce"]
 RunIsolation = Literal["sandbox", "fork"]
 PreflightMode = Literal["check", "off"]
+AuditMode = Literal["on", "sync", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,9 @@ class Settings:
         preflight: Whether programs are checked against the tools before they run.
         type_checker: "off", "auto" (one that is installed), or a checker's name or path.
         roots: Directories that servers are told of when they ask; without any they cannot ask.
+        audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
+        audit_days: How long records are kept.
+        policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
     """
@@ -81,6 +86,9 @@ class Settings:
     project_servers: ProjectServers = "all"
     call_timeout: float = 60.0
     start_timeout: float = 30.0
+    audit: AuditMode = "on"
+    audit_days: int = 90
+    policy: PolicySpec = field(default_factory=PolicySpec)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import CallBudgetError, CallDeniedError
-from bridge.gate.calls import Gate, Grant, result_size
+from bridge.gate.calls import READ_RESOURCE, Gate, Grant, result_size
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,9 +61,9 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
         return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
 
     with pytest.raises(CallDeniedError):
-        await gate.obtain("b", read, "contents")
-    await gate.obtain("a", read, "contents")
+        await gate.obtain("b", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+    await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
     assert gate.calls == 1
     assert gate.result_bytes > 100
     with pytest.raises(CallBudgetError):
-        await gate.obtain("a", read, "contents")
+        await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")

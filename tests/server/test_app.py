@@ -38,7 +38,7 @@ async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description
     """All that a model reads of fifty servers."""
     tool, search = (await client.list_tools()).tools
     assert (tool.name, search.name) == ("run_python", "search_tools")
-    assert tool.input_schema["required"] == ["code"]
+    assert {"code", "apply"} <= set(tool.input_schema["properties"])
     assert "mcp_work_shop = work-shop: A workshop" in (tool.description or "")
 
 

@@ -1,0 +1,57 @@
+"""What is asked of a policy and what it answers: values, and how several answers become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.model import Action, Effect, Json, Tool
+
+STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """A call that somebody wants to make.
+
+    Attributes:
+        arguments: As the server would get them.
+        definition: The tool as its server describes it; None if it does not, or was never asked.
+    """
+
+    server: str
+    tool: str
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    definition: Tool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What is to become of a call.
+
+    Attributes:
+        rule: What decided, as it is shown and recorded ("rule 'no force'", "default for writes").
+        reason: Why, if that is known.
+        effect: What the call is taken to do.
+        labels: Those of the tool.
+        led: Earlier calls that led to it.
+    """
+
+    action: Action
+    rule: str
+    reason: str = ""
+    effect: Effect = "write"
+    labels: frozenset[str] = frozenset()
+    led: tuple[str, ...] = ()
+
+
+def strictest(first: Decision, *others: Decision | None) -> Decision:
+    """Return the strictest of several decisions on a call; of equals the first."""
+    found = first
+    for other in others:
+        if other is not None and STRICTNESS[other.action] > STRICTNESS[found.action]:
+            found = other
+    return found

@@ -1,0 +1,87 @@
+"""What a run's calls came to. Owns the counts, and for how long calls were under way."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bridge.gate.decision import CallFacts
+from bridge.model import CallCount
+
+MAX_KINDS = 100
+"""Different things said of calls; what is beyond is counted, and not named."""
+
+
+class Tally:
+    """Counts the calls of one run by what became of them."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._under_way = 0
+        self._since = 0.0
+        self._busy = 0.0
+        self._replayed: Counter[tuple[str, str, str]] = Counter()
+        self._refused: Counter[tuple[str, str, str]] = Counter()
+        self._unknown: Counter[tuple[str, str, str]] = Counter()
+        self.made: Counter[str] = Counter()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count the time for which at least one call is."""
+        self._under_way += 1
+        if self._under_way == 1:
+            self._since = self._now()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy += self._now() - self._since
+
+    @property
+    def busy_seconds(self) -> float:
+        """For how long calls were under way."""
+        return self._busy + (self._now() - self._since if self._under_way else 0.0)
+
+    def replay(self, call: CallFacts) -> None:
+        """Count a call that was answered from a journal."""
+        _count(self._replayed, call, "")
+
+    def refuse(self, call: CallFacts, why: str) -> None:
+        """Count a call that was not allowed."""
+        _count(self._refused, call, why)
+
+    def lose(self, call: CallFacts, why: str) -> None:
+        """Count a call of which nobody knows whether it happened."""
+        _count(self._unknown, call, why)
+
+    @property
+    def replayed(self) -> tuple[CallCount, ...]:
+        """Calls that were answered from a journal."""
+        return _counts(self._replayed)
+
+    @property
+    def refused(self) -> tuple[CallCount, ...]:
+        """Calls that were not allowed."""
+        return _counts(self._refused)
+
+    @property
+    def unknown(self) -> tuple[CallCount, ...]:
+        """Calls of which nobody knows whether they happened."""
+        return _counts(self._unknown)
+
+
+def _count(counter: Counter[tuple[str, str, str]], call: CallFacts, why: str) -> None:
+    key = (call.server, call.tool, why)
+    if key not in counter and len(counter) >= MAX_KINDS:
+        key = ("", "", "others")
+    counter[key] += 1
+
+
+def _counts(counter: Counter[tuple[str, str, str]]) -> tuple[CallCount, ...]:
+    return tuple(
+        CallCount(server=server, tool=tool, count=count, why=why)
+        for (server, tool, why), count in counter.items()
+    )
