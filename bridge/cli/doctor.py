@@ -34,6 +34,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
             "profile": _profile(settings),
+            "gate": _gate(settings),
             "commands": [asdict(check) for check in commands],
             "servers": [spec.name for spec in found.servers],
             "warnings": [str(warning) for warning in found.warnings],
@@ -43,6 +44,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         for probe in probes:
             write_out(visible(_describe(probe)))
         write_out(visible(_describe_profile(settings)))
+        write_out(visible(_describe_gate(settings)))
         for check in commands:
             write_out(visible(_describe_command(check)))
         names = ", ".join(spec.name for spec in found.servers) or "none"
@@ -81,6 +83,28 @@ def _describe_profile(settings: Settings) -> str:
         "listed servers only" if settings.listed_servers_only else "all servers",
     )
     return f"profile: {settings.profile}: {', '.join(terms)}\n"
+
+
+def _gate(settings: Settings) -> dict[str, object]:
+    """Return what calls of tools go through."""
+    policy = settings.policy
+    return {
+        "policy": policy.present,
+        "rules": len(policy.rules),
+        "trusted": [server.servers for server in policy.servers if server.trust],
+        "audit": settings.audit,
+    }
+
+
+def _describe_gate(settings: Settings) -> str:
+    policy = settings.policy
+    if policy.present:
+        about = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
+        lines = [f"policy: {about}; `policy explain SERVER TOOL` says what holds for a call"]
+    else:
+        lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]
+    lines.append(f"audit: {settings.audit}")
+    return "\n".join(lines) + "\n"
 
 
 def _describe_command(check: CommandCheck) -> str:

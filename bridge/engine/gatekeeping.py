@@ -182,6 +182,7 @@ class Gatekeeping:
             replay = Replay(self.journals.find(request.retry_of, request.owner), request.reads)
         oversight = Oversight(
             define=self.define,
+            lists=lambda server: self._servers.known.tools(server) is not None,
             policy=policy,
             flow=flow,
             budget=RunBudget(policy.spec.budgets, self._rates),

@@ -94,14 +94,15 @@ class Gate:
             CallDeniedError: The run was not given this server.
             CallBudgetError: The run has asked all that it may.
         """
+        if self._asked >= self._grant.calls:
+            message = f"This run has made all of the {self._grant.calls:,} calls it may make."
+            raise CallBudgetError(message)
+        # What is refused counts too, so that a run can fill no log with refusals.
+        self._asked += 1
         if server is not None and not self.may_use(server):
             allowed = ", ".join(sorted(self._grant.servers or ())) or "none"
             message = f"This run may not use the server {server!r}. It may use: {allowed}."
             raise CallDeniedError(message)
-        if self._asked >= self._grant.calls:
-            message = f"This run has made all of the {self._grant.calls:,} calls it may make."
-            raise CallBudgetError(message)
-        self._asked += 1
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         """Make the call and return the raw `CallToolResult`, or the shape of a placeholder.
@@ -110,7 +111,7 @@ class Gate:
             RefusedError: The call is not allowed, or cannot be recorded.
             UpstreamError: The server could not do it.
         """
-        self.admit(server)
+        await self._enter(server, tool, arguments)
         seen = self._seen
         number = self._asked
         call = CallFacts(
@@ -123,6 +124,11 @@ class Gate:
         request = partial(self._call_tool, server, tool, real.arguments)
         wish = _Wish(number=number, call=call, real=real)
         base = seen.policy.decide(real)
+        if call.definition is None and seen.policy.spec.present and seen.lists(server):
+            # A server may take names for a tool that no rule knows it by.
+            base = replace(
+                base, action="deny", rule="unlisted tool", reason=f"{server} lists no such tool"
+            )
         return await self._pass(wish, base, request, "content")
 
     async def obtain(
@@ -139,11 +145,25 @@ class Gate:
             RefusedError: It is not allowed, or cannot be recorded.
             UpstreamError: The server could not do it.
         """
-        self.admit(server)
+        await self._enter(server, method, params)
         call = CallFacts(server=server, tool=method, arguments=params)
         wish = _Wish(number=self._asked, call=call, real=call)
         base = self._seen.policy.decide(call, "read")
         return await self._pass(wish, base, request, part)
+
+    async def _enter(self, server: str, tool: str, arguments: Mapping[str, Json]) -> None:
+        """Admit a call, or record that it was not."""
+        try:
+            self.admit(server)
+        except CallBudgetError:
+            # Not recorded: there is no end to what a program can ask for.
+            self.tally.refuse(CallFacts(server=server, tool=tool), "limit of calls")
+            raise
+        except CallDeniedError as error:
+            call = CallFacts(server=server, tool=tool, arguments=arguments)
+            decision = Decision(action="deny", rule="servers of the run")
+            wish = _Wish(number=self._asked, call=call, real=call)
+            raise await self._refused(wish, decision, error) from None
 
     async def _pass(
         self, wish: _Wish, base: Decision, request: Request, part: str

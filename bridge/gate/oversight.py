@@ -29,17 +29,24 @@ async def undefined(server: str, tool: str) -> Tool | None:
     return None
 
 
+def unlisted(server: str) -> bool:
+    """Know no server's tools."""
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Oversight:
     """What one run's calls go through.
 
     Attributes:
+        lists: Whether it is known which tools a server has.
         flow_state: What was called so far; a session's own where there is one.
         replay: What a retry need not call again; None if the run is none.
         holding: What a plan holds back; None if the run is none.
     """
 
     define: Define = undefined
+    lists: Callable[[str], bool] = unlisted
     policy: Policy = field(default_factory=Policy)
     flow: Flow = field(default_factory=Flow)
     flow_state: FlowState = field(default_factory=FlowState)

@@ -41,7 +41,7 @@ async def test_a_run_out_of_calls_is_refused() -> None:
 
 async def test_questions_are_gated_and_counted_like_calls() -> None:
     """Listing a server's tools starts it, so it takes the same permission."""
-    gate = Gate(Grant(servers=frozenset({"a"}), calls=2), _answer)
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=3), _answer)
     assert gate.may_use("a")
     assert not gate.may_use("b")
     with pytest.raises(CallDeniedError):
@@ -55,7 +55,7 @@ async def test_questions_are_gated_and_counted_like_calls() -> None:
 
 async def test_a_resource_is_counted_as_a_call_is() -> None:
     """It is a request to a server, and what it holds stays out of the conversation."""
-    gate = Gate(Grant(servers=frozenset({"a"}), calls=1), _answer)
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=2), _answer)
 
     async def read() -> dict[str, Any]:
         return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
