@@ -11,7 +11,7 @@ import anyio
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement
-from benchmarks.rows import bulk, calls, flat, idle, latency, rates, starts
+from benchmarks.rows import bulk, calls, flat, gate, idle, latency, rates, starts
 from benchmarks.targets import BY_KEY
 
 GROUP_SECONDS = 300
@@ -39,6 +39,8 @@ GROUPS = (
     Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),
     Group(keys=("flat-tools",), measure=flat.tools),
+    Group(keys=("gate",), measure=gate.added),
+    Group(keys=("gate-run",), measure=gate.in_runs),
     Group(keys=("linear-calls",), measure=calls.linear),
     Group(keys=("linear-bytes",), measure=bulk.linear),
 )

@@ -247,6 +247,23 @@ ROWS = (
         host_only=True,
     ),
     Row(
+        key="gate",
+        what="what the gate adds to a call: 200 rules, 20 secrets, audit, journal",
+        unit="µs",
+        floor="the same function called directly",
+        targets=_everywhere(Target(at_most=100)),
+        host_only=True,
+        histogram=True,
+    ),
+    Row(
+        key="gate-run",
+        what="a call in a run of 200, with 200 rules, 20 secrets, audit",
+        unit="ms",
+        floor="without policy and audit",
+        targets=_everywhere(Target(ratio_at_most=FLAT)),
+        host_only=True,
+    ),
+    Row(
         key="linear-calls",
         what="a call's cost in a run of 2,000",
         unit="ms",

@@ -8,6 +8,7 @@ its configuration, an engine or a server could not do its part.
     ├── UsageError                       exit 2
     │   ├── SettingsError                a setting does not parse
     │   ├── InvalidRequestError          arguments of `run_python` are unusable
+    │   │   └── HeldResultError          a call in a plan wants a result that there is not yet
     │   ├── UnknownServerError           no such server; names the nearest
     │   ├── UnknownPlanError             no such plan, or it was used or expired
     │   └── UnknownRunError              no such run to retry, or its journal is gone
@@ -91,6 +92,12 @@ class InvalidRequestError(UsageError):
     """The arguments of a run are unusable."""
 
     code = "invalid_request"
+
+
+class HeldResultError(InvalidRequestError):
+    """A call in a plan is made with what a held call is going to return, where that cannot be."""
+
+    code = "held_result"
 
 
 class UnknownServerError(UsageError):
@@ -258,22 +265,33 @@ class UpstreamError(BridgeError):
 
     Attributes:
         server: The server's own name.
+        doubtful: Whether what was asked of it may have been done all the same; so it is unless
+            the class, or whoever raises it, knows that it was never sent or was answered.
     """
 
     code = "upstream"
     exit_status = 4
+    doubtful_unless_said: ClassVar[bool] = True
 
     def __init__(
-        self, message: str, *, server: str, remedy: str | None = None, host_detail: str = ""
+        self,
+        message: str,
+        *,
+        server: str,
+        remedy: str | None = None,
+        host_detail: str = "",
+        doubtful: bool | None = None,
     ) -> None:
         super().__init__(message, remedy=remedy, host_detail=host_detail)
         self.server = server
+        self.doubtful = self.doubtful_unless_said if doubtful is None else doubtful
 
 
 class ServerStartError(UpstreamError):
     """A server could not be started or reached. Its remedy names files of the host."""
 
     code = "server_start_failed"
+    doubtful_unless_said = False
 
 
 class LoginRequiredError(ServerStartError):
@@ -286,6 +304,7 @@ class LoginFailedError(UpstreamError):
     """The user tried to log in to a server, and it did not work."""
 
     code = "login_failed"
+    doubtful_unless_said = False
 
 
 class ServerLostError(UpstreamError):
@@ -315,6 +334,7 @@ class ToolCallError(UpstreamError):
     """
 
     code = "tool_call_refused"
+    doubtful_unless_said = False
 
     def __init__(
         self,
@@ -324,19 +344,28 @@ class ToolCallError(UpstreamError):
         rpc_code: int,
         data: object = None,
         remedy: str | None = None,
+        doubtful: bool | None = None,
     ) -> None:
-        super().__init__(message, server=server, remedy=remedy)
+        super().__init__(message, server=server, remedy=remedy, doubtful=doubtful)
         self.rpc_code = rpc_code
         self.data = data
 
 
 class CannotAskError(UpstreamError):
-    """A server has a question, and there is nobody who could be asked it."""
+    """A server has a question, and there is nobody who could be asked it.
+
+    Attributes:
+        why: The message without what is quoted in it of the question, or of what the client said.
+    """
 
     code = "cannot_ask"
+    doubtful_unless_said = False
 
-    def __init__(self, message: str, *, server: str = "", remedy: str | None = None) -> None:
-        super().__init__(message, server=server, remedy=remedy)
+    def __init__(
+        self, message: str, *, server: str = "", remedy: str | None = None, quoted: str = ""
+    ) -> None:
+        super().__init__(f"{message} {quoted}".rstrip(), server=server, remedy=remedy)
+        self.why = message
 
 
 class SearchUnavailableError(BridgeError):

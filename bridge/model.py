@@ -383,6 +383,7 @@ class RunResult:
         findings_omitted: How many more there were.
         plan: What a run in plan mode holds back.
         replayed: Calls that a retry did not make again.
+        unused: Calls that change something which the run before made, and a retry did not want.
         refused: Calls that were not allowed.
         unknown: Calls of which nobody knows whether they happened.
         receipt: What it did and cost; None where no program ran.
@@ -408,6 +409,7 @@ class RunResult:
     findings_omitted: int = 0
     plan: Plan | None = None
     replayed: tuple[CallCount, ...] = ()
+    unused: tuple[CallCount, ...] = ()
     refused: tuple[CallCount, ...] = ()
     unknown: tuple[CallCount, ...] = ()
     receipt: Receipt | None = None

@@ -1,25 +1,35 @@
-"""Files that are written whole or not at all.
+"""Files that are written whole or not at all, and by one bridge at a time.
 
 Owns the one way in which the bridge's own files are replaced: beside the old one, then renamed over
-it, so that no reader sees half of one and a bridge that is killed leaves the old.
+it, so that no reader sees half of one and a bridge that is killed leaves the old. Owns the lock
+files, too, with which bridges take turns where one must not undo what another has just written.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = "writing-"
 """How the names of files begin that are being written; one that stays was left by a dead bridge."""
 
+TURN_SECONDS = 1.0
+"""For a lock file. What is done under one takes milliseconds; who has it for longer hangs."""
 
-def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+_TURN_PAUSE_SECONDS = 0.02
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
     """Have `path` hold `data`, readable by this user alone. Its directory has to be there.
 
     Args:
         durable: Whether it has to survive a power cut from now on; waits for the disk.
+        mode: Who else may do what with it, where it is not only the bridge's.
 
     Raises:
         OSError: It cannot be written. The old file is as it was.
@@ -29,6 +39,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -37,3 +49,28 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
         with suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextmanager
+def turn(lock: Path) -> Iterator[None]:
+    """Hold a lock file, which is made if need be and stays. Blocks; for threads.
+
+    Raises:
+        TimeoutError: Somebody else keeps it.
+        OSError: There can be none.
+    """
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + TURN_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    message = "another bridge keeps the lock"
+                    raise TimeoutError(message) from None
+                time.sleep(_TURN_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)

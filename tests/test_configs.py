@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.find import DiscoveryContext, discover
+from bridge.gate.decision import CallFacts
+from bridge.gate.policy import Policy
 from bridge.settings import load
 from bridge.settings.commands import Credentials
 
@@ -59,6 +61,30 @@ def test_the_example_of_a_command_profile_loads() -> None:
     assert (profile.memory_bytes, profile.processes, profile.timeout) == (512 * 1024**2, 32, 120)
 
 
+@pytest.mark.parametrize(
+    ("server", "tool", "arguments", "action", "rule"),
+    [
+        ("git", "git_push", {"force": True}, "deny", "rule 'no force pushes'"),
+        ("git", "git_push", {}, "ask", "default for untrusted tools"),
+        ("files", "write_file", {"path": "/srv/project/a"}, "allow", "rule 'files in the project'"),
+        ("files", "write_file", {"path": "/etc/a"}, "deny", "rule 'files stay in the project'"),
+        ("files", "read_file", {"path": "/etc/a"}, "allow", "default for reads"),
+        ("mail", "send", {"to": ["a@example.org"]}, "allow", "rule 'mail to colleagues'"),
+        ("mail", "send", {"to": ["a@example.org", "b@x"]}, "ask", "default for writes"),
+        ("mail", "send", {"to": ["a@example.org"], "bcc": "b@x"}, "ask", "default for writes"),
+        ("tracker", "create_issue", {}, "ask", "default for writes"),
+        ("fetch", "fetch", {"url": "https://example.org"}, "allow", "default for reads"),
+    ],
+)
+def test_the_example_of_a_policy_decides_as_its_comments_say(
+    server: str, tool: str, arguments: dict[str, object], action: str, rule: str
+) -> None:
+    settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "policy.toml")})
+    call = CallFacts(server=server, tool=tool, arguments=arguments)
+    decision = Policy(settings.policy).decide(call)
+    assert (decision.action, decision.rule) == (action, rule)
+
+
 def test_every_example_is_tested() -> None:
     """A new file here needs a test above."""
     assert {path.name for path in CONFIGS.iterdir()} == {
@@ -67,4 +93,5 @@ def test_every_example_is_tested() -> None:
         "claude_code.mcp.json",
         "claude_desktop_config.json",
         "config.toml",
+        "policy.toml",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.saving import replace_file
+from bridge.saving import replace_file, turn
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -28,3 +28,18 @@ def test_what_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: P
     with pytest.raises(OSError, match="kept"):
         replace_file(path, b"new")
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o640])
+def test_a_users_own_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "kept"
+    replace_file(path, b"new", mode=mode)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_only_one_at_a_time_has_a_lock_file(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with turn(lock), pytest.raises(TimeoutError, match="another bridge"), turn(lock):
+        raise AssertionError
+    with turn(lock):
+        assert lock.stat().st_mode & 0o777 == 0o600

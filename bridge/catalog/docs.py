@@ -38,7 +38,7 @@ MIN_DESCRIPTION_TOKENS = 500
 
 _SUMMARY_CHARS = 240
 _PACKAGES_CHARS = 200
-_GUIDE_SERVERS_CHARS = 400
+_GUIDE_SERVERS_CHARS = 300
 _SAMPLE_CHARS = 100
 _SAMPLED_TOOLS = 50
 _KIBIBYTE = 1024
@@ -143,6 +143,10 @@ await runtime.call_tool_raw("server", "tool", {{}})             # the whole Call
 await runtime.read_resource("server", "uri")  # list_resources, list_prompts, get_prompt as well
 ```
 `LOADED_MCP_SERVERS` names the servers of this run.
+
+## Plans
+With `mode="plan"` only reads happen. What a held call returns, and its fields, can be passed on \
+to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
 
 ## Limits
 {_limits_text(limits, max_timeout)} No network but through tools. Files: `/workspace` (working \

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import anyio
 
@@ -29,6 +30,8 @@ INTERRUPTED = 130
 """What shells report for a command ended by Ctrl-C."""
 
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Add = Callable[[str, str, str], argparse.ArgumentParser]
 
 _FLAGS = {
     "--runtime": "auto, podman, docker, bubblewrap, seatbelt, landlock or an engine's path",
@@ -172,14 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, text: str, handler: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(
-            name, help=text, description=text, parents=[shared], formatter_class=_BriefUsage
-        )
-        command.set_defaults(handler=handler)
-        return command
-
+    add = _adder(commands, shared)
     command = add(
         "serve", "Serve MCP over stdio, or over HTTP on this machine.", "bridge.cli.serve:serve"
     )
@@ -189,6 +185,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("-c", dest="code", metavar="CODE", help="the program itself")
     command.add_argument("--servers", metavar="A,B", help="servers to load")
     command.add_argument("--timeout", metavar="SECONDS", help="time limit of the program")
+    command.add_argument(
+        "--plan",
+        action="store_true",
+        help="hold back what changes something, list it, and in a terminal ask and do it",
+    )
     command.add_argument("--json", action="store_true", help="print the structured result")
     command.add_argument("argv", nargs="*", metavar="ARG", help="after --: the program's sys.argv")
     command = add("servers", "List every discovered server.", "bridge.cli.servers:servers")
@@ -206,6 +207,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--stub", action="store_true", help="as typed Python")
     command.add_argument("--fresh", action="store_true", help="ask the servers again")
     command.add_argument("--json", action="store_true", help="print JSON")
+    _add_policy(commands, shared)
+    _add_audit(commands, shared)
     _add_logins(add)
     command = add(
         "doctor", "Try each engine and say what would be used.", "bridge.cli.doctor:doctor"
@@ -215,7 +218,71 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_logins(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+def _adder(commands: Commands, shared: argparse.ArgumentParser) -> Add:
+    """Return what adds a command of a name and a text, done by a function."""
+
+    def add(name: str, text: str, handler: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=text, parents=[shared], formatter_class=_BriefUsage
+        )
+        command.set_defaults(handler=handler)
+        return command
+
+    return add
+
+
+def _add_policy(commands: Commands, shared: argparse.ArgumentParser) -> None:
+    text = "Say what the policy decides, and why; or write a first one."
+    command = commands.add_parser("policy", help=text, description=text)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add = _adder(actions, shared)
+    command = add(
+        "explain", "Explain the decision on one call.", "bridge.cli.policy_explain:explain"
+    )
+    command.add_argument("server", metavar="SERVER", help="its name or alias")
+    command.add_argument("tool", metavar="TOOL", help="its name or alias")
+    command.add_argument(
+        "given", nargs="*", metavar="ARGS", help="arguments: a JSON object, or KEY=VALUE words"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command = add(
+        "check",
+        "Check the policy file; with a program, the calls that it can be seen to make.",
+        "bridge.cli.policy_check:check",
+    )
+    command.add_argument("file", nargs="?", metavar="FILE", help="a program, or - for stdin")
+    command.add_argument("-c", dest="code", metavar="CODE", help="the program itself")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command = add(
+        "init", "Propose a policy for the servers there are.", "bridge.cli.policy_init:init"
+    )
+    command.add_argument("--print", action="store_true", help="print it, and write nothing")
+
+
+def _add_audit(commands: Commands, shared: argparse.ArgumentParser) -> None:
+    text = "Check the log of what programs did, or read it."
+    command = commands.add_parser("audit", help=text, description=text)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add = _adder(actions, shared)
+    command = add("verify", "Check that nothing in it was changed.", "bridge.cli.audit:verify_log")
+    command.add_argument("--expect", metavar="HASH", help="has to be in it, such as a receipt's")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command = add("tail", "Print its last records.", "bridge.cli.audit:tail")
+    command.add_argument("-n", dest="number", type=int, default=20, metavar="N", help="how many")
+    command.add_argument("-f", dest="follow", action="store_true", help="and those that come")
+    command.add_argument("--json", action="store_true", help="print JSON lines")
+    command = add("show", "Print what it has of a run or a plan.", "bridge.cli.audit:show")
+    command.add_argument("run", metavar="RUN", help="its id, or the beginning of one")
+    command.add_argument("--json", action="store_true", help="print JSON lines")
+    command = add("stats", "Count the calls that are in it.", "bridge.cli.audit:stats")
+    command.add_argument(
+        "--by", default="server", metavar="WHAT", help="day, server, tool, decision, outcome"
+    )
+    command.add_argument("--since", metavar="DAY", help="only from this day on: 2026-12-31")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_logins(add: Add) -> None:
     command = add("login", "Log in to a remote server.", "bridge.cli.login:login")
     command.add_argument("server", metavar="SERVER", help="its name or alias")
     command.add_argument("--no-browser", action="store_true", help="only print the address")
@@ -224,7 +291,7 @@ def _add_logins(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None
     command.add_argument("server", metavar="SERVER", help="its name or alias")
 
 
-def _add_image(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+def _add_image(add: Add) -> None:
     command = add("image", "Build the runtime image, or say how it is.", "bridge.cli.image:image")
     command.add_argument("action", choices=("build", "status"))
     command.add_argument(

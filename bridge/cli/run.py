@@ -11,11 +11,12 @@ from typing import get_args
 
 from bridge.cli.output import write_err, write_out
 from bridge.cli.terminal import Terminal
-from bridge.engine import open_engine
+from bridge.engine import Engine, open_engine
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
-from bridge.model import FindingSource, RunRequest, RunResult
+from bridge.model import ApplyRequest, FindingSource, RunRequest, RunResult
+from bridge.render.plan import plan_text
 from bridge.render.structured import structured
 from bridge.render.text import finding_lines
 from bridge.settings import Settings
@@ -33,7 +34,8 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
         request = _request(arguments)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
-            result = await engine.run(request, Terminal(sys.stdin, sys.stderr))
+            client = Terminal(sys.stdin, sys.stderr)
+            result = await carried_out(engine, request, client, scripted=arguments.json)
     except BridgeError as error:
         if not arguments.json:
             raise
@@ -44,6 +46,30 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         show(result, terminal=sys.stderr.isatty())
     return exit_status(result)
+
+
+async def carried_out(
+    engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
+) -> RunResult:
+    """Run a program; if it makes a plan, show that to whoever is there, ask, and apply it.
+
+    A plan is in the memory of this process: here and now is the only time to apply it.
+
+    Args:
+        scripted: A program reads the result, so that nobody is to be asked.
+
+    Raises:
+        BridgeError: It cannot be run, or nobody approved of the plan.
+    """
+    result = await engine.run(request, client)
+    plan = result.plan
+    if plan is None or not plan.plan_id or scripted or not client.attended:
+        return result
+    show(result, terminal=True)
+    wish = ApplyRequest(plan_id=plan.plan_id, principal=request.principal, owner=request.owner)
+    applied = await engine.apply(wish, client)
+    write_err(f"{applied.summary}\n")
+    return applied
 
 
 def exit_status(result: RunResult) -> int:
@@ -64,6 +90,10 @@ def show(result: RunResult, *, terminal: bool) -> None:
     write_err(result.stderr)
     if result.error:
         write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
+    if result.plan is not None:
+        write_out(f"{plan_text(result.plan, how=False)}\n")
+        if result.plan.plan_id and not terminal:
+            write_err("Run this in a terminal to be asked, and to have it done.\n")
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
     shown = shown or result.result_repr
     if shown and terminal:
@@ -88,7 +118,7 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         message = "Name a FILE, - for stdin, or give the program with -c."
         raise UsageError(message)
     else:
-        code = _read(file)
+        code = read_program(file)
     servers = None
     if arguments.servers is not None:
         servers = tuple(name.strip() for name in arguments.servers.split(",") if name.strip())
@@ -98,6 +128,7 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         timeout=_timeout(arguments.timeout),
         argv=tuple(argv),
         principal=TERMINAL,
+        mode="plan" if arguments.plan else "run",
     )
 
 
@@ -111,7 +142,12 @@ def _timeout(text: str | None) -> float | None:
         raise InvalidRequestError(message) from None
 
 
-def _read(file: str) -> str:
+def read_program(file: str) -> str:
+    """Return the text of a program.
+
+    Raises:
+        UsageError: It cannot be read, or is no text.
+    """
     try:
         if file == "-":
             data = sys.stdin.buffer.read(MAX_CODE_BYTES + 1)

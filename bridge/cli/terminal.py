@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TextIO
 
 import anyio
@@ -42,6 +42,11 @@ class Terminal:
     def identity(self) -> Hashable:
         """There is one."""
         return "terminal"
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody can be asked here."""
+        return self._reader.isatty() and self._writer.isatty()
 
     @property
     def wants_progress(self) -> bool:
@@ -137,10 +142,21 @@ class Terminal:
 
 
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
-    """Return the line that asks for a field. Pure."""
+    """Return what asks for a field: a line, below its choices if they have titles. Pure."""
     title = str(field.get("title") or name)
     facts = [str(field.get("description") or "")]
-    if choices := _choices(field):
+    choices = _choices(field)
+    titles = _titles(field)
+    listed = ""
+    if titles:
+        lines = zip(choices, titles, strict=True)
+        listed = "".join(
+            # On one line each, or a title could pass for another choice.
+            f"  {number}. {visible(about, keep='')} [{visible(str(choice), keep='')}]\n"
+            for number, (choice, about) in enumerate(lines, 1)
+        )
+        facts.append("a number or a word in brackets")
+    elif choices:
         facts.append("one of " + ", ".join(map(str, choices)))
     elif field.get("type") not in ("string", None):
         facts.append(str(field.get("type")))
@@ -149,7 +165,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
     elif not needed:
         facts.append("may be empty")
     about = "; ".join(fact for fact in facts if fact)
-    return f"{title} ({about}): " if about else f"{title}: "
+    return f"{listed}{title} ({about}): " if about else f"{title}: "
 
 
 def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
@@ -169,9 +185,8 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     kind = field.get("type")
     if kind == "array":
         return [item.strip() for item in text.split(",") if item.strip()]
-    if choices and text not in map(str, choices):
-        message = f"Choose one of {', '.join(map(str, choices))}."
-        raise ValueError(message)
+    if choices:
+        return _chosen(field, choices, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
             message = "Answer yes or no."
@@ -186,11 +201,35 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     return text
 
 
+def _chosen(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Json:
+    words = [str(choice) for choice in choices]
+    if text in words:
+        return choices[words.index(text)]
+    numbers = [str(number) for number in range(1, len(choices) + 1)]
+    if text in numbers and _titles(field):
+        return choices[numbers.index(text)]
+    message = f"Choose one of {', '.join(words)}."
+    raise ValueError(message)
+
+
 def _choices(field: Mapping[str, Json]) -> list[Json]:
     named = field.get("enum")
     if isinstance(named, list):
         return named
-    titled = field.get("oneOf")
-    if isinstance(titled, list):
-        return [entry["const"] for entry in titled if isinstance(entry, dict) and "const" in entry]
+    return [entry["const"] for entry in _options(field)]
+
+
+def _titles(field: Mapping[str, Json]) -> list[str]:
+    """Return what the choices are called, if all of them are."""
+    names = field.get("enumNames")
+    if not isinstance(field.get("enum"), list):
+        names = [entry.get("title") for entry in _options(field)]
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return names if len(names) == len(_choices(field)) else []
     return []
+
+
+def _options(field: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    titled = field.get("oneOf")
+    listed = titled if isinstance(titled, list) else []
+    return [entry for entry in listed if isinstance(entry, dict) and "const" in entry]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 import anyio
@@ -93,12 +93,23 @@ class Client(Protocol):
         """
 
 
+Tell = Callable[[str, Json], Json]
+"""A server and what it says, to what of that may be passed on."""
+
+
 class OneRun:
-    """A run, as the servers that it calls see it; see `bridge.upstream.asking.Caller`."""
+    """A run, as the servers that it calls see it; see `bridge.upstream.asking.Caller`.
+
+    Attributes:
+        secretless: What whoever is asked may be shown.
+        tell: What the client may be told; whoever looks on is not the person who is asked.
+    """
 
     def __init__(self, client: Client | None, clock: Clock) -> None:
         self._client = client
         self._clock = clock
+        self.secretless: Tell = _unchanged
+        self.tell: Tell = _unchanged
         self._questions = 0
         self._started = anyio.current_time()
         self._last = 0.0
@@ -142,6 +153,7 @@ class OneRun:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message, server=server)
         self._questions += 1
+        params = self.secretless(server, dict(params))
         self._asking.append(server)
         try:
             if method == "elicitation/create":
@@ -168,6 +180,7 @@ class OneRun:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message)
         self._questions += 1
+        params = self.secretless("", dict(params))
         self._asking.append("a question of the bridge")
         try:
             with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
@@ -194,7 +207,8 @@ class OneRun:
         self._reported = now
         self._reporting = True
         try:
-            await self._progress(progress_text(server, tool, done, total, message))
+            told = str(self.tell(server, message))
+            await self._progress(progress_text(server, tool, done, total, told))
         finally:
             self._reporting = False
 
@@ -229,10 +243,16 @@ class OneRun:
         self._logs -= 1
         self._logging += 1
         try:
+            # Cut only afterwards, lest half a secret be left.
+            name, data = str(self.tell(server, name)), self.tell(server, data)
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], clipped(data))
         finally:
             self._logging -= 1
+
+
+def _unchanged(server: str, value: Json) -> Json:
+    return value
 
 
 def is_wanted(level: str, least: str) -> bool:

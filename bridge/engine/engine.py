@@ -21,7 +21,9 @@ from bridge.catalog.guard import Scan
 from bridge.catalog.preflight import References
 from bridge.catalog.reach import Reach
 from bridge.clock import Clock
+from bridge.engine.applying import Applying
 from bridge.engine.checking import Check, Checking, stopped
+from bridge.engine.clearing import cleared
 from bridge.engine.client import Client, OneRun
 from bridge.engine.commands import Commands
 from bridge.engine.gatekeeping import Gatekeeping, Watch, accounted
@@ -36,7 +38,6 @@ from bridge.engine.servers import Servers
 from bridge.engine.suspended import SuspendedRuns
 from bridge.errors import (
     InvalidRequestError,
-    UnknownPlanError,
     UnknownServerError,
 )
 from bridge.gate.calls import Gate, Grant
@@ -100,6 +101,7 @@ class Engine:
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
         self.gatekeeping = Gatekeeping(settings, servers)
+        self.applying = Applying(servers, self.gatekeeping)
         self._stack = AsyncExitStack()
 
     @property
@@ -115,6 +117,7 @@ class Engine:
     async def __aenter__(self) -> Engine:
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
+        self._stack.callback(self.gatekeeping.audit.close)
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
         await self._stack.enter_async_context(self.sandboxes)
@@ -144,6 +147,9 @@ class Engine:
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
+        return await cleared(self._run(request, client), self._servers.secrets.redactor)
+
+    async def _run(self, request: RunRequest, client: Client | None) -> RunResult:
         await self._servers.refresh()
         self._check(request)
         reading = await read(request.code, self._servers.aliases, self._settings.guard)
@@ -153,18 +159,7 @@ class Engine:
         job = self._job(request, reading, run)
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(job.run_id, scan, job.limits.timeout)
-        with on_behalf_of(run):
-            if not run.wants_progress:
-                # Without a task to report, whose start and end take a tenth of a millisecond.
-                outcome = await caught(self._carry_out(job))
-            else:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(run.tick)
-                    outcome = await caught(self._carry_out(job))
-                    tasks.cancel_scope.cancel()
-        if isinstance(outcome, RunResult):
-            return advised(outcome, scan)
-        raise outcome
+        return advised(await _attended(run, self._carry_out(job)), scan)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
         """Perform the held calls of a plan, after a person has approved of exactly those.
@@ -173,8 +168,10 @@ class Engine:
             UnknownPlanError: There is no such plan for this caller.
             RefusedError: Nobody approved of it.
         """
-        message = f"There is no plan {request.plan_id!r}."
-        raise UnknownPlanError(message)
+        await self._servers.refresh()
+        run = OneRun(client, Clock())
+        work = _attended(run, self.applying.apply(request, run))
+        return await cleared(work, self._servers.secrets.redactor)
 
     def _check(self, request: RunRequest) -> None:
         size = len(request.code.encode("utf-8", "replace"))
@@ -298,13 +295,20 @@ class Engine:
             started = time.monotonic()
             gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
             questions = Questions(self._servers, self.guide, gate)
-            program = Program(session, questions.handle, job.limits, waited=waited, clock=job.clock)
+            program = Program(
+                session,
+                questions.handle,
+                job.limits,
+                waited=waited,
+                clock=job.clock,
+                clear=self._servers.secrets.redactor,
+            )
             async with job.watch.recording(job.request, tuple(tools)) as record:
                 await program.start(self._frame(job, tools, session))
                 facts = await program.finish()
                 wall = time.monotonic() - started
                 result = self._result(job, tuple(tools), session, facts, gate, wall)
-                result = self.gatekeeping.concluded(result, facts, job.watch)
+                result = await self.gatekeeping.concluded(result, facts, job.watch)
                 record(result)
         return accounted(result, gate, job.watch)
 
@@ -379,3 +383,19 @@ class Engine:
                 tool_result_bytes=gate.result_bytes,
             ),
         )
+
+
+async def _attended(run: OneRun, work: Awaitable[RunResult]) -> RunResult:
+    """Have a run's work done, with its client told how it gets on."""
+    with on_behalf_of(run):
+        if not run.wants_progress:
+            # Without a task to report, whose start and end take a tenth of a millisecond.
+            outcome = await caught(work)
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.tick)
+                outcome = await caught(work)
+                tasks.cancel_scope.cancel()
+    if isinstance(outcome, RunResult):
+        return outcome
+    raise outcome

@@ -8,81 +8,45 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import anyio
 
+from bridge.engine.clearing import clear_value
 from bridge.engine.client import OneRun
+from bridge.engine.policy_file import PolicyFile
 from bridge.engine.program import Facts
 from bridge.engine.servers import Servers
-from bridge.errors import AuditError, SettingsError, UpstreamError
+from bridge.errors import AuditError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.calls import Gate
-from bridge.gate.flow import Flow
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
 from bridge.gate.plans import Holding, Plans
 from bridge.gate.policy import Policy
-from bridge.gate.privacy import Vault
-from bridge.gate.redaction import Redactor
-from bridge.model import Json, Receipt, RunRequest, RunResult, Tool
+from bridge.gate.privacy import Vault, Vaults
+from bridge.guest.placeholders import readable
+from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
+from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_kept_out, bytes_returned
-from bridge.settings import Settings, reload_policy
-from bridge.settings.policy import PolicySpec
+from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+HELD_RESULT_ERROR = "HeldResultError"
+"""What a guest stops a program with that looks at the result of a held call."""
+
+MAX_STOPPED = 2_000
+"""Characters of what it says of that; the words are the guest's."""
+
 BYTES_PER_TOKEN = 4
 """Of English and of JSON, about, for all the models whose tokenisers are public."""
-
-
-class PolicyFile:
-    """The policy as its file has it now."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._state: tuple[int, ...] | None = _state(settings.policy.path)
-        self._policy = Policy(settings.policy)
-        self._flow = Flow(settings.policy.flows)
-        self._error: SettingsError | None = None
-
-    def now(self) -> tuple[Policy, Flow]:
-        """Return the policy, read again if its file has changed.
-
-        Raises:
-            SettingsError: The file does not parse; nothing runs until it does.
-        """
-        state = _state(self._settings.policy.path)
-        if state != self._state:
-            self._state = state
-            try:
-                spec: PolicySpec = reload_policy(self._settings)
-            except SettingsError as error:
-                self._error = error
-            else:
-                logger.info("the policy was read again")
-                self._policy, self._flow = Policy(spec), Flow(spec.flows)
-                self._error = None
-        if self._error is not None:
-            raise self._error
-        return self._policy, self._flow
-
-
-def _state(path: Path | None) -> tuple[int, ...] | None:
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a tenth of what it costs as a Path's method
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +59,15 @@ class Watch:
 
     @asynccontextmanager
     async def recording(
-        self, request: RunRequest, servers: Sequence[str]
+        self,
+        request: RunRequest | ApplyRequest,
+        servers: Sequence[str],
+        more: Mapping[str, Json] | None = None,
     ) -> AsyncIterator[Callable[[RunResult], None]]:
-        """Record the beginning of a program, and its end however that comes.
+        """Record the beginning of a program, or of a plan, and its end however that comes.
+
+        Args:
+            more: To be recorded with the beginning of a plan.
 
         Yields:
             What takes the result, if there is one.
@@ -106,19 +76,20 @@ class Watch:
             AuditError: The beginning cannot be recorded, so the program must not begin.
         """
         audit = self.oversight.audit
-        await audit.began(
-            {
-                "principal": request.principal,
-                "owner": request.owner,
-                "mode": request.mode,
-                "retryOf": request.retry_of,
-                "code": code_digest(request.code),
-                "servers": list(servers),
-            }
-        )
+        facts: dict[str, Json] = {
+            "principal": request.principal,
+            "owner": request.owner,
+            "servers": list(servers),
+        }
+        if isinstance(request, ApplyRequest):
+            await audit.applying(request.plan_id, {**facts, **(more or {})})
+        else:
+            facts |= {"mode": request.mode, "retryOf": request.retry_of}
+            await audit.began({**facts, "code": code_digest(request.code)})
         results: list[RunResult] = []
         try:
-            yield results.append
+            with self.oversight.journal.recording():
+                yield results.append
         finally:
             ending: dict[str, Json] = {"status": "lost"}
             for result in results:
@@ -129,6 +100,8 @@ class Watch:
                     "resultBytes": result.usage.tool_result_bytes,
                     "wallMs": result.usage.wall_ms,
                 }
+                if result.plan is not None:
+                    ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
             with anyio.CancelScope(shield=True):
                 await self._end(ending)
 
@@ -147,19 +120,19 @@ class Gatekeeping:
         state = settings.state_dir
         self._settings = settings
         self._servers = servers
-        self._policy = PolicyFile(settings)
-        self._pins = Pins(state / "pins.json")
-        self._grants = Grants()
-        self._rates = Rates()
-        self._vaults: dict[str, Vault] = {}
-        self.journals = Journals()
-        self.plans = Plans()
         self.audit = AuditLog(
             None if settings.audit == "off" else state / "audit",
             sync=settings.audit == "sync",
             days=settings.audit_days,
         )
-        self.redactor = Redactor()
+        self._policy = PolicyFile(settings, self.audit.later)
+        self._pins = Pins(state / "pins.json")
+        self._grants = Grants()
+        self._rates = Rates()
+        self._vaults = Vaults()
+        self.journals = Journals()
+        self.plans = Plans()
+        self.redactor = servers.secrets.redactor
 
     def policy(self) -> Policy:
         """Return the policy in force.
@@ -169,8 +142,18 @@ class Gatekeeping:
         """
         return self._policy.now()[0]
 
-    def watch(self, run_id: str, request: RunRequest, run: OneRun) -> Watch:
+    def watch(
+        self,
+        run_id: str,
+        request: RunRequest | ApplyRequest,
+        run: OneRun,
+        *,
+        planned_by: str = "",
+    ) -> Watch:
         """Return what one run's calls go through.
+
+        Args:
+            planned_by: The run that made the plan which this one applies.
 
         Raises:
             SettingsError: The policy does not parse.
@@ -178,11 +161,19 @@ class Gatekeeping:
         """
         policy, flow = self._policy.now()
         replay = None
-        if request.retry_of:
-            replay = Replay(self.journals.find(request.retry_of, request.owner), request.reads)
+        if isinstance(request, RunRequest) and request.retry_of:
+            replay = Replay(
+                self.journals.find(request.retry_of, request.owner),
+                request.reads,
+                run_id=run_id,
+                mask=self.redactor.arguments,
+            )
+        vault = self._vaults.of(request.owner, policy.spec.privacy)
+        self._watch_over(run, vault)
         oversight = Oversight(
             define=self.define,
             lists=lambda server: self._servers.known.tools(server) is not None,
+            now=run.clock.now,
             policy=policy,
             flow=flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
@@ -192,21 +183,46 @@ class Gatekeeping:
                 grants=self._grants,
                 owner=request.owner,
                 mask=self.redactor.arguments,
+                # Whoever cannot be told from others has no say in what holds for all.
+                policy=policy.spec if request.principal else None,
             ),
-            audit=RunAudit(self.audit, run_id),
-            journal=self.journals.begin(run_id, request.owner),
-            vault=self._vault(request.owner, policy),
+            audit=RunAudit(
+                self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
+            ),
+            journal=self.journals.begin_plan(run_id, request.owner, planned_by)
+            if planned_by
+            else self.journals.begin(run_id, request.owner, replay),
+            vault=vault,
             replay=replay,
-            holding=Holding() if request.mode == "plan" else None,
+            holding=Holding(self.redactor.arguments) if _plans(request) else None,
         )
         return Watch(oversight=oversight, run=run, owner=request.owner)
 
-    def concluded(self, result: RunResult, facts: Facts, watch: Watch) -> RunResult:
+    async def concluded(self, result: RunResult, facts: Facts, watch: Watch) -> RunResult:
         """Return the result of a program with the plan that it made, if it was to make one."""
         holding = watch.oversight.holding
         if holding is None:
             return result
-        plan = self.plans.keep(holding, watch.owner, run_id=result.run_id, stopped="")
+        done = facts.ending.done
+        if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
+            # It stopped where a plan does: what it would do after that depends on the results.
+            result = replace(result, status="success", reason=None, exit_code=None, error="")
+            stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:MAX_STOPPED]
+        else:
+            stopped = ""
+        result, stopped = _readable(result, stopped, holding)
+        failed = result.status != "success"
+        plan = self.plans.keep(
+            holding, watch.owner, run_id=result.run_id, stopped=stopped, failed=failed
+        )
+        if plan.plan_id:
+            known = {"owner": watch.owner, "calls": len(plan.calls), "seconds": plan.seconds}
+            try:
+                await watch.oversight.audit.planned(plan.plan_id, known)
+            except AuditError as error:
+                plan = self.plans.withdraw(plan, error.message)
+        if not failed:
+            result = replace(result, summary=plan_summary(plan))
         return replace(result, plan=plan)
 
     async def define(self, server: str, tool: str) -> Tool | None:
@@ -220,10 +236,36 @@ class Gatekeeping:
                 logger.debug("the tools of %s are not known: %s", server, error)
         return known.tool(server, tool)
 
-    def _vault(self, owner: str, policy: Policy) -> Vault:
-        if not policy.spec.privacy.detect:
-            return Vault()
-        return self._vaults.setdefault(owner, Vault(policy.spec.privacy))
+    def _watch_over(self, run: OneRun, vault: Vault) -> None:
+        """Have what servers say to a run's client cleared; who is asked sees personal data."""
+        redactor = self.redactor
+
+        def secretless(server: str, value: Json) -> Json:
+            return clear_value(value, redactor)
+
+        def tell(server: str, value: Json) -> Json:
+            return clear_value(vault.hidden(server, value), redactor)
+
+        run.secretless, run.tell = secretless, tell
+
+
+def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunResult, str]:
+    """Return what the program wrote, and why it stopped, with results of held calls by name."""
+    calls = {request.number: str(request.call) for request in holding.requests}
+    shown = partial(readable, plan=holding.plan, call_of=lambda number: calls.get(number, ""))
+    result = replace(
+        result,
+        stdout=shown(result.stdout),
+        stderr=shown(result.stderr),
+        result=shown(result.result),
+        result_repr=shown(result.result_repr),
+        error=shown(result.error),
+    )
+    return result, shown(stopped)
+
+
+def _plans(request: RunRequest | ApplyRequest) -> bool:
+    return isinstance(request, RunRequest) and request.mode == "plan"
 
 
 def code_digest(code: str) -> str:
@@ -237,6 +279,7 @@ def accounted(result: RunResult, gate: Gate, watch: Watch) -> RunResult:
     return replace(
         result,
         replayed=tally.replayed,
+        unused=() if watch.oversight.replay is None else watch.oversight.replay.unused(),
         refused=tally.refused,
         unknown=tally.unknown,
         receipt=receipt_of(result, gate, watch),

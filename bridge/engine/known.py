@@ -16,7 +16,9 @@ from typing import Any
 from bridge.catalog.entries import SERVER_METHODS, Recall, ServerEntry, tool_entries
 from bridge.catalog.naming import server_aliases
 from bridge.catalog.stubs import run_discovered, run_server, to_call
+from bridge.engine.clearing import clear_tools
 from bridge.engine.observed import Observed
+from bridge.gate.redaction import Redactor
 from bridge.model import Json, Tool
 
 
@@ -32,14 +34,16 @@ class Known:
         observed: What tools were seen to return; without it nothing is learnt.
     """
 
-    def __init__(self, observed: Observed | None = None) -> None:
+    def __init__(self, observed: Observed | None = None, redactor: Redactor | None = None) -> None:
         self.learnt = 0
+        self._redactor = redactor or Redactor()
         self._observed = observed
         self._revision = 0
         self._listeners: list[Callable[[], None]] = []
         self.aliases: Mapping[str, str] = {}
         self._descriptions: Mapping[str, str] = {}
         self._tools: dict[str, tuple[Tool, ...]] = {}
+        self._cleared: dict[str, tuple[Tool, ...]] = {}
         self._entries: dict[str, ServerEntry] = {}
         self._places: Mapping[str, int] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
@@ -75,9 +79,11 @@ class Known:
         """Take other servers, and what is known of their tools; aliases depend on the whole set."""
         self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
-        self._descriptions = dict(descriptions)
+        clear = self._redactor.text
+        self._descriptions = {name: clear(text) for name, text in descriptions.items()}
         self._places = {name: place for place, name in enumerate(descriptions)}
         self._tools = dict(tools)
+        self._cleared.clear()
         self._entries.clear()
         self._stubs.clear()
         self._by_name.clear()
@@ -87,14 +93,34 @@ class Known:
         """Take what a server says of itself, in case the configuration says nothing of it."""
         if not about or self._descriptions.get(name) != "":
             return
-        self._descriptions = {**self._descriptions, name: about}
+        self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
         self.revision += 1
         self._settled = self._discovered = None
         self._drop(name)
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
         """Return a server's tools as far as it was ever asked for them."""
-        return self._tools.get(name)
+        found = self._cleared.get(name)
+        if found is None and name in self._tools:
+            found = self._cleared[name] = clear_tools(self._tools[name], self._redactor)
+        return found
+
+    def clear_again(self) -> None:
+        """Take out of what is known what has turned out to be secret since."""
+        clear = self._redactor.text
+        descriptions = {name: clear(text) for name, text in self._descriptions.items()}
+        before, self._cleared = self._cleared, {}
+        if descriptions == self._descriptions and all(
+            self.tools(name) == tools for name, tools in before.items()
+        ):
+            # A token that is renewed every hour has nothing to do with what models are told.
+            return
+        self._descriptions = descriptions
+        self.revision += 1
+        self._entries.clear()
+        self._stubs.clear()
+        self._by_name.clear()
+        self._all = self._settled = self._discovered = None
 
     def learn(self, name: str, tools: tuple[Tool, ...]) -> bool:
         """Take a server's tools; return whether that is news."""
@@ -104,7 +130,10 @@ class Known:
         # Even if they are the same: the next comparison is then one of identity.
         self._tools[name] = tools
         if before == tools:
+            if name in self._cleared and self._cleared[name] is before:
+                self._cleared[name] = tools
             return False
+        self._cleared.pop(name, None)
         self.revision += 1
         self._by_name.pop(name, None)
         self._settled = None
@@ -115,7 +144,7 @@ class Known:
         """Return one tool of a server, by its own name, as far as the server was ever asked."""
         tools = self._by_name.get(name)
         if tools is None:
-            tools = self._by_name[name] = {one.name: one for one in self._tools.get(name, ())}
+            tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
         return tools.get(tool)
 
     def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
@@ -159,7 +188,7 @@ class Known:
             name=name,
             alias=self.aliases[name],
             description=self._descriptions[name],
-            tools=tool_entries(self._tools.get(name, ()), recall),
+            tools=tool_entries(self.tools(name) or (), recall),
             known=name in self._tools,
         )
 

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bridge.engine.clearing import clear_logs
 from bridge.engine.engine import Engine
 from bridge.engine.observed import Observed
+from bridge.engine.secrets import Secrets
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
 from bridge.engine.tool_cache import ToolCache
 from bridge.sandbox.backend import Backend
@@ -39,13 +41,14 @@ async def open_engine(
         cwd: Where project configurations are looked for; the current directory unless given.
         eager: Whether to wait until the configuration is read; see `Servers`.
     """
+    secrets = Secrets(settings.environ)
     pool = Pool(
         (),
         log_dir=settings.state_dir / "logs",
         environ=settings.environ,
         call_timeout=settings.call_timeout,
         start_timeout=settings.start_timeout,
-        logins=Logins(settings.state_dir / "logins"),
+        logins=Logins(settings.state_dir / "logins", heard=secrets.login),
         roots=settings.roots,
     )
     where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
@@ -55,6 +58,8 @@ async def open_engine(
         ToolCache(settings.state_dir / "tools"),
         eager=eager,
         observed=Observed(settings.state_dir / "shapes"),
+        secrets=secrets,
     )
-    async with Engine(settings, servers, choose_backend) as engine:
-        yield engine
+    with clear_logs(secrets.redactor):
+        async with Engine(settings, servers, choose_backend) as engine:
+            yield engine

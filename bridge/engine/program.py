@@ -32,6 +32,7 @@ from bridge.guest.wire import Clock as ClockFrame
 from bridge.model import Limits
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
 from bridge.rpc.output import OutputBuffer
+from bridge.rpc.replies import Clear
 from bridge.sandbox.backend import Suspendable
 from bridge.sandbox.failure import Ending
 
@@ -87,13 +88,16 @@ class Program:
         *,
         waited: bool = False,
         clock: Clock | None = None,
+        clear: Clear | None = None,
     ) -> None:
         """Make one.
 
         Args:
             waited: Whether the sandbox may have waited, and died, before it was taken.
             clock: What its time is measured by.
+            clear: Takes secrets out of every reply.
         """
+        self._clear = clear
         self._waited = waited
         self._clock = clock or Clock()
         self._told_running = True
@@ -147,6 +151,7 @@ class Program:
                         reply_bytes=self._limits.frame_bytes,
                     ),
                     send_together=self._session.channel.send_together,
+                    clear=self._clear,
                 )
                 tasks.start_soon(self._look_whether_it_stands_still, tasks.cancel_scope)
                 with self._clock.watch(lambda _: self._tell_guest(tasks)):

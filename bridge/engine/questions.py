@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import anyio
@@ -35,6 +34,7 @@ class Questions:
 
     def __init__(self, servers: Servers, guide: Guide, gate: Gate) -> None:
         self._servers = servers
+        self._redactor = servers.secrets.redactor
         self._guide = guide
         self._gate = gate
         self._methods: Mapping[str, Callable[[Mapping[str, Json]], Awaitable[Json]]] = {
@@ -75,7 +75,7 @@ class Questions:
             raise as_failed_call(error, server=name, tool=tool) from error
         if isinstance(result, Held) or params.get("raw") is True:
             return result
-        error_text = tool_error(result)
+        error_text = tool_error(result, self._redactor.text)
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
@@ -121,9 +121,11 @@ class Questions:
         pool = self._servers.pool
         try:
             server = self._servers.resolve(name)
-            request = partial(pool.read_resource, server, uri)
-            asked = {"uri": uri}
-            result = await self._gate.obtain(server, READ_RESOURCE, asked, request, "contents")
+
+            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
+                return await pool.read_resource(server, params["uri"])
+
+            result = await self._gate.obtain(server, READ_RESOURCE, {"uri": uri}, ask, "contents")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return resource_value(result)
@@ -139,9 +141,12 @@ class Questions:
         pool = self._servers.pool
         try:
             server = self._servers.resolve(name)
-            request = partial(pool.get_prompt, server, prompt, arguments)
+
+            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
+                return await pool.get_prompt(server, params["name"], params["arguments"])
+
             asked = {"name": prompt, "arguments": arguments}
-            result = await self._gate.obtain(server, GET_PROMPT, asked, request, "messages")
+            result = await self._gate.obtain(server, GET_PROMPT, asked, ask, "messages")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return prompt_value(result)

@@ -27,6 +27,7 @@ from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
 from bridge.engine.look import Look
 from bridge.engine.observed import Loaded, Observed
 from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
+from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.model import Tool
@@ -82,6 +83,7 @@ class Servers:
         failure_seconds: How long tolerant loads do not try a server again that failed in one.
         refresh_seconds: How old what is known of a server may become before it is asked again.
         observed: Learns what tools return, and keeps it; without it nothing is learnt.
+        secrets: Told of every configuration; what servers say of themselves is cleared of them.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Servers:
         failure_seconds: float = FAILURE_SECONDS,
         refresh_seconds: float = REFRESH_SECONDS,
         observed: Observed | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self._finder = finder
         self._look = Look(finder.stamp)
@@ -103,7 +106,9 @@ class Servers:
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
         self._observed = observed
-        self.known = Known(observed)
+        self.secrets = secrets or Secrets()
+        self.known = Known(observed, self.secrets.redactor)
+        self.secrets.changed = self.known.clear_again
         self._eager = eager
         self._lister = Lister(
             pool,
@@ -167,6 +172,7 @@ class Servers:
     async def _take(self, stamp: object) -> None:
         self.discovery, known, shapes = await anyio.to_thread.run_sync(self._read)
         self._stamp = stamp
+        self.secrets.configure(self.discovery.servers)
         if self._observed is not None:
             self._observed.take(self.discovery.servers, shapes)
         self.known.reset(

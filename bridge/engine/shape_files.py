@@ -7,14 +7,11 @@ server. What cannot be read or written is as if it were not there.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged
 from bridge.discovery.files import read_regular
 from bridge.engine.tool_cache import definition_digest
 from bridge.model import MEBIBYTE, Json, ServerSpec
-from bridge.saving import UNFINISHED, replace_file
+from bridge.saving import UNFINISHED, replace_file, turn
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +38,6 @@ MAX_FILES = 500
 
 MAX_NAME_CHARS = 200
 """Of a tool's name in a file, where it is for people."""
-
-LOCK_SECONDS = 1.0
-"""For the file that bridges take turns with. Who has it for longer hangs, and we write later."""
-
-_LOCK_PAUSE_SECONDS = 0.05
 
 _MAX_COUNT = 10**12
 
@@ -116,7 +108,7 @@ class ShapeFiles:
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._turn():
+            with turn(self._directory / "lock"):
                 for spec, memories in news:
                     self._write(spec, _joined(self.load(spec), memories))
                 self._prune()
@@ -124,29 +116,6 @@ class ShapeFiles:
             logger.debug("what tools return is not kept: %s", error)
             return False
         return True
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold the lock of the directory.
-
-        Raises:
-            TimeoutError: Somebody else keeps it.
-        """
-        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        message = "another bridge keeps the lock"
-                        raise TimeoutError(message) from None
-                    time.sleep(_LOCK_PAUSE_SECONDS)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _write(self, spec: ServerSpec, memories: Memories) -> None:
         data = json.dumps(_document(spec.name, memories), ensure_ascii=True).encode()

@@ -1,24 +1,69 @@
 """Asking a person whether a call may be made.
 
-Owns the question's wording and form, the reading of the answer, and what an answer holds for.
+Owns who is asked when, and what an answer holds for. The wording is `bridge.gate.question`'s.
+
+An approval comes from a person or from an earlier answer of one, never from a call: nothing in its
+arguments is looked at here but to be shown. Each question is about the tool as it is defined now
+and about the rules that ask, and so is each answer.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import UTC, datetime
+from pathlib import Path
 
-from bridge.errors import ApprovalNeededError
-from bridge.gate.decision import CallFacts, Decision
+import anyio
+import anyio.to_thread
+
+from bridge.errors import CannotAskError, SettingsError
+from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.pins import tool_digest
+from bridge.gate.question import (
+    Holds,
+    Others,
+    named,
+    one_line,
+    plan_question,
+    question,
+    read_answer,
+    writes_rule,
+)
+from bridge.gate.unapproved import (
+    FLOW,
+    MAX_RULE_CHARS,
+    needed,
+    plan_needed,
+    plan_refused,
+    refused,
+    refused_earlier,
+)
 from bridge.model import Json, Plan
+from bridge.settings.policy import PolicySpec, Rule
+from bridge.settings.policy_edit import NewRule, add_rule
+
+logger = logging.getLogger(__name__)
 
 Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Asks the client: MCP's `elicitation/create` parameters to its `ElicitResult`; raises
 `CannotAskError`."""
 
-Holds = Literal["call", "run", "session", "always"]
-"""For how long an answer holds."""
+MAX_GRANTS = 2000
+"""Answers that hold for a session, of all owners; the oldest are forgotten, and asked for again."""
+
+GRANT_SECONDS = 12 * 3600.0
+"""For which one holds at the most: a working day. Bridges stay up for weeks."""
+
+GATHER_SECONDS = 0.02
+"""Before a question, for the calls that a program makes at the same moment, so that it can say how
+many wait."""
+
+MAX_NAME = 60
+"""Characters of a tool in the name of a rule; what it is about stands in the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +73,51 @@ class Approval:
     Attributes:
         holds: What it was given for.
         earlier: Whether it was given earlier, so that nobody was asked now.
+        note: What else there is to know, such as why it does not hold for as long as it should.
     """
 
     holds: Holds = "call"
     earlier: bool = False
+    note: str = ""
+
+
+_HOLDS: Sequence[Holds] = ("call", "run", "session", "always")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What exactly an answer is about."""
+
+    server: str
+    tool: str
+    digest: str
+    rule: str
 
 
 class Grants:
     """Answers that hold for more than a run, by whose they are."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: OrderedDict[tuple[str, Subject], float] = OrderedDict()
+
+    def add(self, owner: str, subjects: Sequence[Subject]) -> None:
+        """Have an answer hold for the session."""
+        for subject in subjects:
+            self._until[owner, subject] = self._now() + GRANT_SECONDS
+            self._until.move_to_end((owner, subject))
+        while len(self._until) > MAX_GRANTS:
+            self._until.popitem(last=False)
+
+    def holds(self, owner: str, subject: Subject) -> bool:
+        """Tell whether an answer holds."""
+        until = self._until.get((owner, subject))
+        if until is None:
+            return False
+        if self._now() >= until:
+            del self._until[owner, subject]
+            return False
+        return True
 
 
 class Approver:
@@ -44,8 +126,11 @@ class Approver:
     Args:
         ask: None if nobody can be asked.
         grants: What holds for the session.
-        owner: Whose session it is.
+        owner: Whose session it is. Callers without a name cannot be told apart, so that no answer
+            holds for another run of theirs.
         mask: Takes out of arguments what nobody needs to see.
+        policy: In whose file an answer may be written down; None if whoever is asked has no say in
+            that.
     """
 
     def __init__(
@@ -55,11 +140,19 @@ class Approver:
         grants: Grants | None = None,
         owner: str = "",
         mask: Callable[[Json], Json] | None = None,
+        policy: PolicySpec | None = None,
     ) -> None:
         self._ask = ask
         self._grants = grants or Grants()
         self._owner = owner
         self._mask = mask or (lambda value: value)
+        self._policy = policy
+        self._turn = anyio.Lock()
+        self._hears = True
+        # Bounded by the questions that a run may ask.
+        self._run: dict[Subject, Holds] = {}
+        self._refused: set[Subject] = set()
+        self._waiting: Counter[tuple[str, str]] = Counter()
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
         """Return a person's approval of a call that needs one.
@@ -72,8 +165,22 @@ class Approver:
             ApprovalNeededError: Nobody can be asked; says how the call can be allowed.
             ApprovalRefusedError: A person said no, or nothing.
         """
-        message = f"{call} needs a person's approval ({asks[0].rule})."
-        raise ApprovalNeededError(message)
+        known = self._known(call, asks)
+        if known is not None:
+            return known
+        kind = (call.server, call.tool)
+        self._waiting[kind] += 1
+        try:
+            async with self._turn:
+                if self._hears and not self._turn.statistics().tasks_waiting:
+                    await anyio.sleep(GATHER_SECONDS)
+                # What was asked meanwhile may have answered this call too.
+                known = self._known(call, asks)
+                return known if known is not None else await self._decide(call, asks)
+        finally:
+            self._waiting[kind] -= 1
+            if not self._waiting[kind]:
+                del self._waiting[kind]
 
     async def approve_plan(self, plan: Plan, shown: str) -> Approval:
         """Return a person's approval of a whole plan.
@@ -85,5 +192,145 @@ class Approver:
             ApprovalNeededError: Nobody can be asked, and a call of the plan needs approval.
             ApprovalRefusedError: A person said no, or nothing.
         """
-        message = "The plan needs a person's approval."
-        raise ApprovalNeededError(message)
+        try:
+            answer = await self._put(plan_question(plan, shown))
+        except CannotAskError as error:
+            asking = next((held for held in plan.calls if held.action != "allow"), None)
+            if asking is None:
+                return Approval(earlier=True, note="the policy allows every call of the plan")
+            raise plan_needed(asking, error.why) from None
+        decision = read_answer(answer, ("apply",), "apply")
+        if decision == "apply":
+            return Approval()
+        raise plan_refused("said no" if decision else "gave no answer")
+
+    def _known(self, call: CallFacts, asks: Sequence[Decision]) -> Approval | None:
+        """Return what earlier answers say of a call; None if it has to be asked about.
+
+        Raises:
+            ApprovalRefusedError: It was refused in this run.
+        """
+        missing = self._missing(call, asks)
+        for ask, subject in missing:
+            if subject in self._refused:
+                raise refused_earlier(call, ask)
+        if missing:
+            return None
+        given = {self._run.get(_subject(call, ask), "session") for ask in asks}
+        return Approval(holds=min(given, key=_HOLDS.index), earlier=True)
+
+    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
+        pairs = [(ask, _subject(call, ask)) for ask in asks]
+        return [
+            (ask, subject)
+            for ask, subject in pairs
+            if subject not in self._run
+            and not (self._owner and self._grants.holds(self._owner, subject))
+        ]
+
+    async def _decide(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        missing = self._missing(call, asks)
+        open_asks = [ask for ask, _ in missing]
+        subjects = [subject for _, subject in missing]
+        choices = self._choices(call, open_asks)
+        asked = question(
+            call, open_asks, choices, self._mask(dict(call.arguments)), self._others(call)
+        )
+        try:
+            answer = await self._put(asked)
+        except CannotAskError as error:
+            raise needed(call, open_asks, error.why) from None
+        decision = read_answer(answer, choices, "call")
+        for choice in choices:
+            if decision == choice:
+                return await self._hold(call, open_asks, subjects, choice)
+        # Or whoever said no to one call would be asked about each of the others.
+        self._refused.update(subjects)
+        raise refused(call, open_asks, "said no" if decision else "gave no answer")
+
+    async def _put(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
+        if self._ask is None:
+            message = "There is no client that could show a question."
+            raise CannotAskError(message)
+        self._hears = False
+        answer = await self._ask(asked)
+        self._hears = True
+        return answer
+
+    def _others(self, call: CallFacts) -> Others:
+        alike = self._waiting[call.server, call.tool] - 1
+        return Others(alike=alike, more=self._waiting.total() - 1 - alike)
+
+    def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
+        choices: list[Holds] = ["call", "run"]
+        if self._owner:
+            choices.append("session")
+        if self._may_last(call, asks):
+            choices.append("always")
+        return choices
+
+    def _may_last(self, call: CallFacts, asks: Sequence[Decision]) -> bool:
+        if self._policy is None or self._policy.path is None or call.definition is None:
+            return False
+        return not any(ask.rule.startswith(FLOW) for ask in asks)
+
+    async def _hold(
+        self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
+    ) -> Approval:
+        """Have a yes hold for what it was given."""
+        note = ""
+        if holds == "always" and writes_rule(asks):
+            note = await self._write(call, asks)
+            if note:
+                holds = "session" if self._owner else "run"
+        if holds == "session":
+            self._grants.add(self._owner, subjects)
+        elif holds != "call":
+            # What was written holds from the next run on, which reads it.
+            self._run.update(dict.fromkeys(subjects, holds))
+        return Approval(holds=holds, note=note)
+
+    async def _write(self, call: CallFacts, asks: Sequence[Decision]) -> str:
+        """Write a rule that allows a call; return why it could not be."""
+        assert self._policy is not None
+        assert self._policy.path is not None
+        assert call.definition is not None
+        rule_text = next(ask.rule for ask in asks if ask.rule != CHANGED)
+        asked_by = one_line(rule_text, MAX_RULE_CHARS)
+        today = datetime.now(UTC).astimezone().date().isoformat()
+        new = NewRule(
+            name=f"{named(call)[:MAX_NAME]} allowed {today}",
+            server=call.server,
+            tool=call.tool,
+            digest=tool_digest(call.definition),
+            comment=f"{today}: allowed by a person when asked ({asked_by}).",
+        )
+        try:
+            before = _asking(self._policy, rule_text)
+            path: Path = self._policy.path
+            await anyio.to_thread.run_sync(lambda: add_rule(path, new, before=before))
+        except SettingsError as error:
+            logger.warning("an approval holds for the session only: %s", error)
+            return error.message
+        logger.info("a rule that allows %s was written into the policy", call)
+        return ""
+
+
+def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
+    """Return the rule that asked; None if a default did.
+
+    Raises:
+        SettingsError: It cannot be told which.
+    """
+    if not rule_text.startswith("rule "):
+        return None
+    for rule in policy.rules:
+        if rule_text == f"rule '{rule.name}'":
+            return rule
+    message = f"The policy has no {rule_text}."
+    raise SettingsError(message)
+
+
+def _subject(call: CallFacts, ask: Decision) -> Subject:
+    digest = "" if call.definition is None else tool_digest(call.definition)
+    return Subject(call.server, call.tool, digest, ask.rule)

@@ -2,17 +2,91 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 
+from bridge.errors import CallBudgetError
+from bridge.settings.globs import matcher
 from bridge.settings.policy import Budgets
+
+WINDOW = 60
+"""Seconds of a minute. Calls are counted by the second, and each second as a whole: a call counts
+for a second longer at most, and no minute ever has more calls than it may."""
+
+MAX_SERVERS = 1000
+"""Whose calls are counted apart; those of all others are counted as of one."""
+
+OTHERS = "..."
+"""What they are counted under; no server is called so."""
+
+
+class _Window:
+    """The calls to one server in the last minute: at most one entry for each of its seconds."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: deque[tuple[int, int]] = deque()
+        self.count = 0
+
+    def forget(self, now: float) -> None:
+        """Drop what is a minute ago."""
+        while self.seconds and self.seconds[0][0] + 1 + WINDOW <= now:
+            self.count -= self.seconds.popleft()[1]
+
+    def add(self, now: float) -> None:
+        second = math.floor(now)
+        if self.seconds and self.seconds[-1][0] >= second:
+            second, count = self.seconds.pop()
+            self.seconds.append((second, count + 1))
+        else:
+            self.seconds.append((second, 1))
+        self.count += 1
+
+    def room_in(self, limit: int, now: float) -> float:
+        """Return the seconds until there are fewer calls than the limit."""
+        left = self.count
+        for second, count in self.seconds:
+            left -= count
+            if left < limit:
+                return max(0.0, second + 1 + WINDOW - now)
+        return 0.0
 
 
 class Rates:
-    """Calls per minute and server, over all runs of a bridge."""
+    """Calls per minute and server, over all runs of a bridge.
+
+    They are counted whether there is a limit or not, so that one that is new counts what was.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._windows: dict[str, _Window] = {}
+
+    def wait(self, server: str, limit: int) -> float:
+        """Return the seconds until a server may be called again; 0 if it may be now."""
+        now = self._now()
+        window = self._window(server)
+        window.forget(now)
+        return window.room_in(limit, now) if window.count >= limit else 0.0
+
+    def count(self, server: str) -> None:
+        """Count a call."""
+        now = self._now()
+        window = self._window(server)
+        window.forget(now)
+        window.add(now)
+
+    def _window(self, server: str) -> _Window:
+        window = self._windows.get(server)
+        if window is None:
+            if len(self._windows) >= MAX_SERVERS:
+                # Dropping one that counts would give its server a minute anew.
+                server = OTHERS
+            window = self._windows.setdefault(server, _Window())
+        return window
 
 
 class RunBudget:
@@ -21,14 +95,53 @@ class RunBudget:
     def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
         self._budgets = budgets or Budgets()
         self._rates = rates or Rates()
+        self._calls = 0
+        self._bytes = 0
+        self._by_server: dict[str, int] = {}
 
     def spend(self, server: str) -> None:
-        """Count a call that is about to go out.
+        """Count a call that is about to go out; one that is refused does not count.
 
         Raises:
             CallBudgetError: It may not any more; says which budget is used up, and when or how
                 there is room again.
         """
+        budgets = self._budgets
+        made = self._by_server.get(server, 0)
+        if budgets.run_calls is not None and self._calls >= budgets.run_calls:
+            what = f"made all of the {budgets.run_calls:,} calls"
+            raise _used_up(what, "run_calls")
+        if budgets.server_calls is not None and made >= budgets.server_calls:
+            what = f"made all of the {budgets.server_calls:,} calls to {server!r}"
+            raise _used_up(what, "server_calls")
+        if budgets.run_bytes is not None and self._bytes >= budgets.run_bytes:
+            what = f"been returned {self._bytes:,} bytes, of the {budgets.run_bytes:,}"
+            raise _used_up(what, "run_bytes")
+        self._check_rate(server)
+        self._rates.count(server)
+        self._calls += 1
+        self._by_server[server] = made + 1
 
     def took_in(self, size: int) -> None:
         """Count the bytes of a result; what goes beyond the budget refuses the calls after it."""
+        self._bytes += size
+
+    def _check_rate(self, server: str) -> None:
+        for glob, limit in self._budgets.per_minute:
+            if not matcher(glob)(server):
+                continue
+            wait = self._rates.wait(server, limit)
+            if wait:
+                message = (
+                    f"All runs together have made the {limit:,} calls a minute that {server!r} may "
+                    f"have (budgets.per_minute {glob!r}). There is room again in "
+                    f"{math.ceil(wait)} s."
+                )
+                raise CallBudgetError(message)
+            return
+
+
+def _used_up(what: str, budget: str) -> CallBudgetError:
+    message = f"This run has {what} it may (budgets.{budget} of the policy)."
+    remedy = "Do with what there is, or do the rest in another run."
+    return CallBudgetError(message, remedy=remedy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,16 +22,17 @@ from bridge.errors import (
     BridgeError,
     CallBudgetError,
     CallDeniedError,
-    InvalidRequestError,
+    HeldResultError,
     OutcomeUnknownError,
+    UpstreamError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.decision import CallFacts, Decision, strictest
-from bridge.gate.journal import Entry
+from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
+from bridge.gate.journal_entries import Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.oversight import Oversight
 from bridge.gate.tally import Tally
-from bridge.model import Json
+from bridge.model import Effect, Json
 
 LARGE_CHARACTERS = 64 * 1024
 """A text from here on is not counted as JSON, with what that escapes, but as it is."""
@@ -43,6 +44,8 @@ GET_PROMPT = "prompts/get"
 _TEXT = json.JSONEncoder(ensure_ascii=False)
 
 Request = Callable[[], Awaitable[dict[str, Json]]]
+
+Ask = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
@@ -79,9 +82,13 @@ class Gate:
         self._call_tool = call_tool
         self._seen = oversight or Oversight()
         self._asked = 0
-        self.tally = Tally()
+        self.tally = Tally(self._seen.now)
         self.calls = 0
         self.result_bytes = 0
+
+    def go_on_under(self, oversight: Oversight) -> None:
+        """Have the calls from now on watched over by another; what was counted stays."""
+        self._seen = oversight
 
     def may_use(self, server: str) -> bool:
         """Whether the run was given this server."""
@@ -120,25 +127,37 @@ class Gate:
             arguments=arguments,
             definition=await seen.define(server, tool),
         )
-        real = replace(call, arguments=seen.vault.reveal(server, dict(arguments)))
+        wish = await self._revealed(number, call)
+        real = wish.real
         request = partial(self._call_tool, server, tool, real.arguments)
-        wish = _Wish(number=number, call=call, real=real)
         base = seen.policy.decide(real)
-        if call.definition is None and seen.policy.spec.present and seen.lists(server):
-            # A server may take names for a tool that no rule knows it by.
-            base = replace(
-                base, action="deny", rule="unlisted tool", reason=f"{server} lists no such tool"
-            )
+        base = self._insist_on_name(call, base)
         return await self._pass(wish, base, request, "content")
 
+    def _insist_on_name(self, call: CallFacts, base: Decision) -> Decision:
+        """Deny, where there is a policy, what its rules may know by another name."""
+        seen = self._seen
+        if not seen.policy.spec.present:
+            return base
+        if call.tool in (READ_RESOURCE, GET_PROMPT):
+            # Rules have these for requests that are no tools.
+            reason = "a tool of that name cannot be told from the request of the protocol"
+            return replace(base, action="deny", rule=UNLISTED, reason=reason)
+        if call.definition is None and seen.lists(call.server):
+            # A server may take other names for a tool than the one it lists.
+            reason = f"{call.server} lists no such tool"
+            return replace(base, action="deny", rule=UNLISTED, reason=reason)
+        return base
+
     async def obtain(
-        self, server: str, method: str, params: Mapping[str, Json], request: Request, part: str
+        self, server: str, method: str, params: Mapping[str, Json], ask: Ask, part: str
     ) -> dict[str, Json]:
         """Make a request that is no call of a tool; it counts and is judged like one that reads.
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`: what rules know it by.
             params: What it is made with: what rules know as its arguments.
+            ask: Makes it, with `params` as the server is to get them.
             part: Where in the answer is what it would have put into a conversation.
 
         Raises:
@@ -147,9 +166,24 @@ class Gate:
         """
         await self._enter(server, method, params)
         call = CallFacts(server=server, tool=method, arguments=params)
-        wish = _Wish(number=self._asked, call=call, real=call)
-        base = self._seen.policy.decide(call, "read")
-        return await self._pass(wish, base, request, part)
+        wish = await self._revealed(self._asked, call)
+        base = self._seen.policy.decide(wish.real, "read")
+        return await self._pass(wish, base, partial(ask, wish.real.arguments), part)
+
+    async def _revealed(self, number: int, call: CallFacts) -> _Wish:
+        """Return a call with personal data in place of tokens, for those who get to see it.
+
+        Raises:
+            InvalidRequestError: A token stands for nothing.
+            CallDeniedError: The server may not have what it stands for.
+        """
+        try:
+            arguments = self._seen.vault.reveal(call.server, dict(call.arguments))
+        except CallDeniedError as error:
+            decision = Decision(action="deny", rule="privacy.reveal_to")
+            wish = _Wish(number=number, call=call, real=call)
+            raise await self._refused(wish, decision, error) from None
+        return _Wish(number=number, call=call, real=replace(call, arguments=arguments))
 
     async def _enter(self, server: str, tool: str, arguments: Mapping[str, Json]) -> None:
         """Admit a call, or record that it was not."""
@@ -175,23 +209,26 @@ class Gate:
             reason = f": {decision.reason}" if decision.reason else ""
             message = f"{call} is not allowed ({decision.rule}{reason})."
             raise await self._refused(wish, decision, CallDeniedError(message))
+        # Before anything is held back: a plan must not do again what was done.
+        known = await self._replay(wish, base)
+        if known is not None:
+            return known
         if seen.holding is not None:
             if base.effect != "read":
-                return await self._hold(wish, decision)
+                return await self._hold(wish, decision, asks)
             if seen.holding.refers(call.arguments):
                 message = (
                     f"{call} would read something now, with what a held call is going to return. "
                     "A plan can use that only in other held calls."
                 )
-                raise InvalidRequestError(message)
-        known = await self._replay(wish, decision)
-        if known is not None:
-            return known
+                raise HeldResultError(message)
         approval: Approval | None = None
-        wanted = [ask for ask in asks if ask.action == "ask"]
+        # What it does is known to the policy alone.
+        wanted = [replace(ask, effect=base.effect) for ask in asks if ask.action == "ask"]
         if wanted:
             try:
                 approval = await seen.approver.approve(wish.real, wanted)
+                await self._insist_on_same(call)
             except (ApprovalNeededError, ApprovalRefusedError) as error:
                 raise await self._refused(wish, decision, error) from None
         try:
@@ -200,8 +237,22 @@ class Gate:
             raise await self._refused(wish, decision, error) from None
         seen.flow_state.note(call.server, call.tool, base.labels)
         if seen.policy.spec.present and call.definition is not None:
-            seen.pins.keep(call.definition)
-        return await self._make(wish, decision, approval, request, part)
+            for_good = approval is not None and approval.holds == "always"
+            await seen.pins.keep(call.definition, anew=for_good)
+        return await self._make(wish, decision, base.effect, approval, request, part)
+
+    async def _insist_on_same(self, call: CallFacts) -> None:
+        """Accept an approval only of the tool as it still is.
+
+        Raises:
+            ApprovalRefusedError: Its server described it otherwise while somebody was asked.
+        """
+        if call.definition is None:
+            return
+        now = await self._seen.define(call.server, call.tool)
+        if now is not call.definition and now != call.definition:
+            message = f"{call} was changed by its server while a person was asked about it."
+            raise ApprovalRefusedError(message, remedy="Make the call again.")
 
     def _decide(self, call: CallFacts, base: Decision) -> list[Decision]:
         """Return every decision on a call, the policy's own first."""
@@ -213,10 +264,10 @@ class Gate:
         flow = seen.flow.decide(seen.flow_state, call.server, base.labels)
         if flow is not None:
             found.append(flow)
-        if base.action == "allow" and call.definition is not None and seen.policy.spec.pin:
+        if base.action != "deny" and call.definition is not None and seen.policy.spec.pin:
             change = seen.pins.change(call.definition)
             if change:
-                found.append(Decision(action="ask", rule="changed tool", reason=change))
+                found.append(Decision(action="ask", rule=CHANGED, reason=change))
         return found
 
     async def _refused(self, wish: _Wish, decision: Decision, error: BridgeError) -> BridgeError:
@@ -225,11 +276,19 @@ class Gate:
         await self._seen.audit.refused(wish.number, wish.call, decision, error.code)
         return error
 
-    async def _hold(self, wish: _Wish, decision: Decision) -> dict[str, Json]:
+    async def _hold(
+        self, wish: _Wish, decision: Decision, asks: Sequence[Decision]
+    ) -> dict[str, Json]:
         seen = self._seen
         assert seen.holding is not None
-        placeholder = seen.holding.hold(wish.call, decision)
-        await seen.audit.held(wish.number, wish.call, decision)
+        placeholder = seen.holding.hold(wish.call, decision, asks, seen.flow_state)
+        # As if it had been made, so that the plan shows what the calls after it need.
+        seen.flow_state.note(wish.call.server, wish.call.tool, asks[0].labels)
+        try:
+            await seen.audit.held(wish.number, wish.call, decision)
+        except AuditError as error:
+            seen.holding.spoil(error.message)
+            raise
         return placeholder
 
     async def _replay(self, wish: _Wish, decision: Decision) -> dict[str, Json] | None:
@@ -246,7 +305,8 @@ class Gate:
         if result is None:
             return None
         seen.flow_state.note(call.server, call.tool, decision.labels)
-        entry = seen.journal.sent(call.server, call.tool, call.arguments, decision.effect)
+        effect = decision.effect
+        entry = seen.journal.sent(call.server, call.tool, call.arguments, effect, wish.number)
         seen.journal.settle(entry, "ok", result)
         self.tally.replay(call)
         await seen.audit.replayed(wish.number, call)
@@ -256,6 +316,7 @@ class Gate:
         self,
         wish: _Wish,
         decision: Decision,
+        effect: Effect,
         approval: Approval | None,
         request: Request,
         part: str,
@@ -267,7 +328,7 @@ class Gate:
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise
-        entry = seen.journal.sent(call.server, call.tool, call.arguments, decision.effect)
+        entry = seen.journal.sent(call.server, call.tool, call.arguments, effect, wish.number)
         self.calls += 1
         self.tally.made[call.server] += 1
         started = time.monotonic()
@@ -275,6 +336,8 @@ class Gate:
             try:
                 result = await request()
             except BaseException as error:
+                if isinstance(error, UpstreamError):
+                    seen.vault.hide_error(call.server, error)
                 await self._lost(wish, entry, outcome_after(error), started)
                 raise
         size = result_size(result, part)

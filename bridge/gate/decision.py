@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bridge.model import Action, Effect, Json, Tool
 
 STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+UNLISTED = "unlisted tool"
+"""The rule that denies names of tools which only a server could make sense of."""
+
+CHANGED = "changed tool"
+"""The rule that asks about a tool which is not as it was when it was allowed; see `gate.pins`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +55,16 @@ class Decision:
 
 
 def strictest(first: Decision, *others: Decision | None) -> Decision:
-    """Return the strictest of several decisions on a call; of equals the first."""
+    """Return the strictest of several decisions on a call; of equals the first.
+
+    Args:
+        first: The policy's own. What the call does, and its labels, are what it says, whichever
+            decision is the strictest.
+    """
     found = first
     for other in others:
         if other is not None and STRICTNESS[other.action] > STRICTNESS[found.action]:
             found = other
-    return found
+    if found is first:
+        return first
+    return replace(found, effect=first.effect, labels=first.labels)

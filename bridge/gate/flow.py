@@ -1,29 +1,177 @@
 """What earlier calls mean for later ones. Pure.
 
 Owns what a run, or a session, has taken in so far, and the rules on where it may go then.
+
+A call counts from when it goes out. What it returns cannot be in the arguments of a call that was
+made before that, so a call is judged by what had gone out when it was made, however long it then
+waits for a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bridge.gate.decision import Decision
+from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
+
+MAX_SERVERS = 500
+"""Servers told apart. Beyond, every server counts as one that may have been called."""
+
+MAX_LABELS = 500
+"""Labels told apart; a policy has fewer. Beyond, every label counts as read."""
+
+MAX_CALLERS = 5
+"""Tools remembered by name for each server and each label: the first, which were how it began."""
+
+MAX_LED = 12
+"""Calls that a decision lists."""
+
+MAX_SHOWN_CHARS = 120
+"""Of a call's name in a decision."""
+
+
+class _Calls:
+    """Calls that have something in common: how many, and the first tools by name."""
+
+    __slots__ = ("named", "others")
+
+    def __init__(self) -> None:
+        self.named: dict[str, int] = {}
+        self.others = 0
+
+    def add(self, name: str, count: int = 1) -> None:
+        if name in self.named:
+            self.named[name] += count
+        elif len(self.named) < MAX_CALLERS:
+            self.named[name] = count
+        else:
+            self.others += count
+
+    def absorb(self, other: _Calls) -> None:
+        for name, count in other.named.items():
+            self.add(name, count)
+        self.others += other.others
 
 
 class FlowState:
     """What was called so far, as far as flow rules care."""
 
+    def __init__(self) -> None:
+        self._labels: dict[str, _Calls] = {}
+        self._servers: dict[str, _Calls] = {}
+        self._more_labels = False
+        self._more_servers = False
+
     def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
         """Take note of a call that goes out, or is answered from a journal."""
+        name = f"{server}.{tool}"
+        if len(name) > MAX_SHOWN_CHARS:
+            name = f"{name[:MAX_SHOWN_CHARS]}..."
+        calls = self._of_server(server)
+        if calls is not None:
+            calls.add(name)
+        for label in labels:
+            calls = self._of_label(label)
+            if calls is not None:
+                calls.add(name)
+
+    def absorb(self, other: FlowState) -> None:
+        """Take in what was noted elsewhere: in the run that a plan was made by, for one."""
+        self._more_labels |= other._more_labels
+        self._more_servers |= other._more_servers
+        for server, theirs in other._servers.items():
+            calls = self._of_server(server)
+            if calls is not None:
+                calls.absorb(theirs)
+        for label, theirs in other._labels.items():
+            calls = self._of_label(label)
+            if calls is not None:
+                calls.absorb(theirs)
+
+    def read(self, labels: Iterable[str]) -> bool:
+        """Tell whether all of some labels have been read."""
+        return all(label in self._labels or self._more_labels for label in labels)
+
+    def used(self, servers: Matcher) -> bool:
+        """Tell whether one of some servers has been called."""
+        return self._more_servers or any(servers(server) for server in self._servers)
+
+    def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
+        """Return the calls with some labels, and those to some servers, as they are shown."""
+        found = [(label, self._labels.get(label)) for label in labels]
+        if servers is not None:
+            found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
+        shown: dict[str, None] = {}
+        for what, calls in found:
+            if calls is None:
+                continue
+            for name, count in calls.named.items():
+                shown[name if count == 1 else f"{name} ({count:,} times)"] = None
+            if calls.others:
+                shown[f"{calls.others:,} more ({what})"] = None
+        names = list(shown)
+        if len(names) > MAX_LED:
+            names = [*names[: MAX_LED - 1], f"and {len(names) - MAX_LED + 1:,} more"]
+        return tuple(names)
+
+    def _of_server(self, server: str) -> _Calls | None:
+        calls = _of(self._servers, server, MAX_SERVERS)
+        self._more_servers |= calls is None
+        return calls
+
+    def _of_label(self, label: str) -> _Calls | None:
+        calls = _of(self._labels, label, MAX_LABELS)
+        self._more_labels |= calls is None
+        return calls
+
+
+def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:
+    found = table.get(key)
+    if found is None and len(table) < most:
+        found = table[key] = _Calls()
+    return found
+
+
+class _Ready:
+    """A flow rule, made ready to be asked often."""
+
+    __slots__ = ("after", "after_servers", "rule", "title", "to", "to_servers")
+
+    def __init__(self, rule: FlowRule) -> None:
+        self.rule = rule
+        self.title = f"flow rule '{rule.name}'"
+        self.after = tuple(sorted(rule.after))
+        self.after_servers = any_matcher(rule.after_servers) if rule.after_servers else None
+        self.to = rule.to
+        self.to_servers = any_matcher(rule.to_servers) if rule.to_servers else None
+
+    def about(self, server: str, labels: frozenset[str]) -> bool:
+        if not self.to.isdisjoint(labels):
+            return True
+        return self.to_servers is not None and self.to_servers(server)
+
+    def begun(self, state: FlowState) -> bool:
+        if not state.read(self.after):
+            return False
+        return self.after_servers is None or state.used(self.after_servers)
 
 
 class Flow:
-    """The flow rules."""
+    """The flow rules. Of those that are about a call and have begun, the first decides."""
 
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
-        self._rules = tuple(rules)
+        self._rules = tuple(_Ready(rule) for rule in rules)
 
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
         """Decide on a call by what came before it; None if that does not matter."""
+        for ready in self._rules:
+            if ready.about(server, labels) and ready.begun(state):
+                return Decision(
+                    action=ready.rule.action,
+                    rule=ready.title,
+                    reason=ready.rule.reason,
+                    labels=labels,
+                    led=state.led(ready.after, ready.after_servers),
+                )
         return None

@@ -2,76 +2,385 @@
 
 Owns the records of runs while the bridge lives, their bounds, and the matching of calls. They are
 kept in memory only: a run leaves nothing on the disk but its audit trail.
+
+A call of a retry is answered with what the same call, the first, second and so on of its kind, was
+answered in the run before. Same means the same server, tool and arguments: two texts of JSON that
+differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. What a
+server said no to is made again. What nobody knows about is made again only if it reads.
+
+A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
+second one of the same run, repeats nothing either. Only one line of retries may go on from a run:
+two at once would each make the calls that are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import json
+import logging
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bridge.errors import UnknownRunError
+from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
+from bridge.gate.journal_entries import ENTRY_BYTES, Entry, Room, key_of, memory_of
 from bridge.gate.outcomes import Outcome
-from bridge.model import Effect, Json, RetriedReads
+from bridge.model import CallCount, Effect, Json, RetriedReads
+
+logger = logging.getLogger(__name__)
+
+MAX_RUNS = 200
+"""Whose journals are kept; a retry follows within a few runs."""
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all journals, as their objects lie in memory. The oldest make room."""
+
+MAX_RESULT_BYTES = 4 * 1024 * 1024
+"""Of one result, likewise. A larger one is worth asking for again, and where it may not be asked
+for again it is the rare case."""
+
+MAX_NAME = 200
+"""Characters of a name that are kept to show it; matched is the whole name."""
+
+MAX_SHOWN = 500
+"""Characters of arguments in a message."""
+
+_GONE = (
+    "Nothing was run and nothing repeated. `mcp-code-bridge audit show RUN` tells the user what "
+    "that run did; leave that out of the program and run it without `retry_of`."
+)
 
 
-@dataclass(eq=False)
-class Entry:
-    """One call.
+@dataclass(eq=False, slots=True)
+class _Line:
+    """A run and all its retries.
 
     Attributes:
-        result: None if there is none, or it was too large to keep.
+        head: The last of them that made a call of its own which changes something.
+        length: How often there was another one.
     """
 
-    server: str
-    tool: str
-    key: str
-    effect: Effect
-    outcome: Outcome = "unknown"
-    result: dict[str, Json] | None = None
+    head: str
+    length: int = 0
 
 
 class RunJournal:
-    """The calls of one run."""
+    """The calls of one run, and what of an earlier one it has not used.
 
-    def sent(self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect) -> Entry:
+    Args:
+        earlier: That one.
+        after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
+            in place of some of them.
+
+    Attributes:
+        under_way: Whether the run goes on, so that there may be more to come.
+        complete: Whether every call is in it.
+        line: The run and the retries that this is one of.
+        length: Of that line, as far as it is known here.
+    """
+
+    def __init__(
+        self,
+        run_id: str = "",
+        room: Room | None = None,
+        earlier: Replay | None = None,
+        *,
+        after: bool = False,
+    ) -> None:
+        self.run_id = run_id
+        self.under_way = False
+        self.complete = True
+        self.line: _Line = _Line(run_id) if earlier is None else earlier.line
+        self.length = self.line.length
+        self._room = room or Room(MAX_BYTES)
+        self._earlier = earlier
+        self._after = after
+        self._entries: list[Entry] = []
+        self._size = 0
+        self._taken_over: int = 0 if earlier is None else earlier.size
+        if not self._take(self._taken_over):
+            self.complete = False
+            self._taken_over = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Say that the run goes on."""
+        self.under_way = True
+        try:
+            yield
+        finally:
+            self.under_way = False
+
+    def sent(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Json],
+        effect: Effect,
+        number: int = 0,
+    ) -> Entry:
         """Record a call that goes out next; until it is settled its outcome is unknown."""
-        return Entry(server, tool, "", effect)
+        self._let_go()
+        entry = Entry(server[:MAX_NAME], tool[:MAX_NAME], b"", effect, number, run_id=self.run_id)
+        if not self.complete:
+            return entry
+        entry.key = key_of(server, tool, arguments)
+        entry.size = ENTRY_BYTES + sys.getsizeof(entry.server) + sys.getsizeof(entry.tool)
+        if self._take(entry.size):
+            self._entries.append(entry)
+        else:
+            self.complete = False
+        return entry
 
     def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
         """Record what became of it."""
         entry.outcome = outcome
+        if outcome != "ok" or result is None or not entry.key or not self.complete:
+            return
+        size = memory_of(result, MAX_RESULT_BYTES)
+        if size is not None and self._take(size):
+            entry.result = result
+            entry.size += size
+
+    def entries(self) -> Iterator[Entry]:
+        """Return its calls in the order of sending, and what it took over."""
+        left = () if self._earlier is None else self._earlier.left()
+        parts = (left, self._entries) if self._after else (self._entries, left)
+        yield from itertools.chain(*parts)
+
+    def drop(self) -> None:
+        """Give its memory back, and keep no more: nothing will ask for it again."""
+        self._room.give(self._size)
+        self._size = self._taken_over = 0
+        self.complete = False
+        self._earlier = None
+        self._entries.clear()
+
+    def _take(self, size: int) -> bool:
+        taken = self._room.take(size)
+        self._size += size if taken else 0
+        return taken
+
+    def _let_go(self) -> None:
+        """Give back what was used of the earlier run's: it is recorded here by now."""
+        if self._earlier is not None and self._taken_over > self._earlier.size:
+            used = self._taken_over - self._earlier.size
+            self._room.give(used)
+            self._size -= used
+            self._taken_over -= used
 
 
 class Replay:
-    """The journal of an earlier run, used up call by call."""
+    """The journal of an earlier run, used up call by call.
 
-    def __init__(self, journal: RunJournal, reads: RetriedReads = "replay") -> None:
-        self._journal = journal
+    Args:
+        run_id: Of the retry.
+        mask: Takes out of arguments what nobody needs to see.
+    """
+
+    def __init__(
+        self,
+        journal: RunJournal,
+        reads: RetriedReads = "replay",
+        *,
+        run_id: str = "",
+        mask: Callable[[Json], Json] = lambda value: value,
+    ) -> None:
         self._reads = reads
+        self._run_id = run_id
+        self._mask = mask
+        self.line: _Line = journal.line
+        self.length = journal.line.length
+        self._answered: dict[bytes, deque[Entry]] = {}
+        self._unknown: dict[bytes, Entry] = {}
+        self.size: int = 0
+        for entry in journal.entries():
+            if entry.outcome == "ok":
+                self._answered.setdefault(entry.key, deque()).append(entry)
+            elif entry.outcome == "unknown" and entry.key not in self._unknown:
+                self._unknown[entry.key] = entry
+            else:
+                # The server said no, or was never asked; or one that is not known is enough.
+                continue
+            self.size += entry.size
 
     def answer(
         self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect
     ) -> dict[str, Json] | None:
         """Return the recorded result of the next call like this; None if it has to be made.
 
+        What is refused stays where it is, so that a program that tries again is refused again.
+
         Raises:
-            OutcomeUnknownError: It was sent, and nobody knows what became of it.
+            OutcomeUnknownError: It was sent, and nobody knows what became of it; or what it
+                returned; or another retry of the same run is making such calls.
         """
+        key = key_of(server, tool, arguments)
+        reads = effect == "read"
+        answered = self._answered.get(key)
+        if answered:
+            if answered[0].result is None and not reads:
+                raise self._lost(answered[0], arguments)
+            entry = answered.popleft()
+            self.size -= entry.size
+            # One that is read anew was had, too: the next like it is the next of the record.
+            return None if reads and self._reads == "refresh" else entry.result
+        if reads:
+            return None
+        if key in self._unknown:
+            raise self._uncertain(self._unknown[key], arguments)
+        self.go_on(f"{server[:MAX_NAME]}.{tool[:MAX_NAME]}")
         return None
+
+    def left(self) -> Iterator[Entry]:
+        """Return what was not used."""
+        for answered in self._answered.values():
+            yield from answered
+        yield from self._unknown.values()
+
+    def unused(self) -> tuple[CallCount, ...]:
+        """Return the recorded calls that change something which nobody asked for again."""
+        found = Counter(
+            (entry.server, entry.tool)
+            for answered in self._answered.values()
+            for entry in answered
+            if entry.effect != "read"
+        )
+        return tuple(
+            CallCount(server=server, tool=tool, count=count)
+            for (server, tool), count in found.items()
+        )
+
+    def go_on(self, call: str) -> None:
+        """Become the one that goes on from the earlier run.
+
+        Raises:
+            OutcomeUnknownError: Another one did.
+        """
+        line = self.line
+        if line.head == self._run_id:
+            return
+        if line.length != self.length:
+            message = (
+                f"{call} is not made: another retry of the same run, {line.head}, makes calls of "
+                "its own, perhaps this one."
+            )
+            remedy = f"Wait for that one, then go on from it: retry_of={line.head!r}."
+            raise OutcomeUnknownError(message, remedy=remedy)
+        line.head = self._run_id
+        line.length += 1
+
+    def _uncertain(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
+        message = (
+            f"{self._call(entry, arguments)} was sent and no answer to it came, so it may or may "
+            "not have happened. It is not made again."
+        )
+        remedy = (
+            "Find out with a call that reads. If it happened, leave this call out and retry; if "
+            "not, run what is left in a program of its own without `retry_of`."
+        )
+        return OutcomeUnknownError(message, remedy=remedy)
+
+    def _lost(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
+        message = (
+            f"{self._call(entry, arguments)} did happen, and its result was too large to keep. "
+            "It is not made again."
+        )
+        remedy = "Leave this call out, or get what you need of its result with a call that reads."
+        return OutcomeUnknownError(message, remedy=remedy)
+
+    def _call(self, entry: Entry, arguments: Mapping[str, Json]) -> str:
+        try:
+            shown = json.dumps(self._mask(dict(arguments)), ensure_ascii=False)
+        except (RecursionError, TypeError, ValueError):
+            shown = "…"
+        if len(shown) > MAX_SHOWN:
+            shown = f"{shown[:MAX_SHOWN]}…"
+        which = f"call {entry.number} of run {entry.run_id}"
+        return f"{entry.server}.{entry.tool}({shown}), {which},"
 
 
 class Journals:
     """The journals of the last runs, by run and owner."""
 
-    def begin(self, run_id: str, owner: str) -> RunJournal:
-        """Return a new run's journal."""
-        return RunJournal()
+    def __init__(self, *, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_runs = max_runs
+        self._room = Room(max_bytes, self._evict)
+        self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
+
+    @property
+    def used(self) -> int:
+        """Bytes of all of them."""
+        return self._room.used
+
+    def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
+        """Return a new run's journal.
+
+        Args:
+            earlier: What it retries; what it does not use is taken over.
+        """
+        return self._keep(owner, RunJournal(run_id, self._room, earlier))
+
+    def begin_plan(self, run_id: str, owner: str, made_by: str) -> RunJournal:
+        """Return the journal of a run that makes a plan's calls, after what was called for it.
+
+        A retry of that run, or of the one that made the plan, then knows of all of them.
+
+        Args:
+            made_by: The run that made the plan.
+        """
+        earlier = None
+        try:
+            earlier = Replay(self.find(made_by, owner), run_id=run_id)
+            earlier.go_on("the plan")
+        except (InvalidRequestError, UnknownRunError) as error:
+            # The plan says what is to be done; that nobody can retry it does not stop it.
+            logger.info("the journal of a plan stands alone: %s", error.message)
+        return self._keep(owner, RunJournal(run_id, self._room, earlier, after=True))
+
+    def _keep(self, owner: str, journal: RunJournal) -> RunJournal:
+        while len(self._runs) >= self._max_runs and self._evict():
+            pass
+        self._runs[journal.run_id] = (owner, journal)
+        return journal
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run.
+        """Return the journal of a run, or of a retry that went on from it.
 
         Raises:
             UnknownRunError: There is none for this owner.
+            InvalidRequestError: The run goes on.
         """
-        message = f"There is no journal of a run {run_id!r:.80}."
-        raise UnknownRunError(message)
+        found, journal = self._runs.get(run_id, ("", None))
+        if journal is None or found != owner:
+            message = (
+                f"There is no journal of a run {run_id!r:.80}: they are kept for whoever made the "
+                f"run, for about {self._max_runs} runs, and end with the bridge."
+            )
+            raise UnknownRunError(message, remedy=_GONE)
+        last, line = run_id, journal.line
+        if run_id != line.head and journal.length != line.length:
+            last = line.head
+            journal = self._runs.get(last, ("", None))[1]
+        if journal is None:
+            message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
+            raise UnknownRunError(message, remedy=_GONE)
+        if journal.under_way:
+            message = f"Run {last} goes on; what it calls is not known yet."
+            raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
+        if not journal.complete:
+            message = f"Run {last} made more calls than its journal could hold."
+            raise UnknownRunError(message, remedy=_GONE)
+        self._runs.move_to_end(last)
+        return journal
+
+    def _evict(self) -> bool:
+        """Drop the oldest journal of a run that is over."""
+        for run_id, (_, journal) in self._runs.items():
+            if not journal.under_way:
+                del self._runs[run_id]
+                journal.drop()
+                return True
+        return False

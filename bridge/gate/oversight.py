@@ -6,6 +6,7 @@ no person to ask, nothing recorded.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -40,6 +41,7 @@ class Oversight:
 
     Attributes:
         lists: Whether it is known which tools a server has.
+        now: The run's time in seconds, which stands still while somebody is asked something.
         flow_state: What was called so far; a session's own where there is one.
         replay: What a retry need not call again; None if the run is none.
         holding: What a plan holds back; None if the run is none.
@@ -47,6 +49,7 @@ class Oversight:
 
     define: Define = undefined
     lists: Callable[[str], bool] = unlisted
+    now: Callable[[], float] = time.monotonic
     policy: Policy = field(default_factory=Policy)
     flow: Flow = field(default_factory=Flow)
     flow_state: FlowState = field(default_factory=FlowState)

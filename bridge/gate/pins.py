@@ -1,22 +1,108 @@
 """Tools as they were when they were first allowed.
 
-Owns the digests of definitions and the file that they are kept in.
+Owns the digests of definitions, and the file that they are kept in from one bridge to the next.
+
+What cannot be read is not taken for empty: where the file is damaged, every tool counts as changed
+until somebody removes it. Nor is a full file emptied: what has no room in it is asked about. The
+file holds digests, names of parameters and hints, and no text that a server wrote.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
+import stat
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from bridge.model import Tool
+import anyio.to_thread
+
+from bridge.model import MEBIBYTE, Json, Tool
+from bridge.saving import replace_file, turn
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 16 * MEBIBYTE
+"""Of the file; more than as many tools as there may be take, with all of their parameters."""
+
+MAX_TOOLS = 3000
+"""Remembered in all: more than anybody's programs call."""
+
+MAX_DEFINITIONS = 4
+"""Remembered of one tool, the last ones: two projects may use two versions of one server."""
+
+MAX_PARAMETERS = 60
+"""Told apart; of a tool with more it is only known that something about them changed."""
+
+MAX_NAME_CHARS = 100
+"""Of a parameter or a type, as it is remembered."""
+
+MAX_NAMED = 5
+"""Parameters named when they changed."""
+
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""Annotations whose values are remembered: what the protocol lets servers say of their tools."""
+
+_FORM = 1
+"""Of the file. One of another number is none that this bridge can read."""
+
+_SHORT = 10
+"""Digits of a part's digest: nothing depends on it but what is said to have changed."""
 
 
 def tool_digest(tool: Tool) -> str:
-    """Return what changes when a tool's description, schemas or annotations do."""
+    """Return what changes when a tool's title, description, schemas or annotations do."""
+    known = _digests.get(id(tool))
+    if known is not None and known[0]() is tool:
+        return known[1]
     parts = [tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    digest = f"sha256:{_hash(parts)}"
+    key = id(tool)
+    _digests[key] = (weakref.ref(tool, lambda _: _digests.pop(key, None)), digest)
+    return digest
+
+
+_digests: dict[int, tuple[weakref.ref[Tool], str]] = {}
+"""By the identity of tools that live: a definition never changes, but is replaced by another, and
+to look at a large one takes longer than all else that a call goes through."""
+
+
+def _hash(value: Json) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pin:
+    """One definition, as far as it takes to say what of it changed.
+
+    Attributes:
+        parts: Name of a part to its digest.
+        parameters: Name to type and digest; None if there are too many to tell apart.
+        hints: Annotations that are true or false.
+    """
+
+    digest: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, str]] | None = None
+    hints: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _New:
+    """A definition that is allowed; `anew` if it may stand beside others of its tool."""
+
+    pin: _Pin
+    anew: bool
+
+
+_Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
+"""Server and tool to the definitions that were allowed, the last one last."""
 
 
 class Pins:
@@ -24,10 +110,276 @@ class Pins:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self._state: tuple[int, ...] | None = None
+        self._stored: _Pinned = {}
+        self._damage = ""
+        self._unstored: dict[tuple[str, str], _New] = {}
 
     def change(self, tool: Tool) -> str:
-        """Say what of a tool changed since it was first allowed; nothing if nothing did."""
+        """Say what of a tool changed since it was first allowed; nothing if nothing did.
+
+        Looks at the file only if the tool is not known as it is now.
+        """
+        if self._path is None or self._knows(tool):
+            return ""
+        self._refresh()
+        if self._knows(tool):
+            return ""
+        if self._damage:
+            return self._damage
+        before = self._stored.get((tool.server, tool.name))
+        if before:
+            return _difference(before[-1], _pin(tool))
+        if len(self._stored) >= MAX_TOOLS:
+            return (
+                f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
+                "none of them"
+            )
         return ""
 
-    def keep(self, tool: Tool) -> None:
-        """Remember a tool as it is now: it is being allowed."""
+    async def keep(self, tool: Tool, *, anew: bool = False) -> None:
+        """Remember a tool as it is now: it is being allowed.
+
+        Args:
+            anew: Whether it is allowed for good, even if it was another when it was allowed before.
+        """
+        if self._path is None or self._knows(tool) or (not anew and self.change(tool)):
+            return
+        if self._knows(tool):
+            return
+        # Known from here on, so that the calls that come meanwhile do not wait for the disk.
+        self._unstored[tool.server, tool.name] = _New(_pin(tool), anew)
+        if not self._damage:
+            await self._store()
+
+    def _knows(self, tool: Tool) -> bool:
+        key, digest = (tool.server, tool.name), tool_digest(tool)
+        unstored = self._unstored.get(key)
+        if unstored is not None and unstored.pin.digest == digest:
+            return True
+        return any(pin.digest == digest for pin in self._stored.get(key, ()))
+
+    def _refresh(self) -> None:
+        """Read the file if it is not as it was when it was last read."""
+        assert self._path is not None
+        state = _state(self._path)
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._stored, self._damage = _read(self._path), ""
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning(
+                "%s cannot be read (%s): every tool counts as changed until it is removed",
+                self._path,
+                error,
+            )
+            self._stored = {}
+            self._damage = (
+                "what it was when it was allowed is not known, because pins.json in the bridge's "
+                "state directory cannot be read; once that file is removed all tools count as new"
+            )
+
+    async def _store(self) -> None:
+        """Write down what is not yet.
+
+        What cannot be written is remembered by this bridge alone, and tried again with the next.
+        """
+        assert self._path is not None
+        news = dict(self._unstored)
+        stored = await anyio.to_thread.run_sync(_add, self._path, news)
+        if stored is None:
+            return
+        self._stored = stored
+        for key, new in news.items():
+            if self._unstored.get(key) is new:
+                del self._unstored[key]
+
+
+def _add(path: Path, news: Mapping[tuple[str, str], _New]) -> _Pinned | None:
+    """Add to what a file remembers, and return all of it; None if that cannot be done.
+
+    Blocks; for threads.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with turn(path.with_name(f"{path.name}.lock")):
+            stored = _joined(_read(path), news)
+            # A file that is lost after a power cut would let any tool pass for new.
+            replace_file(path, _document(stored), durable=True)
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning("tools that are allowed cannot be remembered: %s", error)
+        return None
+    return stored
+
+
+def _pin(tool: Tool) -> _Pin:
+    schema = dict(tool.input_schema)
+    properties = schema.pop("properties", None)
+    parameters: dict[str, tuple[str, str]] | None = None
+    if not isinstance(properties, dict):
+        properties = {}
+    if len(properties) <= MAX_PARAMETERS:
+        parameters = {
+            name[:MAX_NAME_CHARS]: (_type(found), _hash(found)[:_SHORT])
+            for name, found in properties.items()
+        }
+    annotations = {name: found for name, found in tool.annotations.items() if name not in HINTS}
+    parts = {
+        "title": tool.title,
+        "description": tool.description,
+        "parameters": properties,
+        "input schema": schema,
+        "output schema": tool.output_schema,
+        "annotations": annotations,
+    }
+    return _Pin(
+        digest=tool_digest(tool),
+        parts={name: _hash(part)[:_SHORT] for name, part in parts.items()},
+        parameters=parameters,
+        hints={
+            name: found for name in HINTS if isinstance(found := tool.annotations.get(name), bool)
+        },
+    )
+
+
+def _type(schema: Json) -> str:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(kind, list):
+        kind = " or ".join(one for one in kind if isinstance(one, str))
+    return kind[:MAX_NAME_CHARS] if isinstance(kind, str) else ""
+
+
+def _difference(before: _Pin, now: _Pin) -> str:
+    """Say in words what is not as it was."""
+    changed = [name for name, digest in now.parts.items() if before.parts.get(name) != digest]
+    found = [
+        _parameters(before.parameters, now.parameters) if name == "parameters" else _CHANGED[name]
+        for name in changed
+    ]
+    for name in HINTS:
+        was, is_now = _said(before.hints.get(name)), _said(now.hints.get(name))
+        if was != is_now:
+            found.append(f"{name} was {was} and is {is_now}")
+    return "; ".join(found) or "its definition changed"
+
+
+_CHANGED = {
+    "title": "its title changed",
+    "description": "its description changed",
+    "input schema": "its input schema changed beside parameters, such as in which it needs",
+    "output schema": "its output schema changed",
+    "annotations": "its annotations changed",
+}
+
+
+def _said(hint: bool | None) -> str:
+    return "not given" if hint is None else str(hint).lower()
+
+
+def _parameters(
+    before: Mapping[str, tuple[str, str]] | None, now: Mapping[str, tuple[str, str]] | None
+) -> str:
+    if before is None or now is None:
+        return "its parameters changed"
+    found = [
+        *(f"{name!r} is new" for name in now if name not in before),
+        *(f"{name!r} is gone" for name in before if name not in now),
+    ]
+    for name, (kind, digest) in now.items():
+        was, old = before.get(name, (kind, digest))
+        if was != kind:
+            found.append(f"{name!r} was {was or 'of no type'} and is {kind or 'of no type'}")
+        elif old != digest:
+            found.append(f"{name!r} is described differently")
+    if not found:
+        return "its parameters changed"
+    more = len(found) - MAX_NAMED
+    listed = ", ".join(found[:MAX_NAMED])
+    return f"of its parameters {listed}{f' and {more} more changed' if more > 0 else ''}"
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(path: Path) -> _Pinned:
+    """Return what a file remembers; nothing if there is none.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what a bridge wrote.
+    """
+    try:
+        # Not blocking, in case it is a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            message = "it is no regular file"
+            raise ValueError(message)
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        message = f"it is larger than {MAX_BYTES:,} bytes"
+        raise ValueError(message)
+    document = json.loads(data)
+    try:
+        if document["form"] != _FORM:
+            message = "it is of another version"
+            raise ValueError(message)
+        return {
+            (server, tool): tuple(map(_read_pin, pins))
+            for server, tools in document["servers"].items()
+            for tool, pins in tools.items()
+        }
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        message = f"it is not what a bridge writes: {error}"
+        raise ValueError(message) from None
+
+
+def _read_pin(entry: Mapping[str, Any]) -> _Pin:
+    parameters = entry["parameters"]
+    if parameters is not None:
+        parameters = {name: (str(kind), str(digest)) for name, (kind, digest) in parameters.items()}
+    return _Pin(
+        digest=str(entry["digest"]),
+        parts=dict(entry["parts"].items()),
+        parameters=parameters,
+        hints=dict(entry["hints"].items()),
+    )
+
+
+def _joined(stored: _Pinned, news: Mapping[tuple[str, str], _New]) -> _Pinned:
+    """Return what there is with what is new, as far as that may be and there is room."""
+    found = dict(stored)
+    for key, new in news.items():
+        before = found.get(key, ())
+        if before and not new.anew:
+            # Another bridge was first, perhaps with another definition.
+            continue
+        if not before and len(found) >= MAX_TOOLS:
+            logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
+            continue
+        others = [old for old in before if old.digest != new.pin.digest]
+        found[key] = tuple([*others, new.pin][-MAX_DEFINITIONS:])
+    return found
+
+
+def _document(pinned: _Pinned) -> bytes:
+    servers: dict[str, dict[str, Json]] = {}
+    for (server, tool), pins in sorted(pinned.items()):
+        servers.setdefault(server, {})[tool] = [
+            {
+                "digest": pin.digest,
+                "parts": dict(pin.parts),
+                "parameters": None if pin.parameters is None else dict(pin.parameters),
+                "hints": dict(pin.hints),
+            }
+            for pin in pins
+        ]
+    return json.dumps({"form": _FORM, "servers": servers}, separators=(",", ":")).encode()

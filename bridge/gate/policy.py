@@ -1,16 +1,179 @@
 """Which calls a policy allows. Pure.
 
-Owns the matching of rules, the defaults where none matches, and what is believed of a tool.
+Owns the matching of rules, the defaults where none matches, and what is believed of a tool. How
+conditions are held against arguments is `bridge.gate.conditions`'.
+
+Names of servers and tools are compared character by character, as they are sent: a tool that looks
+like another, written in other letters, is another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bridge.gate.candidates import Candidates
+from bridge.gate.conditions import Check, Work
 from bridge.gate.decision import CallFacts, Decision
-from bridge.model import Effect, Tool
-from bridge.settings.policy import PolicySpec
+from bridge.gate.pins import tool_digest
+from bridge.model import Action, Effect, Json, Tool
+from bridge.settings.globs import any_matcher, matcher
+from bridge.settings.policy import (
+    EXFILTRATION,
+    UNTRUSTED_INPUT,
+    DefaultFor,
+    PolicySpec,
+    Rule,
+    ServerPolicy,
+    ToolPolicy,
+)
 
 OPEN = "no policy"
 """The rule where there is none."""
+
+DEFAULTS: Mapping[DefaultFor, str] = {
+    "read": "default for reads",
+    "write": "default for writes",
+    "destructive": "default for destructive calls",
+    "untrusted": "default for untrusted tools",
+}
+"""What the defaults are called in decisions."""
+
+LONG_NAME = "limit of a name's length"
+
+MAX_NAME_CHARS = 512
+"""Of a tool: programs may ask for any name, and each rule would be held against it."""
+
+MAX_KNOWN = 2048
+"""Tools of which is remembered which rules speak of them; about a kilobyte each."""
+
+NOTHING: frozenset[str] = frozenset()
+
+Origin = Literal["policy", "annotations", "protocol", "nobody"]
+"""Who says what a tool does: the user, a server that is believed, MCP itself, or nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of how a decision comes about.
+
+    Attributes:
+        about: What the step is about; there is one "effect", one "default", and any number of
+            the others.
+        name: The effect, the label, or the name of the rule or default.
+        applies: Whether it matched; of a default, whether it decided.
+        action: Of a rule or default.
+        why: Why it matched or not; of an effect or label, where it comes from.
+        place: Where a rule stands.
+    """
+
+    about: Literal["effect", "label", "rule", "default"]
+    name: str
+    applies: bool = True
+    action: Action | None = None
+    why: str = ""
+    place: str = ""
+
+
+class _Ready:
+    """A rule, made ready to be asked often."""
+
+    __slots__ = ("allows", "checks", "digest", "effects", "rule", "servers", "title", "tools")
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.title = f"rule '{rule.name}'"
+        self.servers = any_matcher(rule.servers)
+        self.tools = any_matcher(rule.tools)
+        self.effects = rule.effects
+        self.digest = rule.digest
+        self.allows = rule.action == "allow"
+        self.checks = tuple(Check(condition, every=self.allows) for condition in rule.when)
+
+    def speaks_of(self, server: str, tool: str) -> bool:
+        return self.servers(server) and self.tools(tool)
+
+
+class _Known:
+    """What a policy says of one tool, whatever it is called with."""
+
+    __slots__ = (
+        "_digest",
+        "candidates",
+        "definition",
+        "effect",
+        "labels",
+        "origin",
+        "rules",
+        "server",
+        "tool",
+    )
+
+    def __init__(
+        self, rules: tuple[_Ready, ...], server: ServerPolicy | None, tool: ToolPolicy | None
+    ) -> None:
+        self.rules = rules
+        self.candidates = Candidates([ready.rule.when for ready in rules])
+        self.server = server
+        self.tool = tool
+        self.see(None)
+
+    def see(self, definition: Tool | None) -> None:
+        """Work out what depends on what the server says of the tool."""
+        self.definition = definition
+        self._digest: str | None = None
+        self.effect, self.origin = _effect(self.server, self.tool, definition)
+        self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
+
+    def sources(self) -> list[tuple[frozenset[str], str]]:
+        """Return the tool's labels by where they come from."""
+        found = []
+        if self.server is not None and self.server.labels:
+            found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
+        if self.tool is not None and self.tool.labels:
+            found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
+        if _believed(self.server, self.definition).get("openWorldHint") is True:
+            label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
+            found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
+        return found
+
+    def differs(self, ready: _Ready) -> bool:
+        """Tell whether a rule is about another definition than this; if unsure, it does not act.
+
+        A rule that allows is not sure of a tool of which nothing is known; others are.
+        """
+        if self.definition is None:
+            return ready.allows
+        if self._digest is None:
+            try:
+                self._digest = tool_digest(self.definition)
+            except (RecursionError, TypeError, ValueError):
+                # Nothing that a server would send; certainly not what was allowed.
+                self._digest = ""
+        return self._digest != ready.digest and (ready.allows or self._digest != "")
+
+
+def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json]:
+    """Return the annotations of a tool, as far as they are believed."""
+    if server is None or not server.trust or definition is None:
+        return {}
+    return definition.annotations
+
+
+def _effect(
+    server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
+) -> tuple[Effect, Origin]:
+    if tool is not None and tool.effect is not None:
+        return tool.effect, "policy"
+    if server is None or not server.trust or definition is None:
+        return "write", "nobody"
+    hints = definition.annotations
+    # What is neither true nor false is no hint, and without hints the protocol assumes the worst.
+    if hints.get("readOnlyHint") is True:
+        return "read", "annotations"
+    harmless = hints.get("destructiveHint") is False
+    return ("write" if harmless else "destructive"), "annotations"
 
 
 class Policy:
@@ -18,6 +181,16 @@ class Policy:
 
     def __init__(self, spec: PolicySpec | None = None) -> None:
         self.spec = spec or PolicySpec()
+        self._rules = tuple(_Ready(rule) for rule in self.spec.rules)
+        self._servers = [
+            (
+                matcher(server.servers),
+                server,
+                [(matcher(tool.tools), tool) for tool in server.tools],
+            )
+            for server in self.spec.servers
+        ]
+        self._known: dict[tuple[str, str], _Known] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
         """Decide on a call by the rules and defaults alone.
@@ -25,17 +198,179 @@ class Policy:
         Args:
             effect: What it is known to do, whoever says otherwise.
         """
+        if not self.spec.present:
+            return Decision(action="allow", rule=OPEN, effect=effect or "write")
+        if len(call.tool) > MAX_NAME_CHARS:
+            return _too_long(effect)
+        known = self._about(call.server, call.tool, call.definition)
+        taken = effect or known.effect
+        ready = self._match(known, call, taken)
+        if ready is not None:
+            rule = ready.rule
+            return Decision(
+                action=rule.action,
+                rule=ready.title,
+                reason=rule.reason if ready.allows else _reason(ready, call),
+                effect=taken,
+                labels=known.labels,
+            )
+        default: DefaultFor = taken if effect or known.origin != "nobody" else "untrusted"
         return Decision(
-            action="allow",
-            rule=OPEN,
-            effect=effect or self.effect(call.server, call.tool, call.definition),
-            labels=self.labels(call.server, call.tool, call.definition),
+            action=self.spec.defaults[default],
+            rule=DEFAULTS[default],
+            effect=taken,
+            labels=known.labels,
         )
 
     def effect(self, server: str, tool: str, definition: Tool | None) -> Effect:
         """Return what a tool is taken to do."""
-        return "write"
+        if not self.spec.present or len(tool) > MAX_NAME_CHARS:
+            return "write"
+        return self._about(server, tool, definition).effect
 
     def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
         """Return a tool's labels, for the flow rules."""
-        return frozenset()
+        if not self.spec.present or len(tool) > MAX_NAME_CHARS:
+            return NOTHING
+        return self._about(server, tool, definition).labels
+
+    def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
+        """Return how a decision comes about: the effect, the labels, each rule, the default.
+
+        Args:
+            effect: As for `decide`.
+        """
+        if not self.spec.present:
+            why = "there is no [policy] in the configuration"
+            return (
+                Step(about="effect", name=effect or "write", why=ORIGINS["nobody"]),
+                Step(about="default", name=OPEN, action="allow", why=why),
+            )
+        if len(call.tool) > MAX_NAME_CHARS:
+            found = _too_long(effect)
+            return (
+                Step(about="effect", name=found.effect, why=ORIGINS["nobody"]),
+                Step(about="default", name=found.rule, action=found.action, why=found.reason),
+            )
+        known = self._about(call.server, call.tool, call.definition)
+        taken, origin = effect or known.effect, "protocol" if effect else known.origin
+        steps = [Step(about="effect", name=taken, why=ORIGINS[origin])]
+        for labels, source in known.sources():
+            steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
+        # As it is when a call is decided on, so that a decision and its explanation are one.
+        work, decided = Work(), ""
+        for ready in self._rules:
+            why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
+            steps.append(
+                Step(
+                    about="rule",
+                    name=ready.rule.name,
+                    applies=not why,
+                    action=ready.rule.action,
+                    why=why or _match_of(ready, call),
+                    place=ready.rule.place,
+                )
+            )
+            decided = decided or ("" if why else ready.title)
+        default: DefaultFor = "untrusted" if origin == "nobody" else taken
+        steps.append(
+            Step(
+                about="default",
+                name=DEFAULTS[default],
+                applies=not decided,
+                action=self.spec.defaults[default],
+                why=f"{decided} decided" if decided else "no rule matched",
+            )
+        )
+        return tuple(steps)
+
+    def _match(self, known: _Known, call: CallFacts, effect: Effect) -> _Ready | None:
+        work, arguments, definition = Work(), call.arguments, call.definition
+        for number in known.candidates.among(arguments):
+            ready = known.rules[number]
+            if ready.effects and effect not in ready.effects:
+                continue
+            if ready.digest and known.differs(ready):
+                continue
+            for check in ready.checks:
+                if not check.holds(arguments, definition, work):
+                    break
+            else:
+                return ready
+        return None
+
+    def _about(self, server: str, tool: str, definition: Tool | None) -> _Known:
+        key = server, tool
+        known = self._known.get(key)
+        if known is None:
+            known = self._look_up(server, tool)
+            if len(self._known) >= MAX_KNOWN:
+                # Only a program that makes names up gets here. It pays for looking up again.
+                self._known.clear()
+            self._known[key] = known
+        if known.definition is not definition:
+            known.see(definition)
+        return known
+
+    def _look_up(self, server: str, tool: str) -> _Known:
+        rules = tuple(ready for ready in self._rules if ready.speaks_of(server, tool))
+        for matches, policy, tools in self._servers:
+            if matches(server):
+                return _Known(rules, policy, _first(tools, tool))
+        return _Known(rules, None, None)
+
+
+ORIGINS: Mapping[Origin, str] = {
+    "policy": "the policy says so",
+    "annotations": "the server's annotations say so, and it is trusted",
+    "protocol": "the protocol says so",
+    "nobody": "nobody whom the policy believes says what it does",
+}
+
+
+def _first(tools: list[tuple[Callable[[str], bool], ToolPolicy]], tool: str) -> ToolPolicy | None:
+    return next((policy for matches, policy in tools if matches(tool)), None)
+
+
+def _too_long(effect: Effect | None) -> Decision:
+    return Decision(
+        action="deny",
+        rule=LONG_NAME,
+        reason=f"the tool's name has more than {MAX_NAME_CHARS} characters",
+        effect=effect or "write",
+    )
+
+
+def _reason(ready: _Ready, call: CallFacts) -> str:
+    """Return a rule's reason, and what of the arguments could not be judged.
+
+    Whoever reads it may be able to send something else.
+    """
+    reasons = [ready.rule.reason] if ready.rule.reason else []
+    for check in ready.checks:
+        doubt = check.doubt(call.arguments, call.definition, Work())
+        if doubt:
+            reasons.append(doubt)
+            break
+    return "; ".join(reasons)
+
+
+def _mismatch(ready: _Ready, known: _Known, call: CallFacts, effect: Effect, work: Work) -> str:
+    """Say why a rule does not match; nothing if it does."""
+    if not ready.servers(call.server):
+        return f"it is about servers {', '.join(ready.rule.servers)}"
+    if not ready.tools(call.tool):
+        return f"it is about tools {', '.join(ready.rule.tools)}"
+    if ready.effects and effect not in ready.effects:
+        return f"it is about {' and '.join(sorted(ready.effects))} calls, and this is a {effect}"
+    if ready.digest and known.differs(ready):
+        return "it is about the tool as it was defined when the rule was made"
+    for check in ready.checks:
+        if not check.holds(call.arguments, call.definition, work):
+            return check.explain(call.arguments, call.definition, Work())
+    return ""
+
+
+def _match_of(ready: _Ready, call: CallFacts) -> str:
+    found = [check.explain(call.arguments, call.definition, Work()) for check in ready.checks]
+    return "; ".join(found) or "it has no conditions"

@@ -1,28 +1,334 @@
 """Personal data replaced by tokens on its way into a sandbox, and put back on its way out.
 
-Owns the detectors, the tokens and who they belong to.
+Owns which token stands for what, whose it is, how many are remembered and for how long, and which
+server gets what is behind one. What personal data looks like is `privacy_data`'s affair.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
+from bridge.gate.privacy_data import (
+    REMAINS,
+    SHOWN,
+    SIGNS,
+    TOKENS,
+    Found,
+    Kind,
+    find,
+    plain_token,
+    token,
+)
 from bridge.model import Json
+from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
+
+MAX_VALUES = 100_000
+"""Tokens remembered for one owner; those that were not met with for longest are forgotten first."""
+
+MAX_ALL_VALUES = 300_000
+MAX_OWNERS = 1000
+"""Of all owners together, likewise: some hundred megabytes."""
+
+MAX_SECONDS = 24 * 3600.0
+"""For which a token is good after it was last met with."""
+
+MAX_SOURCES = 16
+"""Servers remembered to have told a value."""
+
+MAX_DEPTH = 200
+"""Of a result; what is nested more deeply is not passed on, since it is not looked through."""
+
+_DEEPER = "[nested too deeply to be searched for personal data]"
+
+_LONG = 64
+"""Characters from which on a field beside a MIME type may be Base64, and is left as it is."""
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
+
+
+@dataclass
+class _Value:
+    """What a token stands for.
+
+    Attributes:
+        text: As it was first written.
+        sources: Servers that told it.
+    """
+
+    kind: Kind
+    same: str
+    text: str
+    token: str
+    used: float
+    sources: set[str] = field(default_factory=set)
+
+
+class Kept:
+    """The tokens of one owner.
+
+    Attributes:
+        told: Servers that got something back: what they say of it is looked through as well.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._key = secrets.token_bytes(32)
+        self._by_same: OrderedDict[tuple[Kind, str], _Value] = OrderedDict()
+        self._by_token: dict[str, _Value] = {}
+        self.told: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._by_same)
+
+    def token(self, found: Found, text: str, server: str) -> str:
+        """Return the token of something that a server told."""
+        value = self._by_same.get((found.kind, found.same))
+        if value is None:
+            value = self._add(found, text)
+        self._use(value)
+        if server and len(value.sources) < MAX_SOURCES:
+            value.sources.add(server)
+        return value.token
+
+    def find(self, text: str) -> _Value | None:
+        """Return what a token stands for, if it is known."""
+        value = self._by_token.get(text)
+        if value is None or self._now() - value.used > MAX_SECONDS:
+            return None
+        self._use(value)
+        return value
+
+    def _use(self, value: _Value) -> None:
+        value.used = self._now()
+        self._by_same.move_to_end((value.kind, value.same))
+
+    def _add(self, found: Found, text: str) -> _Value:
+        while self._by_same:
+            oldest = next(iter(self._by_same.values()))
+            if len(self) < MAX_VALUES and self._now() - oldest.used <= MAX_SECONDS:
+                break
+            self._by_same.popitem(last=False)
+            del self._by_token[oldest.token]
+        attempt, made = 0, ""
+        # Short tokens may meet by chance; then the next number is as good.
+        while not made or made in self._by_token:
+            told = f"{found.kind}\0{found.same}\0{attempt}".encode("utf-8", "surrogatepass")
+            digest = hmac.digest(self._key, told, hashlib.sha256)
+            made = token(found.kind, int.from_bytes(digest[:16], "big"))
+            attempt += 1
+        value = _Value(kind=found.kind, same=found.same, text=text, token=made, used=self._now())
+        self._by_same[found.kind, found.same] = value
+        self._by_token[made] = value
+        return value
+
+
+class Vaults:
+    """The tokens of all owners."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+
+    def of(self, owner: str, privacy: Privacy) -> Vault:
+        """Return one owner's vault under the policy of this moment."""
+        kept = self._kept.get(owner)
+        if kept is None:
+            if not privacy.detect:
+                return Vault()
+            kept = self._kept[owner] = Kept()
+        self._kept.move_to_end(owner)
+        while len(self._kept) > 1 and (
+            len(self._kept) > MAX_OWNERS or sum(map(len, self._kept.values())) > MAX_ALL_VALUES
+        ):
+            self._kept.popitem(last=False)
+        return Vault(privacy, kept)
 
 
 class Vault:
-    """What the tokens of one owner stand for."""
+    """What the tokens of one owner stand for, and who may know."""
 
-    def __init__(self, privacy: Privacy | None = None) -> None:
+    def __init__(self, privacy: Privacy | None = None, kept: Kept | None = None) -> None:
         self._privacy = privacy or Privacy()
+        self._kept = kept if kept is not None else Kept()
+        self._kinds = frozenset(self._privacy.detect)
+        self._hides = any_matcher(self._privacy.servers)
+        self._reveals = any_matcher(self._privacy.reveal_to)
 
     def hide(self, server: str, value: dict[str, Json]) -> dict[str, Json]:
         """Return a server's result with tokens in place of personal data."""
-        return value
+        hidden: dict[str, Json] = self.hidden(server, value)
+        return hidden
+
+    def hidden(self, server: str, value: Json) -> Json:
+        """Return anything that a server said, likewise."""
+        return self._hide(server, value, 0) if self._is_private(server) else value
+
+    def _is_private(self, server: str) -> bool:
+        return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
+
+    def conceal(self, text: str) -> str:
+        """Return a text of the bridge's own with tokens in place of what it may quote."""
+        return self._hide_plain("", text) if self._kinds else text
+
+    def hide_error(self, server: str, error: UpstreamError) -> None:
+        """Put tokens in place of personal data in what a server says of a failure."""
+        if self._is_private(server):
+            error.message = self._hide_text(server, error.message)
+            error.host_detail = self._hide_text(server, error.host_detail)
+            error.args = (error.message,)
+            if isinstance(error, ToolCallError):
+                error.data = self._hide(server, error.data, 0)
+
+    def _hide(self, server: str, value: Json, depth: int) -> Json:
+        if isinstance(value, str):
+            return self._hide_text(server, value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self._hide_number(server, value)
+        if not isinstance(value, (dict, list)):
+            return value
+        if depth >= MAX_DEPTH:
+            return _DEEPER
+        if isinstance(value, list):
+            return [self._hide(server, item, depth + 1) for item in value]
+        typed = isinstance(value.get("mimeType"), str)
+        return {
+            self._hide_text(server, key) if isinstance(key, str) else key: (
+                item if typed and _is_encoded(key, item) else self._hide(server, item, depth + 1)
+            )
+            for key, item in value.items()
+        }
+
+    def _hide_text(self, server: str, text: str) -> str:
+        if "\\u" in text and text.lstrip()[:1] in ("{", "["):
+            # An escaped @ is none to a detector, and one to whoever reads the JSON.
+            try:
+                document = json.loads(text)
+            except (ValueError, RecursionError):
+                return self._hide_plain(server, text)
+            hidden = self._hide(server, document, 0)
+            if hidden != document:
+                return json.dumps(hidden, ensure_ascii=False)
+        return self._hide_plain(server, text)
+
+    def _hide_plain(self, server: str, text: str) -> str:
+        parts, kept = [], 0
+        for found in find(text, self._kinds):
+            told = text[found.start : found.end]
+            parts += [text[kept : found.start], self._kept.token(found, told, server)]
+            kept = found.end
+        return "".join([*parts, text[kept:]]) if parts else text
+
+    def _hide_number(self, server: str, number: int) -> int:
+        """Return a number, or the token of the card that it is."""
+        if "card" not in self._kinds or not 10**12 <= number < 10**19:
+            return number
+        text = str(number)
+        for found in find(text, ("card",)):
+            return int(self._kept.token(found, text, server))
+        return number
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
         """Return arguments with the data in place of tokens, where the server may have it.
 
         Raises:
-            InvalidRequestError: A token is none of this owner's.
+            InvalidRequestError: A token is none of this owner's, or was changed.
+            CallDeniedError: The server may not have what it stands for.
         """
-        return arguments
+        if not self._kinds and not len(self._kept):
+            return arguments
+        revealed: dict[str, Json] = self._reveal(server, arguments, 0)
+        return revealed
+
+    def _reveal(self, server: str, value: Json, depth: int) -> Json:
+        if isinstance(value, str):
+            return self._reveal_text(server, value)
+        if isinstance(value, int) and value >= 10**18:
+            known = self._kept.find(str(value))
+            return value if known is None else int(self._told(server, known).replace(" ", ""))
+        if not isinstance(value, (dict, list)):
+            return value
+        if depth >= MAX_DEPTH:
+            message = "The arguments are nested too deeply."
+            raise InvalidRequestError(message)
+        if isinstance(value, list):
+            return [self._reveal(server, item, depth + 1) for item in value]
+        return {
+            self._reveal_text(server, key) if isinstance(key, str) else key: self._reveal(
+                server, item, depth + 1
+            )
+            for key, item in value.items()
+        }
+
+    def _reveal_text(self, server: str, text: str) -> str:
+        if not any(sign in text for sign in SIGNS):
+            return text
+        parts, kept = [], 0
+        for match in TOKENS.finditer(text):
+            kind = match.lastgroup or ""
+            written = match[0]
+            known = self._kept.find(plain_token(kind, written))
+            if known is None:
+                if kind == "phone" and written[0] == "9":
+                    # Some other number, such as a time in milliseconds.
+                    continue
+                raise _unknown(kind, written)
+            told = self._told(server, known)
+            if "%" in written:
+                told = quote(told, safe="")
+            parts += [text[kept : match.start()], told]
+            kept = match.end()
+        if parts:
+            parts.append(text[kept:])
+        for part in parts[::2] if parts else (text,):
+            left = REMAINS.search(part)
+            if left is not None:
+                raise _changed(left[0])
+        return "".join(parts) if parts else text
+
+    def _told(self, server: str, known: _Value) -> str:
+        """Return what a token stands for, if the server may know or has said so itself."""
+        if server in known.sources or self._reveals(server):
+            if len(self._kept.told) < MAX_OWNERS:
+                self._kept.told.add(server)
+            return known.text
+        message = (
+            f"{known.token} stands for {SHOWN[known.kind]} that the server {server!r} may not have."
+        )
+        remedy = "The user can name the server in policy.privacy.reveal_to."
+        raise CallDeniedError(message, remedy=remedy)
+
+
+def _unknown(kind: Kind, written: str) -> InvalidRequestError:
+    message = (
+        f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing that is "
+        "known here: it was made up, or changed, or comes from another caller, or from before "
+        "the bridge was started, or is more than a day old."
+    )
+    return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
+
+
+def _changed(left: str) -> InvalidRequestError:
+    message = (
+        f"{left[:80]!r} is a part of a token that stands for personal data; nothing can be put "
+        "in the place of a part."
+    )
+    return InvalidRequestError(message, remedy="Pass the token on whole.")
+
+
+def _is_encoded(key: Json, value: Json) -> bool:
+    return (
+        key in ("data", "blob")
+        and isinstance(value, str)
+        and len(value) >= _LONG
+        and _BASE64.fullmatch(value) is not None
+    )

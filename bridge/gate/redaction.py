@@ -1,37 +1,145 @@
-"""Secrets taken out of what reaches a sandbox, a model or a log. Pure.
+"""Secrets taken out of what reaches a sandbox, a model or a log.
 
-Owns what counts as a secret, by its value, by the key it stands under and by its shape.
+Owns what becomes of a secret that is found: what stands in its place, and that texts stay texts and
+JSON stays JSON of the same shape. Which values are secrets is told from outside
+(`bridge.engine.secrets`); in which forms they are found is `redaction_needles`' affair, and what is
+one by its look alone `redaction_shapes`'.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 
+from bridge.gate.redaction_needles import Needles, json_needles, text_needles
+from bridge.gate.redaction_shapes import MASK, masked, names_secret
 from bridge.model import Json
+
+MAX_SECRETS = 1000
+MAX_SECRET_CHARS = 64 * 1024
+"""Of one that is looked for; keys and certificates have some thousand."""
+
+MAX_NAME = 100
+"""Characters of what a secret is shown as."""
+
+MAX_DEPTH = 100
+"""Of arguments that are shown; what is nested more deeply is left out."""
+
+_DEEPER = "[nested too deeply to be shown]"
+
+_UNSAFE = re.compile(r"[^ !#-\[\]-~]")
+"""What would have to be escaped in JSON."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Redactor:
     """Takes known values out of texts, JSON and frames.
 
+    There is one for a bridge. What it knows may change; whoever keeps something that was cleared
+    keeps `revision` with it.
+
     Args:
         known: Secret to what it is shown as ("GITHUB_TOKEN of github").
+
+    Attributes:
+        revision: Another number whenever it knows other secrets.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
-        self._known = dict(known or {})
+        self._known: dict[str, str] = {}
+        self._texts = Needles((), escaped=False)
+        self._frames = Needles((), escaped=True)
+        self.revision = 0
+        self.learn(known or {})
+
+    def __repr__(self) -> str:
+        return f"<Redactor secrets={len(self._known)}>"
+
+    def learn(self, known: Mapping[str, str]) -> None:
+        """Look for these from now on, and for no others."""
+        wanted = {
+            secret: _mark(name)
+            for secret, name in list(known.items())[:MAX_SECRETS]
+            if secret and len(secret) <= MAX_SECRET_CHARS
+        }
+        if wanted == self._known:
+            return
+        self._known = wanted
+        self._texts = Needles(text_needles(wanted), escaped=False)
+        self._frames = Needles(json_needles(wanted), escaped=True)
+        self.revision += 1
 
     def text(self, text: str) -> str:
-        """Return a text without known secrets."""
-        return text
+        """Return a text without known secrets; the very same if there are none in it."""
+        if not self._known or not text:
+            return text
+        data = text.encode("utf-8", "surrogatepass")
+        cleared = self._texts.replaced(data)
+        return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
 
     def frame(self, line: bytes) -> bytes:
-        """Return a frame without known secrets, as JSON escapes them or as they are."""
-        return line
+        """Return a line of JSON without known secrets in its texts and keys."""
+        return self._frames.replaced(line) if self._known else line
 
     def value(self, value: Json) -> Json:
-        """Return a value without known secrets, keys included."""
-        return value
+        """Return a value without known secrets, keys included; the very same if there are none.
+
+        Raises:
+            ValueError: It is not JSON.
+            TypeError: Likewise.
+        """
+        if not self._known or value is None or value is True or value is False:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        try:
+            line = _ENCODER.encode(value).encode("utf-8", "surrogatepass")
+        except RecursionError:
+            message = "the value is nested too deeply"
+            raise ValueError(message) from None
+        cleared = self.frame(line)
+        if cleared is line:
+            return value
+        return json.loads(cleared.decode("utf-8", "surrogatepass"))
 
     def arguments(self, value: Json) -> Json:
-        """Return arguments as they may be logged and shown: without anything like a secret."""
-        return value
+        """Return arguments as they may be logged and shown: without anything like a secret.
+
+        Also what stands under a key that says so, and what has the format of a secret.
+        """
+        return self._shown(value, 0)
+
+    def shown(self, text: str) -> str:
+        """Return a text as it may be logged and shown, likewise."""
+        return masked(self.text(text))
+
+    def _shown(self, value: Json, depth: int) -> Json:
+        if isinstance(value, str):
+            return self.shown(value)
+        if not isinstance(value, (dict, list, tuple)):
+            return value
+        if depth >= MAX_DEPTH:
+            return _DEEPER
+        if isinstance(value, dict):
+            return {
+                self.shown(key) if isinstance(key, str) else key: (
+                    _without(item)
+                    if isinstance(key, str) and names_secret(key)
+                    else self._shown(item, depth + 1)
+                )
+                for key, item in value.items()
+            }
+        return [self._shown(item, depth + 1) for item in value]
+
+
+def _without(value: Json) -> Json:
+    """Return what is shown of a value under a secret's key: that there is one."""
+    empty = value is None or isinstance(value, bool) or value in ("", [], {})
+    return value if empty else MASK
+
+
+def _mark(name: str) -> str:
+    """Return what stands in a secret's place. It needs no escape in JSON."""
+    return f"[redacted: {_UNSAFE.sub('?', name)[:MAX_NAME]}]"

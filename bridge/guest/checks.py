@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bridge.guest.placeholders import Unknown
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -14,6 +16,10 @@ DETAILS = ("summary", "full")
 
 def text(name: str, value: Any) -> str:
     """Return a text that is not empty, or raise."""
+    if isinstance(value, Unknown):
+        from bridge.guest.held import stop
+
+        stop(value, "names what it asks for (%s) by" % name)
     if not isinstance(value, str):
         raise TypeError("%s must be a string, not %s" % (name, type(value).__name__))
     if not value.strip():

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 256 * 1024
 """Bytes taken from the socket at a time."""
 
+HELD_RESULT = "held_result"
+"""The code with which the host refuses a call for the placeholders in it."""
+
 _REPLY_HEAD = re.compile(rb'{"type":"reply","id":(\d+),')
 """How the host's replies begin: enough to tell whose they are when the rest cannot be read."""
 
@@ -91,10 +94,17 @@ class Client:
         if count_values(line) > MAX_VALUES:
             message = "the arguments of %s hold more than %s values; pass them in several calls"
             raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
+        held = sys.modules.get("bridge.guest.held")
+        # Only a plan has it; there a call may be one that must not be made any more.
+        place = 0 if held is None else held.check(line)
         self._register(call_id, loop, future)
         try:
             self._write(line)
             return await future
+        except MCPError as error:
+            if held is None or error.code != HELD_RESULT:
+                raise
+            raise held.refused(str(error), place) from None
         finally:
             with self._lock:
                 unanswered = self._waiting.pop(call_id, None)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from collections.abc import KeysView, Mapping, ValuesView
 
+from bridge.guest.placeholders import Unknown
 from bridge.guest.schemas import ANYTHING, leaves, wanted_types
 
 TYPE_CHECKING = False
@@ -64,7 +66,7 @@ class _Converter:
 
     def convert(self, value: Any, schema: Any, depth: int) -> Any:
         kind = type(value)
-        if kind in _PLAIN or kind is int:
+        if kind in _PLAIN or kind is int or isinstance(value, Unknown):
             return value
         self.left -= 1
         if self.left < 0 or depth > MAX_DEPTH:
@@ -149,7 +151,7 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in kind.__dataclass_fields__}
     if hasattr(kind, "model_dump") and (anything or "object" in wanted):
-        return value.model_dump(mode="json")
+        return _dumped(value)
     if isinstance(value, os.PathLike) and (anything or "string" in wanted):
         path = os.fspath(value)
         return path if isinstance(path, str) else value
@@ -164,6 +166,13 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         # numpy's scalars and arrays: the list of a scalar is its value.
         return value.tolist()
     return value
+
+
+def _dumped(model: Any) -> Any:
+    # The other mode looks at what it finds, which a placeholder takes amiss; see `held`.
+    held = sys.modules.get("bridge.guest.held")
+    plan = held is not None and held.any_made()
+    return model.model_dump(mode="python" if plan else "json")
 
 
 def _ordered(value: Any) -> List[Any]:

@@ -106,7 +106,7 @@ class Runtime:
 
         The arguments go as they are, and the server judges them.
         """
-        return from_wire(await self._call(server, tool, arguments, raw=True))
+        return from_wire(await self._call(server, tool, arguments, raw=True), raw=True)
 
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
         """Send a call whose arguments are bound and checked already."""

@@ -14,6 +14,7 @@ import types
 import warnings
 from collections.abc import Awaitable
 
+from bridge.guest.placeholders import Unknown
 from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
 from bridge.guest.values import to_json
 from bridge.guest.wire import Done, Run, encode
@@ -145,6 +146,9 @@ class Program:
         return value
 
     def _failed(self, error: BaseException) -> Done:
+        held = sys.modules.get("bridge.guest.held")
+        if held is not None:
+            held.blame(error)
         hook = sys.excepthook
         if hook is not sys.__excepthook__:
             try:
@@ -181,6 +185,8 @@ def _run_loop(coroutine: Any) -> Any:
 
 
 def _is_awaitable(value: Any) -> bool:
+    if isinstance(value, Unknown):
+        return False
     if isinstance(value, types.GeneratorType):
         return bool(value.gi_code.co_flags & _ITERABLE_COROUTINE)
     return isinstance(value, Awaitable)
@@ -223,6 +229,15 @@ def _bounded_repr(value: Any) -> str:
     if len(text) > MAX_REPR_CHARS:
         return "%s... (%d more characters)" % (text[:MAX_REPR_CHARS], len(text) - MAX_REPR_CHARS)
     return text
+
+
+def ending(done: Done) -> Done:
+    """Return how a program ended, or that the plan it was to make ended before.
+
+    Asked when its threads and exit handlers are through: they may be what has to stop.
+    """
+    held = sys.modules.get("bridge.guest.held")
+    return done if held is None else held.ending(done)
 
 
 def guest_files() -> FrozenSet[str]:

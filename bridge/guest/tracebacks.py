@@ -171,7 +171,7 @@ def _hint(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
     if isinstance(error, (TypeError, AttributeError)):
-        return _misuse_hint(str(error))
+        return _misuse_hint(str(error)) or _plan_hint()
     return ""
 
 
@@ -189,6 +189,14 @@ def _misuse_hint(message: str) -> str:
         if all(fragment in message for fragment in fragments):
             return "\n" + hint
     return ""
+
+
+def _plan_hint() -> str:
+    """Return that a value may have been a placeholder, in a run that has any."""
+    held = sys.modules.get("bridge.guest.held")
+    if held is None or not held.any_made():
+        return ""
+    return "\nHint: in a plan a held call returns a placeholder, which can only be passed on."
 
 
 def _syntax_hint(error: SyntaxError) -> str:

@@ -31,6 +31,7 @@ from bridge.guest.faults import (
     size_problem,
     type_problem,
 )
+from bridge.guest.placeholders import PREFIX, WHOLE
 from bridge.guest.schemas import as_list, as_mapping, pointed_at, same
 from bridge.guest.wording import NAMES, near, shown, told
 
@@ -139,6 +140,9 @@ class _Check:
             return None
         if value is None and schema.get("nullable") is True:
             return None
+        if _not_known_yet(value):
+            self.unsure += 1
+            return self._type(value, schema.get("type")) if isinstance(value, str) else None
         if "default" in schema and same(value, schema["default"]):
             self.unsure += 1
             return None
@@ -348,6 +352,13 @@ class _Check:
         if choices is not None:
             return choice_problem(value, choices)
         return max(failures, key=_nearness)
+
+
+def _not_known_yet(value: Any) -> bool:
+    """Whether what a held call is going to return stands for a value, or in a text."""
+    if isinstance(value, str):
+        return PREFIX in value
+    return isinstance(value, dict) and WHOLE in value
 
 
 def _nearness(found: Found) -> Tuple[int, int]:

@@ -10,6 +10,8 @@ import enum
 import math
 import os
 
+from bridge.guest.placeholders import Unknown
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
@@ -179,8 +181,12 @@ class Blob:
         )
 
 
-def from_wire(shape: Any) -> Any:
-    """Return the value that a call's reply stands for; objects in it are `Result` already."""
+def from_wire(shape: Any, raw: bool = False) -> Any:
+    """Return the value that a call's reply stands for; objects in it are `Result` already.
+
+    Args:
+        raw: Whether the whole CallToolResult was asked for.
+    """
     if not isinstance(shape, dict) or len(shape) != 1:
         return shape
     if "json" in shape:
@@ -197,6 +203,10 @@ def from_wire(shape: Any) -> Any:
         )
     if "blocks" in shape:
         return [from_wire(block) for block in shape["blocks"]]
+    if "held" in shape:
+        from bridge.guest.held import placeholder
+
+        return placeholder(shape["held"], raw)
     return shape
 
 
@@ -283,6 +293,10 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return _integer(int(value), path)
     if isinstance(value, float):
         return _real(float(value), path)
+    if isinstance(value, Unknown):
+        from bridge.guest.held import written
+
+        return written(value)
     raise NotJsonError(
         "%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value))
     )

@@ -147,7 +147,7 @@ def _patch_loops() -> None:
 def _run(run: Run, channel: int) -> int:
     from bridge.guest.client import Client
     from bridge.guest.mcp_api import build
-    from bridge.guest.program import Program, wind_down
+    from bridge.guest.program import Program, ending, wind_down
 
     gc.freeze()
     # Off since the interpreter started: all that was made until here lasts.
@@ -164,6 +164,7 @@ def _run(run: Run, channel: int) -> int:
         # A child that the program forked and that came to the end: its outcome is no run's.
         _show_uncaught(done)
     wind_down(program.module)
+    done = ending(done)
     if os.getpid() == own:
         # Asked again: exit handlers may fork too.
         client.send_last(done, _goodbye(done.exit_code, before))

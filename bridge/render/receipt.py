@@ -1,26 +1,76 @@
-"""What a run saved, in one line.
+"""What became of a run's calls, and what it saved, in lines.
 
-Owns the wording and the sum. "Kept out of the conversation" is what the tools returned less what
+Owns the wording and the sums. "Kept out of the conversation" is what the tools returned less what
 the program passed on, so a program that prints every result saves nothing and the line says so.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from bridge.model import RunResult
+from bridge.model import CallCount, Receipt, RunResult
 from bridge.render.structured import to_json
+
+MAX_KINDS = 5
+"""Of calls named in one line; those that are left are counted."""
+
+MAX_NAME = 120
+"""Characters of a tool in such a line, and of what is said of it; a program can call any name."""
 
 
 def receipt(result: RunResult) -> str:
     """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s"."""
-    seconds = f"{result.usage.wall_ms / 1000:.2f} s"
     calls = result.usage.tool_calls
-    if not calls:
-        return f"no tool calls, {seconds}"
-    counted = "1 tool call" if calls == 1 else f"{calls:,} tool calls"
-    kept = bytes_kept_out(result)
-    return f"{counted}, {kept:,} bytes of tool results kept out of the conversation, {seconds}"
+    said = _counted(calls) if calls else "no tool calls"
+    account = result.receipt or Receipt()
+    others = [
+        f"{count:,} {word}"
+        for count, word in (
+            (account.replayed, "replayed"),
+            (account.held, "held"),
+            (account.refused, "refused"),
+            (account.unknown, "of unknown outcome"),
+        )
+        if count
+    ]
+    if others:
+        said = f"{said} ({', '.join(others)})"
+    kept = f"{bytes_kept_out(result):,} bytes of tool results kept out of the conversation"
+    seconds = f"{result.usage.wall_ms / 1000:.2f} s"
+    if account.waiting_ms:
+        seconds = f"{seconds}, of it {account.waiting_ms / 1000:.2f} s waiting for an answer"
+    return ", ".join((said, kept, seconds) if calls else (said, seconds))
+
+
+def call_lines(result: RunResult) -> list[str]:
+    """Return a line for each thing that is to be known of calls that were not simply made."""
+    lines = []
+    if result.status in ("error", "timeout") and result.receipt and result.receipt.calls:
+        # Its other name, runId, is in the structured content, which not every model sees.
+        lines.append(
+            f"[retry] {_counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
+            f'code with retry_of="{result.run_id}" does not repeat what was done.'
+        )
+    if result.replayed:
+        count = _counted(sum(found.count for found in result.replayed), "call")
+        lines.append(f"[retry] {count} answered from the journal: {_named(result.replayed)}")
+    if result.unused and result.status == "success":
+        # A program that ended early may have come to them later.
+        count = _counted(sum(found.count for found in result.unused), "call")
+        lines.append(
+            f"[retry] {count} of the run before not asked for again: {_named(result.unused)}"
+        )
+    if result.refused:
+        count = _counted(sum(found.count for found in result.refused), "call")
+        lines.append(f"[gate] {count} not made: {_named(result.refused)}")
+    if result.unknown:
+        count = _counted(sum(found.count for found in result.unknown), "call")
+        lines.append(
+            f"[gate] {count} of unknown outcome: {_named(result.unknown)}. It may have happened: "
+            "look before you make it again."
+        )
+    return lines
 
 
 def bytes_kept_out(result: RunResult) -> int:
@@ -34,3 +84,29 @@ def bytes_returned(result: RunResult) -> int:
     if result.has_result:
         shown.append(json.dumps(to_json(result.result), ensure_ascii=False))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
+
+
+def _counted(count: int, noun: str = "tool call") -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _named(counts: Sequence[CallCount]) -> str:
+    """Return for example "6 × github.create_issue, 1 × github.push (deny: rule 'no force')"."""
+    ordered = sorted(counts, key=lambda found: -found.count)
+    parts = [
+        f"{found.count:,} × {_name(found)}" + (f" ({_plain(found.why)})" if found.why else "")
+        for found in ordered[:MAX_KINDS]
+    ]
+    if left := sum(found.count for found in ordered[MAX_KINDS:]):
+        parts.append(f"and {left:,} more")
+    return ", ".join(parts)
+
+
+def _name(found: CallCount) -> str:
+    return _plain(f"{found.server}.{found.tool}") if found.server else "other tools"
+
+
+def _plain(text: str) -> str:
+    """Return a text that stays within its line, and in its own direction."""
+    cut = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+    return "".join(one if one.isprintable() else "?" for one in cut)

@@ -49,6 +49,7 @@ def structured(result: RunResult) -> dict[str, Any]:
         "isolation": isolation_fields(result.isolation),
         "plan": None if result.plan is None else plan_fields(result.plan),
         "replayed": [_count(found) for found in result.replayed],
+        "unused": [_count(found) for found in result.unused],
         "refused": [_count(found) for found in result.refused],
         "unknown": [_count(found) for found in result.unknown],
         "usage": _usage(result.usage),

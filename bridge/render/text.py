@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 
 from bridge.model import FindingSource, Json, RunResult
+from bridge.render.plan import plan_text
+from bridge.render.receipt import call_lines
 from bridge.render.structured import to_json
 from bridge.text import valid_text
 
@@ -46,6 +48,8 @@ def _sections(result: RunResult) -> list[str]:
         sections.append(f"[result, as repr: JSON cannot hold it]\n{result.result_repr}")
     if result.error:
         sections.append(f"[error]\n{result.error}")
+    if result.plan is not None:
+        sections.append(f"[plan]\n{plan_text(result.plan)}")
     if result.truncated:
         cuts = "; ".join(
             f"{count:,} bytes of {stream} were dropped"
@@ -57,12 +61,13 @@ def _sections(result: RunResult) -> list[str]:
         )
     if result.isolation is not None and result.isolation.weaker:
         sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
+    notes = call_lines(result)
     for label, source in _SOURCES:
-        lines = finding_lines(result, source)
-        if lines:
-            if not sections and not result.stdout and result.status == "success":
-                sections.append(NOTHING)
-            sections.append("\n".join((label, *lines)))
+        if lines := finding_lines(result, source):
+            notes.append("\n".join((label, *lines)))
+    if notes and not sections and not result.stdout and result.status == "success":
+        sections.append(NOTHING)
+    sections += notes
     if result.status != "success":
         sections.append(_status(result))
     return sections

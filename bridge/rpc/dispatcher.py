@@ -30,7 +30,7 @@ from bridge.errors import (
 )
 from bridge.guest.wire import Call, Reply, WireError, encode
 from bridge.model import Json
-from bridge.rpc.replies import encode_reply
+from bridge.rpc.replies import Clear, encode_reply
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ class Dispatcher:
 
     Args:
         send_together: Like `send`, for when several replies may be ready at the same moment.
+        clear: Takes out of every reply what must not enter the sandbox.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class Dispatcher:
         limits: DispatchLimits,
         *,
         send_together: Callable[[bytes], Awaitable[None]] | None = None,
+        clear: Clear | None = None,
     ) -> None:
+        self._clear = clear
         self._tasks = tasks
         self._send = send
         self._send_together = send_together or send
@@ -276,7 +279,7 @@ class Dispatcher:
             message = "The bridge failed to serve this call; see its log."
             return self._encode_error(call.id, CallFailedError(message, kind="internal"))
         try:
-            line = encode_reply(call.id, value)
+            line = encode_reply(call.id, value, self._clear)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
             return self._encode_error(call.id, CallFailedError(message, kind="upstream"))
@@ -289,9 +292,11 @@ class Dispatcher:
         return line
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
+        # Before it is cut, lest half a secret be left.
+        message = error.message if self._clear is None else self._clear.text(error.message)
         document = {
             "kind": error.kind,
-            "message": error.message,
+            "message": message,
             "server": error.server,
             "tool": error.tool,
             "data": error.data,
@@ -302,9 +307,9 @@ class Dispatcher:
         except (ValueError, TypeError):
             line = b""
         if not line or len(line) > self._limits.reply_bytes:
-            document = {**document, "data": None, "message": error.message[:1000]}
+            document = {**document, "data": None, "message": message[:1000]}
             line = encode(Reply(id=call_id, error=document))
-        return line
+        return line if self._clear is None else self._clear.frame(line)
 
 
 _KINDS = {

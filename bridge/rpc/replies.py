@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from bridge.guest.wire import Reply, encode
 from bridge.model import Json
@@ -24,8 +25,18 @@ _PORTION = 1024 * 1024
 """Characters made into bytes at a time, so that a text is in memory once more and not twice."""
 
 
-def encode_reply(call_id: int, value: Json) -> bytes:
-    """Return the reply that gives `value`.
+class Clear(Protocol):
+    """Takes out of replies what must not enter a sandbox; see `bridge.gate.redaction`."""
+
+    def text(self, text: str) -> str:
+        """Return a text without it."""
+
+    def frame(self, line: bytes) -> bytes:
+        """Return a line of JSON without it."""
+
+
+def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes:
+    """Return the reply that gives `value`, without what `clear` takes out.
 
     Raises:
         ValueError: `value` is not JSON: NaN, an infinity, a cycle, too deep.
@@ -35,22 +46,29 @@ def encode_reply(call_id: int, value: Json) -> bytes:
     rest = _without_large(value, (), texts)
     if texts:
         try:
-            return _beside(call_id, rest, texts)
+            return _beside(call_id, rest, texts, clear)
         except UnicodeEncodeError:
             # A lone surrogate has no bytes, but JSON can escape it.
             texts.clear()
-    return encode(Reply(id=call_id, value=value))
+    line = encode(Reply(id=call_id, value=value))
+    return line if clear is None else clear.frame(line)
 
 
-def _beside(call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]]) -> bytes:
+def _beside(
+    call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]], clear: Clear | None
+) -> bytes:
     data = io.BytesIO()
-    for _, text in texts:
+    for _, told in texts:
+        # Before anything is counted: what stands in the place of a secret has another length.
+        text = told if clear is None else clear.text(told)
         size = len(text) if text.isascii() else sum(len(p.encode()) for p in _portions(text))
         data.write(b"+%d\n" % size)
         for portion in _portions(text):
             data.write(portion.encode())
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
-    data.write(encode(Reply(id=call_id, value=value)))
+    line = encode(Reply(id=call_id, value=value))
+    # Names of fields stand in it twice, and lose the same both times.
+    data.write(line if clear is None else clear.frame(line))
     # Nothing is copied here: the buffer itself becomes the bytes.
     return data.getvalue()
 

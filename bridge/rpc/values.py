@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bridge.model import Json
 
@@ -23,8 +23,12 @@ MAX_ERROR_TEXT = 16_000
 """Characters kept of a tool's own error message: enough for a stack trace, not for a page dump."""
 
 
-def tool_error(result: Mapping[str, Json]) -> str | None:
-    """Return the tool's error message, or None when the result is no error."""
+def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = None) -> str | None:
+    """Return the tool's error message, or None when the result is no error.
+
+    Args:
+        clear: Takes secrets out of the whole message, of which a cut might leave half.
+    """
     if result.get("isError") is not True:
         return None
     texts = [
@@ -37,6 +41,8 @@ def tool_error(result: Mapping[str, Json]) -> str | None:
         message = json.dumps(result["structuredContent"], ensure_ascii=False)
     if not message:
         message = "The tool reported an error without saying which."
+    if clear is not None:
+        message = clear(message)
     if len(message) > MAX_ERROR_TEXT:
         message = f"{message[:MAX_ERROR_TEXT]} … ({len(message) - MAX_ERROR_TEXT} more characters)"
     return message

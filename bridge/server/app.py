@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
+from bridge.engine.clearing import clear_value
 from bridge.engine.commands import Progress, failed_command
 from bridge.errors import BridgeError
 from bridge.model import RunResult
@@ -117,6 +118,23 @@ class _Surface:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Run a program. Every failure is a result that the model can read."""
+        result = await self._call_tool(context, params)
+        # Questions come from the engine, which has seen to them already.
+        if isinstance(result, types.CallToolResult):
+            self._clear(result)
+        return result
+
+    def _clear(self, result: types.CallToolResult) -> None:
+        """Take the secrets of this machine out of a result, whichever tool it is of."""
+        redactor = self._engine.servers.secrets.redactor
+        for block in result.content:
+            if isinstance(block, types.TextContent):
+                block.text = redactor.text(block.text)
+        result.structured_content = clear_value(result.structured_content, redactor)
+
+    async def _call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         if params.name == COMMAND_TOOL and self._engine.commands.profiles:
             return await self._run_command(context, params)
         if params.name == SEARCH_TOOL:
@@ -204,7 +222,9 @@ class _Surface:
         try:
             mime_type, text = await self._read(uri)
         except BridgeError as error:
-            raise MCPError(types.INVALID_PARAMS, str(error)) from error
+            told = self._engine.servers.secrets.redactor.text(str(error))
+            raise MCPError(types.INVALID_PARAMS, told) from None
+        text = self._engine.servers.secrets.redactor.text(text)
         content = types.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)
         return types.ReadResourceResult(contents=[content])
 

@@ -47,7 +47,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "enum": ["run", "plan"],
                 "default": "run",
                 "description": "plan: reads happen, calls that change something are held back and "
-                "listed under an id for `apply`.",
+                "listed under an id for `apply`; what they return can be passed on, not looked at.",
             },
             "apply": {
                 "type": "string",
@@ -67,6 +67,39 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
         "additionalProperties": False,
     }
 
+
+def _object(types: Mapping[str, str], *required: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: {"type": kind} for name, kind in types.items()}
+    return {"type": "object", "properties": fields, "required": list(required)}
+
+
+_CALL_COUNTS: dict[str, Any] = {
+    "type": "array",
+    "items": _object(
+        {"server": "string", "tool": "string", "count": "integer", "why": "string"}, "count"
+    ),
+}
+
+_INTEGERS = (
+    "replayed",
+    "held",
+    "refused",
+    "unknown",
+    "resultBytes",
+    "returnedBytes",
+    "tokensKept",
+    "codeMs",
+    "callsMs",
+    "waitingMs",
+)
+
+_RECEIPT = _object(
+    {"calls": "object", **dict.fromkeys(_INTEGERS, "integer"), "audit": "string"},
+    "resultBytes",
+    "returnedBytes",
+    "tokensKept",
+    "codeMs",
+)
 
 OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -100,11 +133,12 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "findingsOmitted": {"type": "integer"},
         "isolation": {"type": "object"},
         "plan": {"type": "object"},
-        "replayed": {"type": "array", "items": {"type": "object"}},
-        "refused": {"type": "array", "items": {"type": "object"}},
-        "unknown": {"type": "array", "items": {"type": "object"}},
+        "replayed": _CALL_COUNTS,
+        "unused": _CALL_COUNTS,
+        "refused": _CALL_COUNTS,
+        "unknown": _CALL_COUNTS,
         "usage": {"type": "object"},
-        "receipt": {"type": "object"},
+        "receipt": _RECEIPT,
     },
     "required": ["runId", "status", "summary"],
 }

@@ -35,6 +35,10 @@ DEFAULT_LEVEL = "info"
 LOOK_SECONDS = 1.0
 """How often it is looked whether a client that was asked over HTTP is still there."""
 
+MAX_ROUNDS = 10
+"""Of questions to a client of the newer era in one run. The SDK's clients give up after as many,
+and so lose the result of a run that may have done much."""
+
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
@@ -84,7 +88,7 @@ def _insist(context: Context, params: BaseModel) -> None:
     if lacking:
         wanted = str(getattr(params, "message", "") or "")[:200]
         message = f"The client that asked for this run offers no way to {lacking}."
-        raise CannotAskError(f"{message} Wanted: {wanted}" if wanted else message)
+        raise CannotAskError(message, quoted=f"Wanted: {wanted}" if wanted else "")
 
 
 def _wire(result: BaseModel) -> dict[str, Json]:
@@ -164,9 +168,8 @@ class HandshakeClient:
             try:
                 answers.append(await context.session.send_request(request, kind, metadata=metadata))
             except MCPError as error:
-                faults.append(
-                    CannotAskError(f"The client refused the question: {error.error.message:.300}")
-                )
+                said = f"It said: {error.error.message:.300}"
+                faults.append(CannotAskError("The client refused the question.", quoted=said))
             except ValidationError:
                 faults.append(CannotAskError("The client's answer cannot be understood."))
             scope.cancel()
@@ -198,6 +201,7 @@ class ModernClient:
         self._capable = context
         self._identity = identity
         self._runs = runs
+        self._rounds = 0
         self.run: SuspendedRun | None = None
 
     @property
@@ -218,6 +222,7 @@ class ModernClient:
 
     def attach(self, context: Context) -> None:
         """Go on with another request of its."""
+        self._rounds += 1
         self._context = self._capable = context
 
     def detach(self) -> None:
@@ -263,6 +268,12 @@ class ModernClient:
         _insist(self._capable, params)
         if run is None:
             message = "Nobody can be asked any more."
+            raise CannotAskError(message)
+        if self._rounds >= MAX_ROUNDS:
+            message = (
+                f"This client was asked {MAX_ROUNDS} times in this run, one time after the other, "
+                "and would give up if it was asked again."
+            )
             raise CannotAskError(message)
         self._runs.check_room(run)
         return await run.put(method, _wire(params))

@@ -38,6 +38,9 @@ FIRST_ID = 1_000_000_000
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """In the SDK's words, which `failure.is_lost` knows."""
 
+NEVER_SENT = object()
+"""Data of the error for a request that found the connection closed. Nobody else has this object."""
+
 
 RESUMED_SECONDS = 1.0
 """How late it may be noticed that time, which stood still for a question, goes on."""
@@ -100,7 +103,7 @@ class Direct:
         # Once it is cancelled, nothing is sent any more.
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
-            raise _error(_CLOSED)
+            raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
         caller = current_caller()
         waiter = self._waiting[number] = _Waiter(seconds, caller, label)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import httpx2
 from mcp import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_REQUEST
+from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from bridge.errors import (
     LoginRequiredError,
@@ -40,8 +40,12 @@ only one request's own stream did. Servers use the same code for errors of their
 _SESSION_EXPIRED = "Session terminated"
 """The SDK's text for status 404 within a session: the server no longer knows it."""
 
-_TYPESCRIPT_UNKNOWN_SESSION = -32001
-"""The code of servers on the TypeScript SDK for it; other servers use INVALID_REQUEST."""
+_NO_ANSWERS = (
+    "server answered a request with 202",
+    "Unexpected content type",
+    "Failed to parse",
+)
+"""How the SDK's texts begin where a request was taken, and what came back was no answer to it."""
 
 _STATUS_TEXTS = ("Server returned an error response", "Not Found", _SESSION_EXPIRED, REFUSED)
 """How errors begin that stand for an HTTP status which nobody put into words."""
@@ -117,20 +121,27 @@ def start_timeout(
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
 
 
-def lost_error(server: str, account: str) -> UpstreamError:
-    """Report a connection that ended while it was needed."""
+def lost_error(server: str, account: str, *, sent: bool = True) -> UpstreamError:
+    """Report a connection that ended while it was needed.
+
+    Args:
+        sent: Whether any of the request may have gone out.
+    """
     if _OVERSIZE.search(account):
         return MessageTooLargeError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
             server=server,
             host_detail=account,
             remedy="Ask it for less at a time. The next call connects again.",
+            doubtful=sent,
         )
+    effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
     return ServerLostError(
         f"Server {server!r} went away during the call.",
         server=server,
         host_detail=account,
-        remedy="The next call connects again. Whether this one had an effect is unknown.",
+        remedy=f"The next call connects again. {effect}",
+        doubtful=sent,
     )
 
 
@@ -140,11 +151,8 @@ def is_lost(error: MCPError) -> bool:
 
 
 def is_unknown_session(error: MCPError) -> bool:
-    """Say whether an error fits a server that no longer knows the session; it words it freely."""
-    return (
-        error.code in (INVALID_REQUEST, _TYPESCRIPT_UNKNOWN_SESSION)
-        or error.message == _SESSION_EXPIRED
-    )
+    """Say whether an error is that of a server that no longer knows the session; see `http`."""
+    return error.message == _SESSION_EXPIRED
 
 
 def call_error(
@@ -164,14 +172,34 @@ def call_error(
         )
     if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
         return lost_error(server, f"{error.message}.")
+    doubtful = _is_doubtful(error, refusal)
     if (status := _status(error, refusal)) in UNAUTHORIZED:
-        return _unauthorized(spec, status, refusal)
+        failure = _unauthorized(spec, status, refusal)
+        failure.doubtful = doubtful
+        return failure
     return ToolCallError(
         f"Server {server!r} refused {what}: {error.message} (code {error.code})",
         server=server,
         rpc_code=error.code,
         data=error.data,
+        doubtful=doubtful,
     )
+
+
+def _is_doubtful(error: MCPError, refusal: Refusal | None) -> bool:
+    """Say whether a request may have been acted on although it was answered with this error.
+
+    So it is where the error is not the server's word on the request: a gateway that gave up, a
+    body that is no answer, and what servers in front of others say of a connection that was closed
+    or too slow. Which of several requests at once a bad HTTP status was for cannot be told, so that
+    after one that leaves doubt all of them do.
+    """
+    text = error.message.casefold()
+    if error.message.startswith(_NO_ANSWERS) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
+        return True
+    if error.code == CONNECTION_CLOSED and "closed" in text:
+        return True
+    return error.message.startswith(_STATUS_TEXTS) and refusal is not None and refusal.failing
 
 
 def shown_url(spec: ServerSpec) -> str:

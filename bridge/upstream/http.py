@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urljoin
@@ -26,7 +26,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 from bridge.model import ServerSpec, Transport
 from bridge.upstream.framing import Line, Noise, decode_line
 from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of
+from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
 
 logger = logging.getLogger(__name__)
 
@@ -137,14 +137,20 @@ class CappedClient(httpx2.AsyncClient):
             request.extensions = {**request.extensions, "timeout": leave}
         response = await self._send_authorized(request, **options)
         if response.is_error:
-            self.refusal = refusal_of(response, self._spec, self._login)
-            # Within a session this is how a server says that it no longer knows it.
-            self.expired |= response.status_code == 404 and SESSION_HEADER in request.headers
+            self.refusal = refusal_of(response, self._spec, self._login, self.refusal)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream" and isinstance(response.stream, httpx2.AsyncByteStream):
             # Decompressed where it is counted, and so not once more.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
             response.stream = _CappedStream(response.stream, self._max_body_bytes, encoding)
+        if response.status_code == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers:
+            # This is how a server says that it no longer knows the session.
+            self.expired = True
+            with suppress(httpx2.StreamError):
+                if says_unknown_session(await response.aread()):
+                    # In the SDK's words, by which alone a request is known that may be made again.
+                    # The server's would do for others too, which may have been acted on.
+                    response.headers["content-type"] = "text/plain"
         return response
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

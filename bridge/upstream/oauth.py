@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -59,17 +59,26 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 """What can stand in a header. A token with a line break in it would be two headers."""
 
 
-class Logins:
-    """The logins of one user. Reads nothing until one is asked for."""
+Heard = Callable[[str, Mapping[str, str]], None]
+"""Told of a server's name, and of the tokens of its login by what they are called."""
 
-    def __init__(self, directory: Path) -> None:
+
+class Logins:
+    """The logins of one user. Reads nothing until one is asked for.
+
+    Args:
+        heard: Told of each token before it is used, and of each that is renewed.
+    """
+
+    def __init__(self, directory: Path, *, heard: Heard | None = None) -> None:
         self.store = TokenStore(directory)
+        self._heard = heard
 
     def of(self, spec: ServerSpec) -> Login | None:
         """Return the login to a server; None if its configuration says how to authorize."""
         if spec.transport == "stdio" or own_header(spec):
             return None
-        return Login(spec, self.store)
+        return Login(spec, self.store, heard=self._heard)
 
 
 class Login:
@@ -80,8 +89,14 @@ class Login:
     """
 
     def __init__(
-        self, spec: ServerSpec, store: TokenStore, *, clock: Callable[[], float] = time.time
+        self,
+        spec: ServerSpec,
+        store: TokenStore,
+        *,
+        clock: Callable[[], float] = time.time,
+        heard: Heard | None = None,
     ) -> None:
+        self._heard = heard
         self._url = httpx2.URL(spec.url)
         self._key = key_of(spec.name, spec.url)
         self._hints = spec.oauth
@@ -178,6 +193,13 @@ class Login:
         self._record = record
         if record is not None and record.access_token:
             self.trouble = ""
+        if record is not None and self._heard is not None:
+            tokens = {
+                "OAuth access token": record.access_token,
+                "OAuth refresh token": record.refresh_token,
+                "OAuth client secret": record.client_secret,
+            }
+            self._heard(self._key.server, {name: text for name, text in tokens.items() if text})
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble

@@ -31,7 +31,7 @@ from pydantic_core import to_json
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.asking import current_caller, progress_of, time_limit
-from bridge.upstream.direct import Direct
+from bridge.upstream.direct import NEVER_SENT, Direct
 from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_answers
 from bridge.upstream.link import Link
@@ -274,7 +274,8 @@ class Requests:
         except MCPError as error:
             raise await self._explained(link, what, error) from None
         except (ValueError, RuntimeError) as error:
-            raise self._unsendable(what, error) from error
+            # Which of the two it was, and whether before or after sending, is the SDK's affair.
+            raise self._unsendable(what, error, doubtful=True) from error
         finally:
             raw_answers.reset(token)
         if answers:
@@ -295,20 +296,20 @@ class Requests:
 
     async def _explained(self, link: Link, what: str, error: MCPError) -> Exception:
         if is_lost(error):
-            return await self._lost(link)
+            return await self._lost(link, sent=error.data is not NEVER_SENT)
         if link.endpoint.expired and is_unknown_session(error):
             link.stop()
             return ExpiredError()
         return call_error(self._spec, what, error, refusal=link.endpoint.refusal)
 
-    async def _lost(self, link: Link) -> Exception:
+    async def _lost(self, link: Link, *, sent: bool) -> Exception:
         # The caller may learn of it before the owner task does, and may call again at once.
         link.abandon()
         if not link.endpoint.pid:
             with anyio.move_on_after(LOST_DETAIL_SECONDS):
                 await link.ended.wait()
         account = link.account or link.endpoint.account()
-        return lost_error(self._spec.name, account)
+        return lost_error(self._spec.name, account, sent=sent)
 
     def _checked(self, what: str, arguments: Mapping[str, Json]) -> bytes:
         """Return the arguments as JSON.
@@ -332,14 +333,16 @@ class Requests:
                 msg,
                 server=self._spec.name,
                 remedy="Send less at a time.",
+                doubtful=False,
             )
         return text
 
-    def _unsendable(self, what: str, error: Exception) -> ToolCallError:
+    def _unsendable(self, what: str, error: Exception, *, doubtful: bool = False) -> ToolCallError:
         return ToolCallError(
             f"Server {self._spec.name!r}, {what}: the arguments cannot be sent as JSON: {error}",
             server=self._spec.name,
             rpc_code=INVALID_PARAMS,
+            doubtful=doubtful,
         )
 
 

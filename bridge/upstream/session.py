@@ -325,6 +325,7 @@ class Session:
                 msg,
                 server=self.spec.name,
                 remedy="Its configuration was changed or removed, or the bridge is ending.",
+                doubtful=False,
             )
         if link is None or not link.usable:
             if link is None or not link.idle:

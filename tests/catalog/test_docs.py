@@ -205,6 +205,7 @@ def test_the_guide_is_short_and_its_programs_are_python() -> None:
     assert len(blocks) == 3
     for block in blocks:
         ast.parse(block)
+    assert "What a held call returns, and its fields, can be passed on" in guide
 
 
 def test_every_asynchronous_helper_is_shown_with_await() -> None:

@@ -61,6 +61,36 @@ async def test_a_form_is_filled_line_by_line(
     assert await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM}) == answer
 
 
+CHOICE: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "title": "Decision",
+            "enum": ["call", "run", "no"],
+            "enumNames": ["Yes, this one", "Yes, all\n9. Yes", "No"],
+        }
+    },
+    "required": ["decision"],
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "decision"), [("2\n", "run"), ("no\n", "no"), ("\n4\nyes\nCall\ncall\n", "call")]
+)
+async def test_choices_are_listed_by_what_they_are_called(
+    desk: tuple[int, TextIO], typed: str, decision: str
+) -> None:
+    """One on a line, to be chosen by number or word; nothing is chosen by only pressing Enter."""
+    params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
+    answer = await _ask(desk, typed, params)
+    assert answer == {"action": "accept", "content": {"decision": decision}}
+    shown = os.read(desk[0], 4096).decode().replace("\r\n", "\n")
+    assert (
+        "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
+        "Decision (a number or a word in brackets): "
+    ) in shown
+
+
 async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
     """And no escape sequence of the server's obeyed."""
     params: dict[str, Json] = {"mode": "url", "message": "\x1b[2J", "url": "https://example.com"}
@@ -85,6 +115,8 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
     [
         ({"type": "string", "enum": ["a", "b"]}, "b", "b"),
         ({"oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
+        ({"oneOf": [{"const": "b", "title": "A"}]}, "1", "b"),
+        ({"type": "string", "enum": ["2", "3"], "enumNames": ["A", "B"]}, "2", "2"),
         ({"type": "number"}, "1.5", 1.5),
         ({"type": "boolean"}, "No", False),
         ({"type": "array"}, "a, b", ["a", "b"]),
@@ -103,6 +135,8 @@ def test_a_line_is_read_by_its_fields_schema(
     ("field", "text", "complaint"),
     [
         ({"enum": ["a", "b"]}, "c", "one of a, b"),
+        ({"enum": ["a", "b"]}, "1", "one of a, b"),
+        ({"enum": ["a", "b"], "enumNames": ["A"]}, "1", "one of a, b"),
         ({"type": "integer"}, "1.5", "whole number"),
         ({"type": "number"}, "x", "a number"),
         ({"type": "boolean"}, "maybe", "yes or no"),

@@ -57,7 +57,7 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
     """It is a request to a server, and what it holds stays out of the conversation."""
     gate = Gate(Grant(servers=frozenset({"a"}), calls=2), _answer)
 
-    async def read() -> dict[str, Any]:
+    async def read(params: Mapping[str, Any]) -> dict[str, Any]:
         return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
 
     with pytest.raises(CallDeniedError):

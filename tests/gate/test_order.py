@@ -24,7 +24,8 @@ from bridge.gate.budget import RunBudget
 from bridge.gate.calls import READ_RESOURCE, Gate, Grant
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
-from bridge.gate.journal import Entry, Replay, RunJournal
+from bridge.gate.journal import Replay, RunJournal
+from bridge.gate.journal_entries import Entry
 from bridge.gate.outcomes import Outcome
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
@@ -82,8 +83,8 @@ class NotedPins(Pins):
     def change(self, tool: Tool) -> str:
         return self._change
 
-    def keep(self, tool: Tool) -> None:
-        self._notes.append("pin")
+    async def keep(self, tool: Tool, *, anew: bool = False) -> None:
+        self._notes.append("pin for good" if anew else "pin")
 
 
 class NotedApprover(Approver):
@@ -133,9 +134,16 @@ class NotedJournal(RunJournal):
         super().__init__()
         self._notes = notes
 
-    def sent(self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect) -> Entry:
+    def sent(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Json],
+        effect: Effect,
+        number: int = 0,
+    ) -> Entry:
         self._notes.append("journal sent")
-        return super().sent(server, tool, arguments, effect)
+        return super().sent(server, tool, arguments, effect, number)
 
     def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
         self._notes.append(f"journal {outcome}")
@@ -167,12 +175,12 @@ class NotedReplay(Replay):
     def __init__(self, answer: dict[str, Json] | None, *, unknown: bool = False) -> None:
         super().__init__(RunJournal())
         self._answer = answer
-        self._unknown = unknown
+        self._nobody_knows = unknown
 
     def answer(
         self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect
     ) -> dict[str, Json] | None:
-        if self._unknown:
+        if self._nobody_knows:
             message = "nobody knows"
             raise OutcomeUnknownError(message)
         return self._answer
@@ -186,7 +194,13 @@ class NotedHolding(Holding):
     def refers(self, arguments: Mapping[str, Json]) -> bool:
         return self._refers
 
-    def hold(self, call: CallFacts, decision: Decision) -> Held:
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> Held:
         return Held(held={"number": 1})
 
 
@@ -347,7 +361,7 @@ async def test_a_cancelled_call_is_recorded_as_unknown() -> None:
     notes: Notes = []
     started = anyio.Event()
 
-    async def wait() -> dict[str, Any]:
+    async def wait(params: Mapping[str, Any]) -> dict[str, Any]:
         started.set()
         await anyio.sleep_forever()
         raise AssertionError
@@ -415,7 +429,7 @@ async def test_a_call_that_may_have_happened_is_not_made_again() -> None:
 async def test_a_resource_is_judged_as_a_read_whatever_the_policy_says_of_its_server() -> None:
     notes: Notes = []
 
-    async def read() -> dict[str, Any]:
+    async def read(params: Mapping[str, Any]) -> dict[str, Any]:
         return {"contents": []}
 
     planning = gate(notes, holding=NotedHolding())

@@ -83,6 +83,13 @@ def literal_problem(node: ast.expr, argument: Argument, root: Json) -> tuple[ast
     return _partly(node, argument.schema, root, argument.alias, 0)
 
 
+def written_out(node: ast.expr) -> tuple[bool, Json]:
+    """Return whether an expression writes its whole value out, and that value."""
+    reader = _Literals()
+    value = reader.value(node)
+    return not reader.unknown, None if reader.unknown else value
+
+
 def _partly(
     node: ast.expr, schema: Json, root: Json, where: str, depth: int
 ) -> tuple[ast.expr, str] | None:

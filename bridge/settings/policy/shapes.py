@@ -1,7 +1,4 @@
-"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure.
-
-Owns the shapes and their parsing. What a policy means for a call is `bridge.gate.policy`'s.
-"""
+"""What a policy may say. Shapes only; what it means for a call is `bridge.gate.policy`'s."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
@@ -27,8 +23,9 @@ class Condition:
     Attributes:
         path: Names of keys from the outside in; "*" stands for every item of a list or object.
         test: How it is compared.
-        value: With what.
-        negated: Whether the opposite is meant.
+        value: With what: a text, number or truth value; a tuple of them for "in", of globs for
+            "glob", of normal paths for "under".
+        negated: Whether the opposite is meant, of each value by itself.
     """
 
     path: tuple[str, ...]
@@ -61,7 +58,8 @@ class Rule:
     when: tuple[Condition, ...] = ()
     reason: str = ""
     digest: str = ""
-    place: str = ""
+    # A rule stays what it is when another is written in front of it.
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +110,9 @@ PRIVATE_DATA = "private-data"
 EXFILTRATION = "exfiltration"
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION)
 """Labels that mean something without further rules; others may be invented."""
+
+DETECTORS = ("email", "phone", "iban", "card", "ip")
+"""Of personal data."""
 
 LETHAL = FlowRule(
     name="lethal-combination",
@@ -180,18 +181,3 @@ class PolicySpec:
     privacy: Privacy = field(default_factory=Privacy)
     pin: bool = True
     path: Path | None = None
-
-
-def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpec:
-    """Return the policy that a file's `policy` table makes; None stands for no table.
-
-    Args:
-        place: Where it stands, for errors ("config.toml: policy").
-
-    Raises:
-        SettingsError: It does not parse; the text says where.
-    """
-    if table is None:
-        return PolicySpec(path=path)
-    message = f"{place} cannot be read yet."
-    raise SettingsError(message)

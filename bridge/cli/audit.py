@@ -1,0 +1,251 @@
+"""`audit`: whether the log of what runs did is whole, and what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import anyio
+import anyio.to_thread
+
+from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.errors import AuditError, UsageError
+from bridge.gate.audit.counting import By, Counting
+from bridge.gate.audit.folder import UnsafeError
+from bridge.gate.audit.reading import (
+    MAX_TAIL,
+    Place,
+    last_records,
+    opened,
+    records,
+    records_since,
+)
+from bridge.gate.audit.tracing import about
+from bridge.gate.audit.verifying import LEAST_EXPECTED, Finding, Report, verify
+from bridge.model import Json
+from bridge.settings import Settings
+
+T = TypeVar("T")
+
+FOLLOW_SECONDS = 0.25
+"""Between looks for new records."""
+
+MAX_ARGUMENTS = 120
+"""Characters of a call's arguments in a line; --json has all that was recorded."""
+
+_HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
+_ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
+
+_ELSEWHERE = frozenset(
+    {"time", "run", "kind", "call", "server", "tool", "decision", "rule", "seq", "prev", "hash"}
+)
+
+_COUNTS = ("CALLS", "OK", "FAILED", "UNKNOWN", "REFUSED", "HELD", "REPLAYED", "BYTES", "MS")
+
+
+async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Check the whole log; 1 if it is not as it was written, or lacks an expected hash."""
+    expect = (arguments.expect or "").lower().removeprefix("sha256:")
+    if expect and not _HASH.fullmatch(expect):
+        message = (
+            f"--expect: {arguments.expect!r:.80} is no hash, nor {LEAST_EXPECTED} digits of one."
+        )
+        raise UsageError(message, remedy="A result's receipt has it as `audit`.")
+    directory = settings.state_dir / "audit"
+    if not directory.is_dir():
+        report = Report()
+    else:
+        report = await _in_thread(directory, partial(verify, directory, expect))
+    found = report.whole and (not expect or report.expected is not None)
+    if arguments.json:
+        _write_json({"ok": found, **_report(report), **_expected(report, expect)})
+    else:
+        _write_report(report, directory)
+        if expect:
+            where = "nowhere in the log" if report.expected is None else str(report.expected)
+            write_out(visible(f"Expected hash {expect}: {where}\n"))
+    return 0 if found else 1
+
+
+async def tail(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the last records, and with -f those that come."""
+    count = arguments.number
+    if not 0 <= count <= MAX_TAIL:
+        message = f"-n must be between 0 and {MAX_TAIL:,}, not {count}."
+        raise UsageError(message)
+    directory = settings.state_dir / "audit"
+    found: Sequence[Mapping[str, Json]] = ()
+    place = Place()
+    if directory.is_dir():
+        found, place = await _in_thread(directory, partial(last_records, directory, count))
+    elif not arguments.follow:
+        write_err(_nothing(directory))
+    _write_records(found, as_json=arguments.json)
+    while arguments.follow:
+        await anyio.sleep(FOLLOW_SECONDS)
+        if directory.is_dir():
+            more = partial(records_since, directory, place)
+            found, place = await _in_thread(directory, more)
+            _write_records(found, as_json=arguments.json)
+    return 0
+
+
+async def show(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print all that is recorded of a run or of a plan."""
+    wanted = arguments.run
+    if not _ID.fullmatch(wanted):
+        message = f"{wanted!r:.80} is no run or plan, nor the beginning of one."
+        raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
+    directory = settings.state_dir / "audit"
+    found: Sequence[Mapping[str, Json]] = ()
+    if directory.is_dir():
+        found = await _in_thread(directory, partial(about, directory, wanted))
+    if not found:
+        write_err(visible(f"There is nothing about {wanted} in {directory}.\n"))
+        return 1
+    _write_records(found, as_json=arguments.json)
+    return 0
+
+
+async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Count calls by day, server, tool, decision or outcome."""
+    by = _by(arguments.by)
+    directory = settings.state_dir / "audit"
+    counting = Counting(by=by)
+    if directory.is_dir():
+        await _in_thread(directory, partial(_count, directory, counting, arguments.since or ""))
+    groups = counting.finish()
+    if arguments.json:
+        counts = [
+            {**dict(zip(by, key, strict=True)), **asdict(count), "ms": round(count.ms)}
+            for key, count in groups
+        ]
+        _write_json({"runs": counting.runs, "records": counting.records, "groups": counts})
+        return 0
+    if not groups:
+        write_err(_nothing(directory))
+        return 0
+    headings = [name.upper() for name in by]
+    rows = [
+        [*key, *(f"{round(value):,}" for value in asdict(count).values())] for key, count in groups
+    ]
+    write_out(table([*headings, *_COUNTS], rows, width=terminal_width()))
+    write_out(f"\n{counting.runs:,} runs, {counting.records:,} records.\n")
+    return 0
+
+
+def _by(text: str) -> tuple[By, ...]:
+    known = {str(name): name for name in get_args(By)}
+    names = text.split(",")
+    if not set(names) <= known.keys():
+        message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
+        raise UsageError(message)
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def _count(directory: Path, counting: Counting, since: str) -> None:
+    with opened(directory) as (folder, files):
+        for file in files:
+            if file.name.day >= since:
+                counting.feed(at.record for at in records(folder, file))
+
+
+async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
+    try:
+        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+    except (OSError, UnsafeError) as error:
+        reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
+        message = f"The audit log in {directory} cannot be read: {reason}."
+        raise AuditError(message) from error
+
+
+def _write_report(report: Report, directory: Path) -> None:
+    if not report.records and report.whole:
+        write_out(_nothing(directory))
+        return
+    for finding in report.problems:
+        write_out(visible(f"WRONG  {finding}\n"))
+    if report.problems_more:
+        write_out(f"WRONG  and {report.problems_more:,} more\n")
+    for finding in report.notes:
+        write_out(visible(f"note   {finding}\n"))
+    if report.notes_more:
+        write_out(f"note   and {report.notes_more:,} more\n")
+    verdict = (
+        "nothing was changed or removed" if report.whole else "the log is NOT as it was written"
+    )
+    write_out(
+        f"{report.records:,} records in {report.files:,} files, {report.first} to {report.last}: "
+        f"{verdict}.\n"
+    )
+    if report.head:
+        write_out(f"Head: {report.head}\n")
+
+
+def _report(report: Report) -> dict[str, Json]:
+    return {
+        "files": report.files,
+        "records": report.records,
+        "first": report.first,
+        "last": report.last,
+        "head": report.head,
+        "problems": [_finding(each) for each in report.problems],
+        "problemsOmitted": report.problems_more,
+        "notes": [_finding(each) for each in report.notes],
+        "notesOmitted": report.notes_more,
+    }
+
+
+def _expected(report: Report, expect: str) -> dict[str, Json]:
+    if not expect:
+        return {}
+    found = None if report.expected is None else _finding(report.expected)
+    return {"expected": {"hash": expect, "found": found}}
+
+
+def _finding(finding: Finding) -> dict[str, Json]:
+    return {name: value for name, value in asdict(finding).items() if value}
+
+
+def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
+    """Write records: as JSON lines, or as lines to read."""
+    for record in found:
+        write_out(_json_line(record) if as_json else visible(_line(record), keep="") + "\n")
+
+
+def _line(record: Mapping[str, Json]) -> str:
+    """Return a record as a line: when, whose, what, and what is particular to it."""
+    known = {name: value for name, value in record.items() if name not in _ELSEWHERE}
+    run = str(record.get("run", ""))[:8]
+    words = [str(record.get("time", "")), run or "-", str(record.get("kind", "?"))]
+    if "call" in record:
+        words.append(f"#{record['call']}")
+    if "server" in record:
+        words.append(f"{record['server']}.{record.get('tool', '')}")
+    if "decision" in record:
+        words.append(f"{record['decision']} ({record.get('rule', '')})")
+    words += [f"{name}={_short(value)}" for name, value in sorted(known.items())]
+    return "  ".join(words)
+
+
+def _short(value: Json) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_ARGUMENTS else f"{text[:MAX_ARGUMENTS]}…"
+
+
+def _json_line(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _write_json(value: Json) -> None:
+    write_out(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def _nothing(directory: Path) -> str:
+    return visible(f"Nothing has been recorded in {directory}.\n")

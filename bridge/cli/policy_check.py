@@ -1,0 +1,246 @@
+"""`policy check`: whether the policy is fine, and what it says of a program before that runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.catalog.checking.foreseen import (
+    GET_PROMPT,
+    READ_RESOURCE,
+    Foreseen,
+    ForeseenCall,
+    OpenPlace,
+    foreseen_calls,
+)
+from bridge.catalog.guard import Scan
+from bridge.catalog.prose import clip
+from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.run import read_program
+from bridge.engine import Engine, open_engine
+from bridge.engine.guarding import read
+from bridge.errors import BridgeError, UsageError
+from bridge.gate.decision import UNLISTED, CallFacts, Decision, strictest
+from bridge.gate.flow import Flow
+from bridge.gate.foreseeing import Outlook, flow_decision, outlook
+from bridge.gate.policy import Policy
+from bridge.model import Effect, Json
+from bridge.settings import Settings
+
+DENIED = 1
+"""The exit status of a program some of whose calls would be."""
+
+MAX_SHOWN_NAMES = 8
+"""Arguments, or earlier calls, named on one line."""
+
+_READS = frozenset({READ_RESOURCE, GET_PROMPT})
+
+NO_POLICY = (
+    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """A call of a program with what would become of it."""
+
+    call: ForeseenCall
+    outlook: Outlook
+    flow: Decision | None
+
+    @property
+    def final(self) -> Decision:
+        """What is decided if no argument that is not seen changes it."""
+        return strictest(self.outlook.decision, self.flow)
+
+
+async def check(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Say whether the policy file is fine, or what it says of a program's calls.
+
+    That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
+    """
+    code = _program(arguments)
+    if code is None:
+        _say_fine(settings, as_json=arguments.json)
+        return 0
+    async with open_engine(settings) as engine:
+        return await _check_program(engine, code, as_json=arguments.json)
+
+
+def _program(arguments: argparse.Namespace) -> str | None:
+    if arguments.code is not None:
+        if arguments.file is not None:
+            message = "Give the program as FILE or with -c, not both."
+            raise UsageError(message)
+        found: str = arguments.code
+        return found
+    return None if arguments.file is None else read_program(arguments.file)
+
+
+def _say_fine(settings: Settings, *, as_json: bool) -> None:
+    spec = settings.policy
+    counts = {"rules": len(spec.rules), "servers": len(spec.servers), "flow": len(spec.flows)}
+    if as_json:
+        place = str(spec.path) if spec.path is not None else None
+        write_out(json.dumps({"present": spec.present, "path": place, **counts}) + "\n")
+    elif not spec.present:
+        write_out(NO_POLICY)
+    else:
+        told = ", ".join(
+            f"{count} {name}{'' if count == 1 else 's'}"
+            for name, count in zip(("rule", "server", "flow rule"), counts.values(), strict=True)
+        )
+        write_out(visible(f"{spec.path}: the policy is fine ({told}).\n"))
+
+
+async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
+    servers = engine.servers
+    reading = await read(code, servers.aliases, "off")
+    if isinstance(reading.tree, Scan):
+        message = f"The program cannot be read: {reading.tree.findings[0]}."
+        raise UsageError(message)
+    if reading.references.unknown:
+        unknown = "; ".join(map(str, reading.references.unknown))
+        raise UsageError(servers.unknown(unknown))
+    errors = await servers.look_up(reading.references.servers, patient=True)
+    found = foreseen_calls(reading.tree, servers.entries())
+    policy = engine.gatekeeping.policy()
+    judged = _judge(policy, found.calls, lambda name: servers.known.tools(name) is not None)
+    if as_json:
+        _write_json(judged, found, errors)
+    else:
+        _write(judged, found, errors, present=policy.spec.present)
+    return DENIED if any(each.final.action == "deny" for each in judged) else 0
+
+
+def _judge(
+    policy: Policy, calls: Sequence[ForeseenCall], lists: Callable[[str], bool]
+) -> list[_Judged]:
+    flow = Flow(policy.spec.flows)
+    outlooks = [_outlook(policy, call, lists) for call in calls]
+    # What is denied is not read from, so nothing follows from it.
+    made = [
+        (call, _facts(call), outlook.decision.labels)
+        for call, outlook in zip(calls, outlooks, strict=True)
+        if outlook.decision.action != "deny"
+    ]
+    judged = []
+    for call, found in zip(calls, outlooks, strict=True):
+        verdict = None
+        if policy.spec.present and found.decision.action != "deny":
+            before = [(facts, its) for other, facts, its in made if call.may_follow(other)]
+            verdict = flow_decision(flow, _facts(call), found.decision.labels, before)
+        judged.append(_Judged(call=call, outlook=found, flow=verdict))
+    return judged
+
+
+def _outlook(policy: Policy, call: ForeseenCall, lists: Callable[[str], bool]) -> Outlook:
+    effect: Effect | None = "read" if call.tool in _READS else None
+    if effect is None and call.definition is None and policy.spec.present and lists(call.server):
+        # As the gate decides on it.
+        return Outlook(decision=Decision(action="deny", rule=UNLISTED))
+    return outlook(policy, _facts(call), unseen=call.unseen, open=call.open, effect=effect)
+
+
+def _facts(call: ForeseenCall) -> CallFacts:
+    return CallFacts(
+        server=call.server,
+        tool=call.tool,
+        arguments=call.arguments,
+        definition=call.definition,
+    )
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def _write(
+    judged: Sequence[_Judged],
+    found: Foreseen,
+    errors: Mapping[str, BridgeError],
+    *,
+    present: bool,
+) -> None:
+    lines = [line for each in judged for line in _call_lines(each)]
+    lines += [_open_line(place) for place in found.open]
+    if found.omitted:
+        lines.append(f"... and {found.omitted:,} more")
+    if not lines:
+        lines.append("No call of a tool is seen in the program.")
+    write_out(visible("\n".join(lines) + "\n"))
+    if not present:
+        write_err(NO_POLICY)
+    for name, error in errors.items():
+        text = f"warning: {name}: {error} What its tools do is not known here.\n"
+        write_err(visible(text, keep="\n"))
+
+
+def _call_lines(judged: _Judged) -> list[str]:
+    call, decision = judged.call, judged.outlook.decision
+    lines = [f"line {call.line}: {call.server}.{call.tool} -> {_said(decision)}"]
+    lines += [
+        f"    or {_said(possible.decision)}, by {_listed(possible.on)}: not seen here"
+        for possible in judged.outlook.possible
+    ]
+    if judged.flow is not None:
+        lines.append(f"    {_said(judged.flow)} if made after {_listed(judged.flow.led)}")
+    return lines
+
+
+def _said(decision: Decision) -> str:
+    return f"{decision.action} ({decision.rule})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(clip(name, 80) for name in names[:MAX_SHOWN_NAMES])
+    more = len(names) - MAX_SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown or "other calls"
+
+
+def _open_line(place: OpenPlace) -> str:
+    whose = "any tool of any server" if place.server is None else f"any tool of {place.server}"
+    return f"line {place.line}: {whose}, known only when it runs: {place.why}"
+
+
+def _write_json(
+    judged: Sequence[_Judged], found: Foreseen, errors: Mapping[str, BridgeError]
+) -> None:
+    document: dict[str, Json] = {
+        "calls": [_call_json(each) for each in judged],
+        "open": [
+            {"line": place.line, "server": place.server, "why": place.why} for place in found.open
+        ],
+        "omitted": found.omitted,
+        "unreachable": {name: str(error) for name, error in errors.items()},
+        "denied": sum(each.final.action == "deny" for each in judged),
+    }
+    write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def _call_json(judged: _Judged) -> dict[str, Json]:
+    call = judged.call
+    return {
+        "line": call.line,
+        "server": call.server,
+        "tool": call.tool,
+        **_decision_json(judged.outlook.decision),
+        "unseen": [*call.unseen, *(["*"] if call.open else [])],
+        "possible": [
+            {**_decision_json(possible.decision), "on": list(possible.on)}
+            for possible in judged.outlook.possible
+        ],
+        "flow": None if judged.flow is None else _decision_json(judged.flow),
+    }
+
+
+def _decision_json(decision: Decision) -> dict[str, Json]:
+    return {
+        "action": decision.action,
+        "rule": decision.rule,
+        "reason": decision.reason,
+        "effect": decision.effect,
+        "labels": sorted(decision.labels),
+        "led": list(decision.led),
+    }

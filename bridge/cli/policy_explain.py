@@ -1,0 +1,268 @@
+"""`policy explain`: the decision on one call, and how it comes about."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.cli.output import visible, write_err, write_out
+from bridge.engine import Engine, open_engine
+from bridge.errors import UsageError
+from bridge.gate.calls import GET_PROMPT, READ_RESOURCE
+from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
+from bridge.gate.pins import Pins
+from bridge.gate.policy import OPEN, Policy, Step
+from bridge.model import Effect, Json, Tool
+from bridge.settings import Settings
+from bridge.settings.globs import any_matcher, literal
+from bridge.settings.policy import FlowRule
+from bridge.settings.policy_edit import toml_value
+
+MAX_RULES = 20
+"""Rules shown that did not match; with more, those that are about other tools are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Explained:
+    """All there is to say on a call.
+
+    Attributes:
+        base: What rules and defaults say.
+        final: What is decided with the pin; flow rules depend on the run.
+        change: What of the tool changed since it was allowed.
+        flows: Those that may have a say, by what has been read before.
+    """
+
+    call: CallFacts
+    base: Decision
+    final: Decision
+    steps: Sequence[Step]
+    change: str
+    flows: Sequence[FlowRule]
+    known: bool
+
+
+async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Explain what is decided on a call, by which rule, and how to have it otherwise.
+
+    Raises:
+        UsageError: There is no such server or tool, or the arguments are no JSON object.
+    """
+    given = _given(arguments.given)
+    async with open_engine(settings) as engine:
+        server = engine.servers.resolve(arguments.server)
+        requested = arguments.tool in (READ_RESOURCE, GET_PROMPT)
+        definition = None if requested else await _definition(engine, server, arguments.tool)
+        policy = engine.gatekeeping.policy()
+    found = _explained(
+        policy,
+        CallFacts(
+            server=server,
+            tool=definition.name if definition is not None else arguments.tool,
+            arguments=given,
+            definition=definition,
+        ),
+        "read" if requested else None,
+        Pins(settings.state_dir / "pins.json"),
+    )
+    if arguments.json:
+        write_out(json.dumps(_document(found), ensure_ascii=False, indent=2) + "\n")
+    else:
+        write_out(visible("\n".join(_lines(found)) + "\n"))
+    return 0
+
+
+def _given(words: Sequence[str]) -> dict[str, Json]:
+    """Return the arguments that were written as a JSON object, or as KEY=VALUE words.
+
+    Raises:
+        UsageError: They are neither.
+    """
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            found = json.loads(words[0])
+        except (ValueError, RecursionError) as error:
+            message = f"ARGS: {words[0]!r:.200} is no JSON object: {error}."
+            raise UsageError(message) from None
+        assert isinstance(found, dict)
+        return found
+    given: dict[str, Json] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            message = f"ARGS: {word!r:.200} is neither KEY=VALUE nor a JSON object."
+            raise UsageError(message)
+        try:
+            given[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            # What is no JSON is a text, as most values are.
+            given[key] = value
+    return given
+
+
+async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
+    """Return a tool by its name or alias; None if its server cannot be asked.
+
+    Raises:
+        UsageError: The server has no such tool; the text names the nearest.
+    """
+    errors = await engine.servers.look_up([server], patient=True)
+    for error in errors.values():
+        write_err(visible(f"warning: {server}: {error} It is taken to have such a tool.\n"))
+        return None
+    # Which raises what there is to say if there is none.
+    docs = engine.guide.tool_docs(server, tool, "summary")
+    return engine.servers.known.tool(server, docs["tool"])
+
+
+def _explained(policy: Policy, call: CallFacts, effect: Effect | None, pins: Pins) -> _Explained:
+    base = policy.decide(call, effect)
+    change = ""
+    if policy.spec.present and policy.spec.pin and call.definition is not None:
+        change = pins.change(call.definition)
+    asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
+    flows = [] if not policy.spec.present else [f for f in policy.spec.flows if _to(f, call, base)]
+    return _Explained(
+        call=call,
+        base=base,
+        final=strictest(base, asks if base.action != "deny" else None),
+        steps=policy.explain(call, effect),
+        change=change,
+        flows=flows,
+        known=call.definition is not None or effect is not None,
+    )
+
+
+def _to(rule: FlowRule, call: CallFacts, base: Decision) -> bool:
+    if rule.to & base.labels:
+        return True
+    return bool(rule.to_servers) and any_matcher(rule.to_servers)(call.server)
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def _lines(found: _Explained) -> list[str]:
+    call, final = found.call, found.final
+    shown = ", ".join(
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
+    )
+    lines = [f"{call}({shown:.1000}) -> {final.action}", _line("decided by", final.rule)]
+    if final.reason:
+        lines.append(_line("because", final.reason))
+    effects = [step for step in found.steps if step.about == "effect"]
+    lines += [_line("effect", f"{step.name}: {step.why}") for step in effects]
+    labels = [f"{step.name} ({step.why})" for step in found.steps if step.about == "label"]
+    lines.append(_line("labels", "; ".join(labels) or "none"))
+    lines += _rule_lines(found.steps)
+    if found.final.rule != OPEN:
+        lines.append(_line("definition", _pin_state(found)))
+        lines += [_line("flow rules", _flow_text(rule)) for rule in found.flows]
+    lines += ["", *_remedy(found)]
+    return lines
+
+
+def _line(head: str, text: str) -> str:
+    return f"  {head + ':':<12} {text}"
+
+
+def _rule_lines(steps: Sequence[Step]) -> list[str]:
+    rules = [step for step in steps if step.about == "rule"]
+    if len(rules) > MAX_RULES:
+        telling = [s for s in rules if s.applies or not s.why.startswith("it is about")]
+        left_out = len(rules) - len(telling)
+        rules = telling[:MAX_RULES]
+        note = [_line("rules", f"{left_out} that are about other calls are not shown")]
+    else:
+        note = []
+    lines = [
+        _line("rule", f"{step.name!r} ({step.action}) {_verdict(step)}: {step.why}")
+        for step in rules
+    ]
+    return [*note, *lines]
+
+
+def _verdict(step: Step) -> str:
+    if step.applies:
+        return "decides"
+    return "is not reached" if step.why.endswith(" decided") else "does not match"
+
+
+def _pin_state(found: _Explained) -> str:
+    if found.change:
+        return f"changed since it was allowed: {found.change}"
+    if not found.known:
+        return "not known, since the server could not be asked"
+    if found.call.definition is None:
+        return "none: such requests are the protocol's"
+    return "not changed since it was first allowed, if it ever was"
+
+
+def _flow_text(rule: FlowRule) -> str:
+    read = [*sorted(rule.after), *(f"servers {glob}" for glob in rule.after_servers)]
+    return f"{rule.name!r} ({rule.action}) decides once a run has read from {' and '.join(read)}"
+
+
+def _remedy(found: _Explained) -> list[str]:
+    """Return what to write for another decision on calls of this tool."""
+    call, final = found.call, found.final
+    if final.rule == OPEN:
+        return ["There is no [policy]; `mcp-code-bridge policy init` writes a first one."]
+    deciding = next((s for s in found.steps if s.about == "rule" and s.applies), None)
+    wanted = "ask" if final.action == "allow" else "allow"
+    server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
+    lines = [f"To {wanted}, in config.toml:"]
+    if deciding is not None:
+        lines[0] = f"To {wanted}, in config.toml in front of the rule {deciding.name!r}:"
+    lines += [
+        "  [[policy.rules]]",
+        f"  name = {toml_value(f'{wanted} {call}')}",
+        f"  server = {server}",
+        f"  tool = {tool}",
+        f'  action = "{wanted}"',
+    ]
+    if final.rule == CHANGED:
+        lines = ["Approve of it once when asked, for good, and it is remembered as it is now."]
+    elif deciding is None and any("nobody" in s.why for s in found.steps if s.about == "effect"):
+        lines += [
+            "or say what the tool does, and leave the decision to the default for that:",
+            f"  [policy.servers.{server}.tools.{tool}]",
+            '  effect = "read"  # or "write", or "destructive"',
+        ]
+    return lines
+
+
+def _document(found: _Explained) -> Mapping[str, Json]:
+    call, final = found.call, found.final
+    return {
+        "server": call.server,
+        "tool": call.tool,
+        "action": final.action,
+        "rule": final.rule,
+        "reason": final.reason,
+        "effect": found.base.effect,
+        "labels": sorted(found.base.labels),
+        "changed": found.change,
+        "steps": [
+            {
+                "about": step.about,
+                "name": step.name,
+                "applies": step.applies,
+                "action": step.action,
+                "why": step.why,
+                "place": step.place,
+            }
+            for step in found.steps
+        ],
+        "flow": [
+            {
+                "name": rule.name,
+                "action": rule.action,
+                "after": sorted(rule.after),
+                "afterServers": list(rule.after_servers),
+            }
+            for rule in found.flows
+        ],
+    }

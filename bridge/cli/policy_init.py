@@ -1,0 +1,56 @@
+"""`policy init`: a first policy, proposed from what is configured."""
+
+from __future__ import annotations
+
+import argparse
+
+import anyio.to_thread
+
+from bridge.catalog.proposal import propose
+from bridge.cli.output import visible, write_err, write_out
+from bridge.engine import open_engine
+from bridge.errors import UsageError
+from bridge.model import Tool
+from bridge.settings import Settings
+from bridge.settings.policy_start import append_policy
+
+
+async def init(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Write a policy into the settings file, or print it.
+
+    Raises:
+        UsageError: The file has a policy.
+        SettingsError: The file cannot be written.
+    """
+    path = settings.policy.path
+    if not arguments.print and settings.policy.present:
+        message = f"{path} has a policy, which is left as it is."
+        raise UsageError(message, remedy="`policy init --print` prints a new one to take from.")
+    text = await _proposal(settings)
+    if arguments.print or path is None:
+        write_out(text)
+        return 0
+    await anyio.to_thread.run_sync(append_policy, path, text)
+    write_err(
+        visible(
+            f"Written to {path}. Read it through before you rely on it: it goes by names and by "
+            "what the servers say. `mcp-code-bridge policy explain SERVER TOOL` shows what a line "
+            "comes to.\n"
+        )
+    )
+    return 0
+
+
+async def _proposal(settings: Settings) -> str:
+    async with open_engine(settings) as engine:
+        names = engine.servers.names()
+        errors = await engine.servers.look_up(names, patient=True)
+        tools: dict[str, tuple[Tool, ...]] = {}
+        silent = {name: visible(error.message, keep="") for name, error in errors.items()}
+        for name in names:
+            found = engine.servers.known.tools(name)
+            if name not in silent and found is not None:
+                tools[name] = found
+    for name, error in errors.items():
+        write_err(visible(f"warning: {name}: {error}\n"))
+    return propose(tools, silent)

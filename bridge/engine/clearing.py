@@ -1,0 +1,176 @@
+"""What a run tells its caller, without this machine's secrets.
+
+Owns which parts of a result or an error have text in them. `Redactor` knows what to take out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from bridge.errors import BridgeError, ToolCallError
+from bridge.gate.redaction import Redactor
+from bridge.model import Finding, Plan, RunResult, Tool
+
+NOT_SHOWN = "[left out: it could not be searched for secrets]"
+
+_RESULT_TEXTS = ("summary", "stdout", "stderr", "result_repr", "error")
+
+Value = TypeVar("Value")
+
+
+async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
+    """Return the result of a run without secrets; the error that it ends with has none either."""
+    try:
+        result = await work
+    except BridgeError as error:
+        clear_error(error, redactor)
+        raise
+    return clear_result(result, redactor)
+
+
+def clear_error(error: BridgeError, redactor: Redactor) -> None:
+    """Take the secrets out of an error, which others may hold by now, and which stays the same."""
+    error.message = redactor.text(error.message)
+    error.host_detail = redactor.text(error.host_detail)
+    error.remedy = redactor.text(error.remedy)
+    error.args = (error.message,)
+    if isinstance(error, ToolCallError):
+        error.data = clear_value(error.data, redactor)
+
+
+def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
+    """Return a result without secrets; the very same if there are none in it."""
+    changes: dict[str, Any] = {}
+    for name in _RESULT_TEXTS:
+        before = getattr(result, name)
+        after = redactor.text(before)
+        if after is not before:
+            changes[name] = after
+    if result.has_result:
+        value = clear_value(result.result, redactor)
+        if value is not result.result:
+            changes["result"] = value
+    if result.plan is not None:
+        plan = _clear_plan(result.plan, redactor)
+        if plan is not result.plan:
+            changes["plan"] = plan
+    if result.findings:
+        changes["findings"] = tuple(_clear_texts(one, redactor) for one in result.findings)
+    return replace(result, **changes) if changes else result
+
+
+def _clear_plan(plan: Plan, redactor: Redactor) -> Plan:
+    calls = tuple(
+        replace(call, arguments=clear_value(dict(call.arguments), redactor)) for call in plan.calls
+    )
+    cleared_plan = replace(_clear_texts(plan, redactor), calls=calls)
+    return plan if cleared_plan == plan else cleared_plan
+
+
+def _clear_texts(value: Finding | Plan, redactor: Redactor) -> Any:
+    texts: dict[str, Any] = {
+        each.name: redactor.text(text)
+        for each in fields(value)
+        if isinstance(text := getattr(value, each.name), str)
+    }
+    return replace(value, **texts)
+
+
+def clear_value(value: Value, redactor: Redactor) -> Value:
+    """Return a value of JSON without secrets; what is none is not passed on at all."""
+    try:
+        found: Value = redactor.value(value)
+    except (ValueError, TypeError):
+        return NOT_SHOWN  # type: ignore[return-value]
+    return found
+
+
+def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]:
+    """Return tools as their server describes them, without secrets.
+
+    One whose very name holds one is left out: under another name it could not be called.
+    """
+    before = [_told(tool) for tool in tools]
+    try:
+        after = redactor.value(before)
+    except (ValueError, TypeError):
+        return tuple(_each(tools, redactor))
+    return tools if after is before else tuple(_put_back(tools, after))
+
+
+@contextmanager
+def clear_logs(redactor: Redactor) -> Iterator[None]:
+    """Have nothing secret in what the bridge logs while this is open.
+
+    Clients write that into files of theirs, and show it.
+    """
+    clearing = _Clearing(redactor)
+    handlers = tuple(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(clearing)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(clearing)
+
+
+class _Clearing(logging.Filter):
+    """Takes secrets out of records."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+        self._formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; let it through in any case."""
+        told = record.getMessage()
+        cleared_text = self._redactor.text(told)
+        if cleared_text is not told:
+            record.msg, record.args = cleared_text, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self._formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = self._redactor.text(record.exc_text)
+        return True
+
+
+def _told(tool: Tool) -> list[Any]:
+    return [
+        tool.name,
+        tool.title,
+        tool.description,
+        tool.input_schema,
+        tool.output_schema,
+        tool.annotations,
+    ]
+
+
+def _put_back(tools: Iterable[Tool], told: Iterable[Any]) -> Iterable[Tool]:
+    for tool, (name, title, description, input_schema, output_schema, hints) in zip(
+        tools, told, strict=True
+    ):
+        if name == tool.name:
+            yield replace(
+                tool,
+                title=title,
+                description=description,
+                input_schema=input_schema,
+                output_schema=output_schema,
+                annotations=hints,
+            )
+
+
+def _each(tools: Iterable[Tool], redactor: Redactor) -> Iterable[Tool]:
+    """Yield those tools that can be searched: one schema that is too deep is no other's fault."""
+    for tool in tools:
+        try:
+            told = redactor.value(_told(tool))
+        except (ValueError, TypeError):
+            continue
+        yield from _put_back((tool,), (told,))

@@ -1,0 +1,177 @@
+"""The records of one run, in the order in which things happen to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from bridge.errors import AuditError
+from bridge.gate.approval import Approval
+from bridge.gate.audit.log import AuditLog
+from bridge.gate.audit.records import Kind, Record, approval_fields, call_record
+from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.outcomes import Outcome
+from bridge.model import Json
+
+UNREADABLE = "could not be searched for secrets, and so is not recorded"
+"""In place of arguments that are nested too deeply to be masked."""
+
+
+def _as_it_is(value: Json) -> Json:
+    return value
+
+
+class RunAudit:
+    """The records of one run.
+
+    Args:
+        mask: Takes out of arguments what must not be written down.
+        policy: Digest of the policy in force; empty if there is none.
+
+    Attributes:
+        head: Hash of the last record; empty where nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        log: AuditLog | None = None,
+        run_id: str = "",
+        *,
+        mask: Callable[[Json], Json] | None = None,
+        policy: str = "",
+    ) -> None:
+        self._log = log or AuditLog()
+        self._run_id = run_id
+        self._mask = mask or _as_it_is
+        self._policy = policy
+        self.head = ""
+
+    async def began(self, facts: Mapping[str, Json]) -> None:
+        """Record a run's beginning: principal, client, mode, digest of the code, servers.
+
+        Raises:
+            AuditError: It could not be; the run must not begin.
+        """
+        await self._append(self._event("run", {"policy": self._policy, **facts}))
+
+    async def calling(
+        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
+    ) -> None:
+        """Record a call that goes out next.
+
+        Raises:
+            AuditError: It could not be; the call must not be made.
+        """
+        if not self._log.recording:
+            return
+        record = self._call("call", number, call, decision)
+        if approval is not None:
+            record["approval"] = approval_fields(approval)
+        # If the disk fails once the record is written, the call stands there and is not made.
+        undone = self._outcome(number, "not-sent", size=0, ms=0)
+        self.head = await self._log.append(record, undone)
+
+    async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
+        """Record what became of it.
+
+        Never fails: the call has been made, and its result must not be lost for the log's sake.
+        What cannot be written is owed, and until it is written no other call goes out.
+        """
+        if not self._log.recording:
+            return
+        record = self._outcome(number, outcome, size=size, ms=ms)
+        try:
+            head = self._log.append_now(record)
+            if head is not None:
+                self.head = head
+                return
+            with anyio.CancelScope(shield=True):
+                self.head = await self._log.append(record)
+        except AuditError:
+            self._log.later(record)
+
+    async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
+        """Record a call that is not made.
+
+        Args:
+            why: The code of the error that the program gets.
+
+        Raises:
+            AuditError: It could not be.
+        """
+        if self._log.recording:
+            await self._append(self._call("refused", number, call, decision) | {"why": why})
+
+    async def held(self, number: int, call: CallFacts, decision: Decision) -> None:
+        """Record a call that a plan holds back.
+
+        Raises:
+            AuditError: It could not be.
+        """
+        if self._log.recording:
+            await self._append(self._call("held", number, call, decision))
+
+    async def replayed(self, number: int, call: CallFacts) -> None:
+        """Record a call that was answered from a journal.
+
+        Raises:
+            AuditError: It could not be; the answer must not be used.
+        """
+        if self._log.recording:
+            await self._append(self._call("replayed", number, call, None))
+
+    async def planned(self, plan_id: str, facts: Mapping[str, Json]) -> None:
+        """Record a plan that the run made: owner, how many calls, for how long it can be applied.
+
+        Raises:
+            AuditError: It could not be; nobody must be given the plan.
+        """
+        await self._append(self._event("plan", {**facts, "plan": plan_id}))
+
+    async def applying(self, plan_id: str, facts: Mapping[str, Json]) -> None:
+        """Record, as this run's beginning, that a plan is applied: principal, owner, approval.
+
+        Raises:
+            AuditError: It could not be; no call of the plan must be made.
+        """
+        known = {"policy": self._policy, **facts, "plan": plan_id}
+        await self._append(self._event("apply", known))
+
+    async def ended(self, facts: Mapping[str, Json]) -> None:
+        """Record a run's end: status, reason, counts, times.
+
+        Raises:
+            AuditError: It could not be; it is owed.
+        """
+        record = self._event("end", facts)
+        try:
+            await self._append(record)
+        except AuditError:
+            self._log.later(record)
+            raise
+
+    async def _append(self, record: Record) -> None:
+        self.head = await self._log.append(record)
+
+    def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
+        # What is empty says nothing, and would stand in every record.
+        found = {name: value for name, value in facts.items() if value not in ("", None, [])}
+        return {**found, "kind": kind, "run": self._run_id}
+
+    def _call(self, kind: Kind, number: int, call: CallFacts, decision: Decision | None) -> Record:
+        try:
+            arguments = self._mask(dict(call.arguments))
+        except RecursionError:
+            arguments = UNREADABLE
+        return call_record(kind, self._run_id, number, call, arguments, decision)
+
+    def _outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> Record:
+        return {
+            "kind": "outcome",
+            "run": self._run_id,
+            "call": number,
+            "outcome": outcome,
+            "bytes": size,
+            "ms": round(ms, 1),
+        }

@@ -1,0 +1,372 @@
+"""What rules say of arguments, held against those of a call. Pure.
+
+Owns the way along a path, the tests, and what becomes of that which cannot be judged. Arguments are
+made by whoever is to be kept in check, so three things are known of a value: that it passes a test,
+that it does not, and that nobody can tell. In the last case a condition of a rule that allows does
+not hold, and one of any other rule does.
+
+Nobody can tell:
+
+- whether a value of one kind passes a test for another: "true" or 1 where it is about truth values.
+  They are not the same to the policy, but many servers make one of the other;
+- what is inside a text where an object was expected, or what a text is that holds a list or an
+  object as JSON: servers read such arguments as what they hold. Where the tool's schema says that
+  the argument is a text, it is one;
+- what is beyond `WORK`: the rest of a huge list, or the texts of a call that holds megabytes.
+
+Lists are gone through item by item wherever they stand, with "*" or without. In a rule that allows
+all values have to pass, an item without the path among them failing; in any other one is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from bridge.model import Json, Tool
+from bridge.settings import globs, lexical
+from bridge.settings.policy import Condition
+
+WORK = 20_000
+"""Values that are looked at for one decision: tens of milliseconds, and more than anybody reads."""
+
+CHARS_PER_WORK = 256
+"""Of a text; comparing so many takes about as long as the way to a value."""
+
+CHARS_PER_SEARCH = 16
+"""The same of a text that a glob with "?" searches."""
+
+MAX_JSON_CHARS = 64 * 1024
+"""A text beyond this that looks like JSON is taken for it."""
+
+SHOWN_CHARS = 60
+SHOWN_ITEMS = 3
+"""Of a value in an explanation."""
+
+_JSON_BEGINNING = re.compile(r"[ \t\r\n]*[\[{]")
+
+_MAYBE_JSON = "[{ \t\r\n"
+
+_SCALARS = (bool, int, float)
+
+Judge = Callable[[Json], bool | None]
+"""A value, neither missing nor null nor a list, to whether it passes; None: nobody can tell."""
+
+
+class Mark:
+    """What stands for a value where there is none to be judged."""
+
+    def __init__(self, said: str) -> None:
+        self.said: Final = said
+
+
+MISSING = Mark("is missing")
+UNCLEAR = Mark("is a text or a number where something inside it was to be looked at")
+HOLDS_JSON = Mark("is a text that holds JSON, which servers may read as what it holds")
+TOO_MUCH = Mark("holds more than is looked at for one decision")
+
+
+class Work:
+    """How much of a call's arguments may still be looked at."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = WORK) -> None:
+        self.left = left
+
+
+def is_short_text(value: Json) -> bool:
+    """Tell whether a value is a text that nothing has to be known of but its characters."""
+    return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in _MAYBE_JSON
+
+
+class Check:
+    """A condition, made ready to be asked often.
+
+    Args:
+        every: Whether all values have to pass, and whoever cannot be judged does not.
+    """
+
+    __slots__ = (
+        "_chars",
+        "_every",
+        "_judge",
+        "_key",
+        "_negated",
+        "_path",
+        "_presence",
+        "condition",
+    )
+
+    def __init__(self, condition: Condition, *, every: bool) -> None:
+        self.condition = condition
+        self._every = every
+        self._path = condition.path
+        self._key = condition.path[0] if len(condition.path) == 1 else "*"
+        self._negated = condition.negated
+        self._presence = condition.value if condition.test == "present" else None
+        searches = condition.test == "glob" and any("?" in glob for glob in condition.value)
+        self._chars = CHARS_PER_SEARCH if searches else CHARS_PER_WORK
+        self._judge = judge_of(condition)
+
+    def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
+        """Tell whether the condition holds, as far as its rule cares."""
+        # Nearly all conditions are about a short value at the top.
+        key = self._key
+        if key != "*" and self._presence is None:
+            value = arguments.get(key, MISSING)
+            kind = type(value)
+            if value is MISSING:
+                return self._negated
+            if (
+                kind is bool
+                or kind is int
+                or kind is float
+                or (kind is str and is_short_text(value))
+            ):
+                verdict = self._judge(value)
+                return (not self._every) if verdict is None else verdict is not self._negated
+        return self.weigh(arguments, tool, work)[0]
+
+    def weigh(
+        self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
+    ) -> tuple[bool, Json, bool | None]:
+        """Return whether the condition holds, by which value, and what was found of that.
+
+        Where no single value decides it is the last.
+        """
+        value: Json = MISSING
+        verdict: bool | None = False
+        for value in self._values(arguments, tool, work):
+            verdict = self._verdict(value)
+            holds = (not self._every) if verdict is None else verdict is not self._negated
+            if holds is not self._every:
+                return holds, value, verdict
+        return self._every, value, verdict
+
+    def explain(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
+        """Say what was found, and of which value."""
+        _, value, verdict = self.weigh(arguments, tool, work)
+        place = ".".join(self._path)
+        if isinstance(value, Mark):
+            return f"{place} {value.said}"
+        shown = f"{place} is {show(value)}"
+        test = f"{self.condition.test} {show(self.condition.value)}"
+        if verdict is None:
+            return f"{shown}, which cannot be judged by `{test}`"
+        return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
+
+    def doubt(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
+        """Say why nobody can tell, if that is so, and nothing of the value: others may read it."""
+        _, value, verdict = self.weigh(arguments, tool, work)
+        if verdict is not None:
+            return ""
+        place = ".".join(self._path)
+        if isinstance(value, Mark):
+            return f"{place} {value.said}"
+        return f"{place} is {kind_of(value)} that the test `{self.condition.test}` cannot judge"
+
+    def _verdict(self, value: Json) -> bool | None:
+        if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
+            return None
+        if self._presence is not None:
+            return (value is not MISSING) is self._presence
+        if value is MISSING or value is None:
+            # Null is how a program leaves out what it may leave out.
+            return False
+        return self._judge(value)
+
+    def _values(
+        self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
+    ) -> Iterator[Json]:
+        """Yield what stands at the path, or why nothing does; at least one thing."""
+        path, end = self._path, len(self._path)
+        # With what leads to it: how much of the path, and the name of an argument itself.
+        waiting: list[tuple[Json, int, str | None]] = [(arguments, 0, None)]
+        while waiting:
+            value, at, name = waiting.pop()
+            items: Sequence[Json]
+            if isinstance(value, list | tuple) and not (at == end and self._presence is not None):
+                items = value
+                at += at < end and path[at] == "*"
+                names: Sequence[str | None] = ()
+            elif at == end or not isinstance(value, Mapping):
+                yield self._leaf(value, at == end, name, tool, work)
+                continue
+            elif path[at] == "*":
+                work.left -= len(value)
+                if work.left < 0:
+                    yield TOO_MUCH
+                    return
+                names = tuple(value) if at == 0 else ()
+                items, at = tuple(value.values()), at + 1
+            else:
+                work.left -= 1
+                found = value.get(path[at], MISSING)
+                names = (path[at],) if at == 0 else ()
+                items, at = (found,), at + 1
+            work.left -= len(items)
+            if work.left < 0:
+                yield TOO_MUCH
+                return
+            if not items:
+                yield MISSING
+            done = at == end and not names
+            for index, item in enumerate(items):
+                if done and (type(item) in _SCALARS or is_short_text(item)):
+                    # Nothing of it is left to be looked into.
+                    yield item
+                else:
+                    waiting.append((item, at, names[index] if names else None))
+
+    def _leaf(
+        self, value: Json, whole: bool, name: str | None, tool: Tool | None, work: Work
+    ) -> Json:
+        """Return what is judged where a path ends, or can go no further."""
+        if value is MISSING:
+            return MISSING
+        if not whole:
+            return MISSING if value is None else UNCLEAR
+        if isinstance(value, str) and self._presence is None:
+            work.left -= len(value) // self._chars
+            if work.left < 0:
+                return TOO_MUCH
+            if name is not None and _holds_json(value) and not _declared_text(tool, name):
+                return HOLDS_JSON
+        return value
+
+
+def _holds_json(text: str) -> bool:
+    """Tell whether a text is a list or an object to a server that reads arguments as JSON."""
+    if not _JSON_BEGINNING.match(text):
+        return False
+    if len(text) > MAX_JSON_CHARS:
+        return True
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    except RecursionError:
+        return True
+    return True
+
+
+def _declared_text(tool: Tool | None, name: str) -> bool:
+    """Tell whether a tool's schema says that an argument is a text and nothing else."""
+    schema: Json = None if tool is None else tool.input_schema
+    for key in ("properties", name, "type"):
+        schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return bool(schema == "string")
+
+
+def judge_of(condition: Condition) -> Judge:
+    """Return what tells whether a value passes a condition's test."""
+    wanted = condition.value
+    match condition.test:
+        case "is":
+            return _one_of((wanted,))
+        case "in":
+            return _one_of(wanted)
+        case "glob":
+            return _on_texts(globs.any_matcher(wanted))
+        case "under":
+            return _on_texts(_below(wanted))
+        case "lt":
+            return _on_numbers(operator.lt, wanted)
+        case "le":
+            return _on_numbers(operator.le, wanted)
+        case "gt":
+            return _on_numbers(operator.gt, wanted)
+        case "ge":
+            return _on_numbers(operator.ge, wanted)
+        case "present":
+            return lambda value: bool(wanted)
+
+
+def _one_of(options: Sequence[Json]) -> Judge:
+    # By kind: to Python True is 1, and in one set they would be the same.
+    texts = frozenset(option for option in options if type(option) is str)
+    flags = frozenset(option for option in options if type(option) is bool)
+    numbers = frozenset(option for option in options if type(option) in (int, float))
+    if len(options) == 1 and texts:
+        [text] = texts
+        return lambda value: value == text if type(value) is str else None
+    of_kind: dict[type, frozenset[Json]] = {}
+    if texts:
+        of_kind[str] = texts
+    if flags:
+        of_kind[bool] = flags
+    if numbers:
+        of_kind[int] = of_kind[float] = numbers
+
+    def judge(value: Json) -> bool | None:
+        kind = type(value)
+        known = of_kind.get(kind)
+        if known is None or (kind is float and not math.isfinite(value)):
+            return None
+        return value in known
+
+    return judge
+
+
+def _on_texts(test: Callable[[str], bool | None]) -> Judge:
+    return lambda value: test(value) if type(value) is str else None
+
+
+def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
+    directories = [lexical.Directory(root) for root in roots]
+
+    def judge(text: str) -> bool | None:
+        path = lexical.normal(text)
+        if path is None:
+            return None
+        found = [directory.holds(path) for directory in directories]
+        if True in found:
+            return True
+        return None if None in found else False
+
+    return judge
+
+
+def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
+    def judge(value: Json) -> bool | None:
+        kind = type(value)
+        if kind is int or (kind is float and math.isfinite(value)):
+            return compare(value, wanted)
+        return None
+
+    return judge
+
+
+def kind_of(value: Json) -> str:
+    """Return what JSON calls a value."""
+    kinds: Mapping[type, str] = {
+        bool: "a boolean",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        dict: "an object",
+    }
+    return kinds.get(type(value), "something")
+
+
+def show(value: Json) -> str:
+    """Return a value as an explanation has it: one line of bounded length."""
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple):
+        shown = ["a list" if isinstance(item, list) else show(item) for item in value[:SHOWN_ITEMS]]
+        more = ["..."] if len(value) > SHOWN_ITEMS else []
+        return f"[{', '.join([*shown, *more])}]"
+    if isinstance(value, str):
+        cut = value if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]}..."
+        return json.dumps(cut)
+    if type(value) is bool or value is None:
+        return json.dumps(value)
+    if type(value) is int and abs(value) >= 10**SHOWN_CHARS:
+        return "a number of very many digits"
+    return repr(value)[:SHOWN_CHARS]

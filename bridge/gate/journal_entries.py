@@ -1,0 +1,99 @@
+"""A call as a journal keeps it: what it is known by, and how much memory it takes.
+
+Owns when two calls are like each other, and the estimate of a result's size. Which calls are kept,
+and for how long, is `journal`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from bridge.gate.outcomes import Outcome
+from bridge.model import Effect, Json
+
+ENTRY_BYTES = 512
+"""Of an entry without result and names, with its places in lists and dicts; rounded up."""
+
+_CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One call.
+
+    Attributes:
+        number: The call's in its run, as messages and the audit log have it.
+        result: None if there is none, or it was too large to keep.
+        size: Of it all, in memory.
+    """
+
+    server: str
+    tool: str
+    key: bytes
+    effect: Effect
+    number: int = 0
+    outcome: Outcome = "unknown"
+    result: dict[str, Json] | None = None
+    run_id: str = ""
+    size: int = 0
+
+
+def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
+    """Return what is equal for like calls, and only for them."""
+    try:
+        text = _CANONICAL.encode([server, tool, arguments])
+    except (RecursionError, TypeError, ValueError):
+        # Nested so deeply that most servers cannot be sent it. All of these count as one call, of
+        # which a journal keeps no result: better refused than repeated.
+        return b""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def memory_of(value: Json, limit: int) -> int | None:
+    """Return the bytes that a value takes up in memory; None if they are more than `limit`.
+
+    Counts objects, because a megabyte of brackets is tens of megabytes of lists. Looks at no more
+    of them than it takes to reach the limit.
+    """
+    size = 0
+    left: list[Json] = [value]
+    while left:
+        one = left.pop()
+        size += sys.getsizeof(one)
+        if size > limit:
+            return None
+        if isinstance(one, dict):
+            left.extend(one)
+            left.extend(one.values())
+        elif isinstance(one, list | tuple):
+            left.extend(one)
+    return size
+
+
+class Room:
+    """The memory of all journals together.
+
+    Args:
+        evict: Gives back what can be done without; says whether there was anything.
+    """
+
+    def __init__(self, limit: int, evict: Callable[[], bool] = lambda: False) -> None:
+        self._limit = limit
+        self._evict = evict
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """Take as much, or nothing; say which."""
+        while self.used + size > self._limit:
+            if not self._evict():
+                return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give back."""
+        self.used -= size

@@ -1,0 +1,169 @@
+"""The calls that one run in plan mode holds back.
+
+Owns their numbers, their bounds and what is kept of each: what it is to be made with, what was
+decided on it and by which rules, its tool's definition, and what had been read by then.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.flow import FlowState
+from bridge.gate.pins import tool_digest
+from bridge.gate.plans.references import mentions, referred
+from bridge.gate.plans.showing import characters_each, shown
+from bridge.model import Effect, HeldCall, Json
+
+MAX_CALLS = 1_000
+"""In one plan: as many as somebody may still approve of in a list."""
+
+MAX_CHARACTERS = 8 * 1024 * 1024
+"""Of all their arguments, as JSON."""
+
+
+MAX_NAME = 256
+"""Characters of a tool's name, which lists and errors repeat; the protocol recommends half."""
+
+
+class Held(dict[str, Json]):
+    """What a program gets for a call that is held back: the wire shape of a placeholder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRequest:
+    """One held call.
+
+    Attributes:
+        call: With placeholders, and tokens in place of personal data, in its arguments.
+        decision: The strictest.
+        effect: What the policy takes it to do.
+        asked: The rules that want a person's approval of it.
+        digest: Of its tool's definition; empty if its server lists no such tool.
+        uses: Numbers of the calls whose results it is made with.
+        flow: What had been called, and held, before it.
+    """
+
+    number: int
+    call: CallFacts
+    decision: Decision
+    effect: Effect
+    asked: frozenset[str]
+    digest: str
+    uses: frozenset[int]
+    flow: FlowState
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.call}"
+
+
+class Holding:
+    """The calls that one run in plan mode holds back.
+
+    Attributes:
+        plan: What its placeholders are known by, which nobody can guess.
+        spoiled: Why nothing of it may be applied; empty as long as it may.
+
+    Args:
+        mask: Takes out of arguments what nobody needs to see.
+    """
+
+    def __init__(self, mask: Callable[[Json], Json] | None = None) -> None:
+        self.plan = secrets.token_hex(8)
+        self.spoiled = ""
+        self._mask = mask or (lambda value: value)
+        self._requests: list[HeldRequest] = []
+        self._characters = 0
+
+    @property
+    def count(self) -> int:
+        """How many it holds."""
+        return len(self._requests)
+
+    @property
+    def characters(self) -> int:
+        """How long their arguments are."""
+        return self._characters
+
+    @property
+    def requests(self) -> tuple[HeldRequest, ...]:
+        """The calls, in their order."""
+        return tuple(self._requests)
+
+    def refers(self, arguments: Mapping[str, Json]) -> bool:
+        """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
+        return mentions(dict(arguments))
+
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> Held:
+        """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
+
+        Args:
+            asks: Every decision on it, the policy's own first; `decision` is the strictest.
+            flow: What came before it; copied.
+
+        Raises:
+            CallBudgetError: The plan holds all that it may.
+            InvalidRequestError: The tool's name or the arguments are no tool's.
+            HeldResultError: An argument holds a placeholder that the program has changed.
+        """
+        if self.count >= MAX_CALLS:
+            message = f"A plan holds {MAX_CALLS:,} calls at most, and this one does."
+            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
+        if len(call.tool) > MAX_NAME:
+            message = f"A tool's name may have {MAX_NAME} characters, not {len(call.tool):,}."
+            raise InvalidRequestError(message)
+        uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        size = len(json.dumps(call.arguments, ensure_ascii=False))
+        if self._characters + size > MAX_CHARACTERS:
+            message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
+            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
+        self._characters += size
+        number = self.count + 1
+        rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
+        before = FlowState()
+        if flow is not None:
+            before.absorb(flow)
+        self._requests.append(
+            HeldRequest(
+                number=number,
+                call=call,
+                decision=decision,
+                effect=asks[0].effect if asks else decision.effect,
+                asked=frozenset(rules),
+                digest="" if call.definition is None else tool_digest(call.definition),
+                uses=uses,
+                flow=before,
+            )
+        )
+        return Held(held={"plan": self.plan, "number": number, "call": str(call)})
+
+    def spoil(self, why: str) -> None:
+        """Have nothing of it applied: it holds a call that the program was told is refused."""
+        self.spoiled = self.spoiled or why
+
+    def shown(self) -> tuple[HeldCall, ...]:
+        """Return the calls as they are shown."""
+        each = characters_each(self.count)
+        names = {request.number: str(request.call) for request in self._requests}
+        return tuple(
+            HeldCall(
+                number=request.number,
+                server=request.call.server,
+                tool=request.call.tool,
+                arguments=shown(request.call.arguments, names, self._mask, each),
+                effect=request.effect,
+                action=request.decision.action,
+                rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            )
+            for request in self._requests
+        )

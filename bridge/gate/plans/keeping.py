@@ -1,0 +1,186 @@
+"""Plans that can be applied: each once, for a while, by whoever made it.
+
+Owns their ids, bounds and expiry, and what is said of one that is not there any more. They are kept
+in memory only: what outlives the bridge is the audit trail of what was done with them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from bridge.errors import UnknownPlanError
+from bridge.gate.plans.holding import HeldRequest, Holding
+from bridge.model import Plan
+
+PLAN_SECONDS = 30 * 60.0
+"""For which a plan can be applied: longer than it takes to read one, and not so long that what its
+reads found is no longer so."""
+
+MAX_PLANS = 50
+MAX_CHARACTERS = 32 * 1024 * 1024
+"""Of one owner: plans, and characters of their arguments. The oldest make room."""
+
+MAX_ALL_PLANS = 500
+MAX_ALL_CHARACTERS = 128 * 1024 * 1024
+"""Of all owners."""
+
+MAX_REMEMBERED = 1_000
+"""Plans that are gone of which it is still known what became of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptPlan:
+    """A plan, with what applying it takes.
+
+    Attributes:
+        plan: As it is shown.
+        run_id: The run that made it.
+        requests: Its calls.
+        characters: How long their arguments are.
+        until: When it expires, on the clock of `Plans`.
+    """
+
+    plan: Plan
+    owner: str
+    run_id: str
+    requests: tuple[HeldRequest, ...]
+    characters: int
+    until: float
+
+    @property
+    def plan_id(self) -> str:
+        """What it is applied by."""
+        return self.plan.plan_id
+
+
+class Plans:
+    """Plans that can be applied, each once, by whoever made it.
+
+    Args:
+        now: Seconds, for expiry.
+        seconds: For how long one can be applied.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, *, seconds: float = PLAN_SECONDS
+    ) -> None:
+        self._now = now
+        self._seconds = seconds
+        self._kept: OrderedDict[str, KeptPlan] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
+
+    def keep(
+        self, holding: Holding, owner: str, *, run_id: str, stopped: str = "", failed: bool = False
+    ) -> Plan:
+        """Keep what a run held back; a plan without an id is shown, and cannot be applied.
+
+        Args:
+            stopped: Why the program did not get to its end, if it stopped where a plan does.
+            failed: It failed, so that what it held is no plan of anything.
+        """
+        calls = holding.shown()
+        stopped = holding.spoiled or stopped
+        if failed or holding.spoiled or not calls:
+            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped)
+        plan_id = secrets.token_hex(16)
+        plan = Plan(plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped)
+        self._drop_expired()
+        self._kept[plan_id] = KeptPlan(
+            plan=plan,
+            owner=owner,
+            run_id=run_id,
+            requests=holding.requests,
+            characters=holding.characters,
+            until=self._now() + self._seconds,
+        )
+        self._make_room(owner)
+        return plan
+
+    def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
+        """Take a plan to apply it, which nobody can after that.
+
+        Args:
+            run_id: The run that applies it.
+
+        Raises:
+            UnknownPlanError: It was used, has expired, or is none of this owner's.
+        """
+        self._drop_expired()
+        kept = self._kept.get(plan_id)
+        if kept is None or kept.owner != owner:
+            # The same words for another's as for none: whose it is is nobody else's business.
+            if self.remembers(plan_id, owner):
+                message = f"The plan {plan_id} cannot be applied: {self._gone[plan_id][1]}."
+                raise UnknownPlanError(message)
+            message = f"There is no plan {plan_id!r:.80} for this caller."
+            raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
+        del self._kept[plan_id]
+        self._remember(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
+        return kept
+
+    def remembers(self, plan_id: str, owner: str) -> bool:
+        """Tell whether it is known here what became of a plan that is gone."""
+        gone = self._gone.get(plan_id)
+        return gone is not None and gone[0] == owner
+
+    def withdraw(self, plan: Plan, why: str) -> Plan:
+        """Return a plan as one that cannot be applied, after it was kept."""
+        self._kept.pop(plan.plan_id, None)
+        return replace(plan, plan_id="", seconds=0, stopped=why)
+
+    def give_back(self, kept: KeptPlan) -> None:
+        """Have a plan as if it had never been taken; nothing was done with it."""
+        self._gone.pop(kept.plan_id, None)
+        self._kept[kept.plan_id] = kept
+        self._make_room(kept.owner)
+
+    def close(self, kept: KeptPlan, why: str) -> None:
+        """Say for later what became of a plan that was taken."""
+        self._remember(kept, why)
+
+    def _remember(self, kept: KeptPlan, why: str) -> None:
+        self._gone[kept.plan_id] = (kept.owner, why)
+        self._gone.move_to_end(kept.plan_id)
+        if len(self._gone) > MAX_REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def _drop_expired(self) -> None:
+        now = self._now()
+        for kept in [kept for kept in self._kept.values() if kept.until <= now]:
+            minutes = self._seconds / 60
+            self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
+
+    def _make_room(self, owner: str) -> None:
+        """Drop the oldest until what is left is within bounds; the newest always is."""
+        while own := [kept for kept in self._kept.values() if kept.owner == owner]:
+            characters = sum(kept.characters for kept in own)
+            if len(own) <= MAX_PLANS and characters <= MAX_CHARACTERS:
+                break
+            self._drop(own[0], "newer plans took its place; plan again")
+        while (
+            len(self._kept) > MAX_ALL_PLANS
+            or sum(kept.characters for kept in self._kept.values()) > MAX_ALL_CHARACTERS
+        ):
+            self._drop(next(iter(self._kept.values())), "newer plans took its place; plan again")
+
+    def _drop(self, kept: KeptPlan, why: str) -> None:
+        del self._kept[kept.plan_id]
+        self._remember(kept, why)
+
+
+_UNKNOWN_REMEDY = (
+    "Plans are kept in the memory of one bridge, for whoever made them. Run the program in plan "
+    "mode again."
+)
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,282 @@
+"""Personal data in texts, and the tokens that stand for it. Pure.
+
+Owns the detectors, what makes two ways to write a thing the same thing, and what tokens look like:
+like the thing, since programs and servers check that, in ranges that are reserved so that nobody
+has one for real. Which token stands for what is `bridge.gate.privacy`'s affair.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+Kind = str
+
+MAX_LOCAL = 64
+"""Characters before the @ of an address, by the mail standards."""
+
+EMAIL_PREFIX = "hidden-"
+EMAIL_DOMAIN = "private.invalid"
+"""The last label is reserved for names that never exist."""
+
+PHONE_PREFIX = "999"
+"""A country code that is assigned to nobody."""
+
+IBAN_COUNTRY = "XP"
+IBAN_BANK = "PRIV"
+"""A country code that the standard leaves to private use."""
+
+CARD_PREFIX = "9999"
+"""Of no issuer: numbers that begin with 9 are for national use, and there is no country 999."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One piece of personal data in a text.
+
+    Attributes:
+        same: Equal for all ways to write it.
+    """
+
+    start: int
+    end: int
+    kind: Kind
+    same: str
+
+
+_BEFORE_AT = re.compile(r"[\w.+%'!#$&*/=?^{|}~-]{1,64}")
+_AFTER_AT = re.compile(r"(?:[^\W_](?:[\w-]{0,62}[^\W_])?\.){1,8}[^\W\d_][\w-]{0,61}[^\W_]")
+
+
+def emails(text: str) -> Iterator[Found]:
+    """Yield addresses of people, from each @ on to both sides."""
+    at, least = text.find("@"), 0
+    while at >= 0:
+        after = _AFTER_AT.match(text, at + 1) if at else None
+        # Read backwards, so that a long word before it is looked at once.
+        before = (
+            _BEFORE_AT.match(text[max(least, at - MAX_LOCAL) : at][::-1])
+            if after is not None
+            else None
+        )
+        if after is not None and before is not None:
+            local = before[0][::-1].lstrip(".'/=?!*{|}")
+            if local and not _is_email_token(local, after[0]):
+                start = at - len(local)
+                yield Found(start, after.end(), "email", f"{local}@{after[0]}".casefold())
+                least = after.end()
+        at = text.find("@", at + 1 if after is None else after.end())
+
+
+def _is_email_token(local: str, domain: str) -> bool:
+    return domain.lower() == EMAIL_DOMAIN
+
+
+_INTERNATIONAL = re.compile(r"(?:\+|(?<![\w.])00)[1-9](?:[ .()/-]{0,2}[0-9]){6,14}(?![0-9])")
+_AMERICAN = re.compile(
+    r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])"
+    r"[2-9][0-9]{2}[ .-][0-9]{4}(?![\w-])"
+)
+_NO_DIGITS = re.compile(r"[^0-9]")
+
+
+def phones(text: str) -> Iterator[Found]:
+    """Yield telephone numbers: international ones, and those of North America with separators."""
+    if "+" in text or "00" in text:
+        for found in _INTERNATIONAL.finditer(text):
+            if found.start() and text[found.start() - 1].isalnum():
+                continue
+            digits = _NO_DIGITS.sub("", found[0])
+            same = digits.removeprefix("00") if found[0][0] == "0" else digits
+            if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
+                yield Found(found.start(), found.end(), "phone", same)
+    for found in _AMERICAN.finditer(text):
+        same = _NO_DIGITS.sub("", found[0])[-10:]
+        yield Found(found.start(), found.end(), "phone", f"1{same}")
+
+
+_IBAN_LENGTHS: Mapping[str, int] = {
+    country: int(length)
+    for country, length in re.findall(
+        "([A-Z]{2})([0-9]{2})",
+        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 "
+        "EE20 EG29 ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 "
+        "IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 "
+        "NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19 SK24 SM27 ST25 SV28 TL23 "
+        "TN24 TR26 UA29 VA22 VG24 XK20",
+    )
+}
+
+_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9]{2})")
+_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,30}")
+
+
+def ibans(text: str) -> Iterator[Found]:
+    """Yield account numbers: of a country's length, and with the right check digits."""
+    least = 0
+    for head in _IBAN.finditer(text):
+        length = _IBAN_LENGTHS.get(head[0][:2].upper())
+        if length is None or head.start() < least:
+            continue
+        end = _after(text, head.start(), length)
+        if end is None or text[end : end + 1].isalnum():
+            continue
+        same = re.sub("[ -]", "", text[head.start() : end]).upper()
+        if iban_is_valid(same):
+            least = end
+            yield Found(head.start(), end, "iban", same)
+
+
+def _after(text: str, start: int, count: int) -> int | None:
+    """Return where so many letters and digits end, with single blanks between them."""
+    position, blank = start, False
+    while count:
+        character = text[position : position + 1]
+        if character.isascii() and character.isalnum():
+            count, blank = count - 1, False
+        elif character in (" ", "-") and not blank:
+            blank = True
+        else:
+            return None
+        position += 1
+    return position
+
+
+def iban_is_valid(iban: str) -> bool:
+    """Tell whether the check digits of an account number are right."""
+    moved = iban[4:] + iban[:4]
+    if not (moved.isascii() and moved.isalnum()):
+        return False
+    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+
+
+_CARD = re.compile(r"(?<![\w.,@-])[2-6](?:[ -]?[0-9]){12,18}(?![\w@-])(?!\.[0-9])")
+
+
+def cards(text: str) -> Iterator[Found]:
+    """Yield numbers of payment cards: of a usual length and issuer, the last digit being right."""
+    for found in _CARD.finditer(text):
+        same = _NO_DIGITS.sub("", found[0])
+        if 13 <= len(same) <= 19 and luhn_is_valid(same):
+            yield Found(found.start(), found.end(), "card", same)
+
+
+def luhn_is_valid(digits: str) -> bool:
+    """Tell whether the last digit of a number is the one that the others demand."""
+    return luhn_sum(digits) % 10 == 0
+
+
+def luhn_sum(digits: str) -> int:
+    """Return the sum that the last digit is to make a multiple of ten."""
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        value = int(digit)
+        if place % 2:
+            value = value * 2 - 9 * (value > 4)
+        total += value
+    return total
+
+
+_IP4 = re.compile(r"(?<![\w.-])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![\w-]|\.[0-9])")
+_IP6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{3,39}(?![\w:.]|-[0-9])")
+
+
+def addresses(text: str) -> Iterator[Found]:
+    """Yield addresses of machines on the internet; those that many networks have say nothing."""
+    for pattern in (_IP4, _IP6):
+        for found in pattern.finditer(text):
+            try:
+                address = ipaddress.ip_address(found[0])
+            except ValueError:
+                continue
+            if address.is_global:
+                yield Found(found.start(), found.end(), "ip", address.compressed)
+
+
+DETECTORS: Mapping[Kind, Callable[[str], Iterator[Found]]] = {
+    # Of two things found in one place, that of the kind named first counts.
+    "email": emails,
+    "iban": ibans,
+    "card": cards,
+    "phone": phones,
+    "ip": addresses,
+}
+
+SHOWN: Mapping[Kind, str] = {
+    "email": "an email address",
+    "iban": "an account number",
+    "card": "a card number",
+    "phone": "a telephone number",
+    "ip": "an IP address",
+}
+
+
+def find(text: str, kinds: Iterable[Kind]) -> list[Found]:
+    """Return what there is of some kinds, in the order of the text; nothing overlaps."""
+    wanted = frozenset(kinds)
+    found: list[Found] = []
+    for kind, detect in DETECTORS.items():
+        if kind in wanted:
+            found += detect(text)
+    if len(found) < 2:
+        return found
+    order = {kind: place for place, kind in enumerate(DETECTORS)}
+    found.sort(key=lambda one: (one.start, order[one.kind]))
+    kept = [found[0]]
+    for one in found[1:]:
+        if one.start >= kept[-1].end:
+            kept.append(one)
+        elif order[one.kind] < order[kept[-1].kind]:
+            kept[-1] = one
+    return kept
+
+
+def token(kind: Kind, number: int) -> str:
+    """Return the token of a number that was drawn at random."""
+    if kind == "email":
+        return f"{EMAIL_PREFIX}{number % 16**24:024x}@{EMAIL_DOMAIN}"
+    if kind == "phone":
+        return f"+{PHONE_PREFIX}{number % 10**11:011d}"
+    if kind == "iban":
+        return _iban(f"{number % 10**18:018d}")
+    if kind == "card":
+        body = f"{CARD_PREFIX}{number % 10**14:014d}"
+        return f"{body}{-luhn_sum(f'{body}0') % 10}"
+    first = 241 + number % 7
+    return f"{first}.{number >> 3 & 255}.{number >> 11 & 255}.{number >> 19 & 255}"
+
+
+def _iban(digits: str) -> str:
+    rest = f"{IBAN_BANK}{digits}"
+    number = int("".join(str(int(character, 36)) for character in f"{rest}{IBAN_COUNTRY}00"))
+    return f"{IBAN_COUNTRY}{98 - number % 97:02d}{rest}"
+
+
+TOKENS = re.compile(
+    rf"(?P<email>(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}(?:@|%40){re.escape(EMAIL_DOMAIN)}))"
+    rf"|(?<![0-9])(?P<phone>(?:\+|%2[Bb]|00)?{PHONE_PREFIX}[0-9]{{11}})(?![0-9])"
+    rf"|(?<![A-Za-z0-9])(?P<iban>(?i:{IBAN_COUNTRY}[0-9]{{2}}{IBAN_BANK}[0-9]{{18}}))"
+    rf"|(?<![0-9])(?P<card>{CARD_PREFIX}[0-9]{{15}})(?![0-9])"
+    r"|(?<![\w.])(?P<ip>24[1-7](?:\.[0-9]{1,3}){3})(?![\w]|\.[0-9])"
+)
+"""Every token, as texts and addresses write it."""
+
+REMAINS = re.compile(
+    rf"(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}|(?<![\w.-]){re.escape(EMAIL_DOMAIN)}"
+    rf"|{IBAN_COUNTRY}[0-9]{{2}} ?{IBAN_BANK})"
+)
+"""What is left of one that was taken apart."""
+
+SIGNS = ("nvalid", "NVALID", "idden-", "IDDEN-", "999", "PRIV", "priv", "24")
+"""One of these is in every text with a token, or a part of one."""
+
+
+def plain_token(kind: Kind, text: str) -> str:
+    """Return a token as it was given out, however a text writes it."""
+    if kind == "email":
+        return text.lower().replace("%40", "@")
+    if kind == "phone":
+        return f"+{text[-14:]}"
+    return text.upper() if kind == "iban" else text

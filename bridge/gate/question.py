@@ -1,0 +1,324 @@
+"""What a person reads who is asked for an approval, and what the answer says. Pure.
+
+Owns the wording, the form and the reading of the answer. Everything about a call comes from a
+program or from a server and is written so that it can pass for nothing else: names and values stand
+on lines of their own, quoted, with whatever hides, turns or breaks text written out, and cut to
+bounds that are told. The lines are indented, which clients that render Markdown show as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.model import Effect, Json, Plan
+
+Holds = Literal["call", "run", "session", "always"]
+"""For how long an answer holds."""
+
+MAX_ARGUMENTS = 25
+"""Shown of a call; the names of some more are told."""
+
+MAX_VALUES_CHARS = 2400
+"""Of all arguments together: some thirty lines. Nobody reads more before an answer."""
+
+LEAST_VALUE_CHARS = 120
+"""Of one argument, however many there are."""
+
+MAX_NAME_CHARS = 80
+"""Of a server, tool or argument."""
+
+MAX_REASON_CHARS = 400
+"""Of a rule or the reason that it gives."""
+
+MAX_LED = 8
+"""Earlier calls named that led to this one."""
+
+MAX_DEPTH = 6
+"""Shown of what is nested in an argument."""
+
+MAX_ITEMS = 30
+"""Shown of each list and object in an argument."""
+
+MAX_KINDS = 12
+"""Tools named in the counts of a plan."""
+
+MAX_PLAN_LINES = 60
+MAX_PLAN_CHARS = 6000
+"""Of a plan's list. Clients show little; the whole is in the result of the run that made it."""
+
+EFFECTS: Mapping[Effect, str] = {
+    "read": "reads only",
+    "write": "changes something",
+    "destructive": "may overwrite or delete something",
+}
+
+_INDENT = "    "
+_LEAST_ITEM_CHARS = 40
+_MAX_MARKS = 2
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+_GAP = re.compile(r" {9,}")
+_HIDDEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0\u00ad\u034f\u17b4\u17b5")
+"""Letters and signs of no category that hides, which show nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """Calls of the same run that wait.
+
+    Attributes:
+        alike: Of the same tool.
+        more: Of others.
+    """
+
+    alike: int = 0
+    more: int = 0
+
+
+def question(
+    call: CallFacts,
+    asks: Sequence[Decision],
+    choices: Sequence[Holds],
+    arguments: Json,
+    others: Others,
+) -> dict[str, Json]:
+    """Return the parameters of the question whether a call may be made.
+
+    Args:
+        asks: The decisions that want it, the policy's own first.
+        choices: For how long a yes may be given.
+        arguments: As they may be shown.
+    """
+    name = named(call)
+    lines = [f"mcp-code-bridge: may a program call {name}?", ""]
+    lines.append(f"{_INDENT}it {EFFECTS[asks[0].effect]}, as far as the policy knows")
+    for ask in asks:
+        lines.append(f"{_INDENT}asked because of: {because(ask)}")
+        if ask.led:
+            lines.append(f"{_INDENT}this run called before: {_listed(ask.led, MAX_LED)}")
+    lines += ["", *argument_lines(call, arguments), ""]
+    if others.alike or others.more:
+        lines += [_waiting(name, others), ""]
+    titles = {
+        "call": "Yes, this one call",
+        "run": f"Yes, and every other call of {name} in this run, with whatever arguments",
+        "session": f"Yes, and every call of {name} until the bridge ends (at most 12 hours)",
+        "always": f"Yes, always: {_always(name, asks)}",
+    }
+    return _form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+
+
+def plan_question(plan: Plan, shown: str) -> dict[str, Json]:
+    """Return the parameters of the question whether a plan may be carried out.
+
+    Args:
+        shown: The list of its calls; where it has to be cut, the calls are counted by tool as well.
+    """
+    total = len(plan.calls)
+    calls = "one call" if total == 1 else f"{total:,} calls"
+    lines = [f"mcp-code-bridge: may {calls} of a plan be made, exactly as listed?", ""]
+    listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
+    if more:
+        lines += [*_counts(plan), ""]
+    lines += [f"{_INDENT}{line}" for line in listed]
+    if more:
+        lines += ["", f"Cut: {more:,} more lines are in the result that the plan came with."]
+    titles = {"apply": f"Yes, make {'it' if total == 1 else f'all {total:,}'}", "no": "No"}
+    return _form("\n".join(lines), titles)
+
+
+def _counts(plan: Plan) -> list[str]:
+    counts = Counter(f"{safe_name(held.server)}.{safe_name(held.tool)}" for held in plan.calls)
+    kinds = list(counts.items())
+    lines = [f"{_INDENT}{count:,} × {name}" for name, count in kinds[:MAX_KINDS]]
+    if len(kinds) > MAX_KINDS:
+        rest = sum(count for _, count in kinds[MAX_KINDS:])
+        lines.append(f"{_INDENT}{rest:,} of {len(kinds) - MAX_KINDS} other tools")
+    return lines
+
+
+def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) -> str:
+    """Return the decision in an `ElicitResult`: one of those offered, "no", or "" for none.
+
+    Args:
+        alone: What it means to accept without a decision, as clients let people who show no forms.
+    """
+    action = answer.get("action")
+    if action == "decline":
+        return "no"
+    if action != "accept":
+        return ""
+    content = answer.get("content")
+    decision = content.get("decision") if isinstance(content, Mapping) else None
+    if decision is None:
+        return alone
+    return decision if isinstance(decision, str) and decision in offered else "no"
+
+
+def named(call: CallFacts) -> str:
+    """Return a call's server and tool, so that they can be shown."""
+    return f"{safe_name(call.server)}.{safe_name(call.tool)}"
+
+
+def safe_name(name: str) -> str:
+    """Return a name that can be shown: as it is if it is plain, or else quoted and cut."""
+    if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
+        return name
+    return quoted(name, MAX_NAME_CHARS)
+
+
+def because(ask: Decision) -> str:
+    """Return what asks and why, on one line."""
+    rule = one_line(ask.rule, MAX_REASON_CHARS)
+    return f"{rule} ({one_line(ask.reason, MAX_REASON_CHARS)})" if ask.reason else rule
+
+
+def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
+    """Return a call's arguments, one on each line; those that the tool describes first."""
+    if not isinstance(arguments, Mapping) or not arguments:
+        return [f"{_INDENT}without arguments"]
+    known = () if call.definition is None else call.definition.input_schema.get("properties")
+    described = [name for name in known if name in arguments] if isinstance(known, Mapping) else []
+    names = list(dict.fromkeys([*described, *arguments]))
+    listed = names[:MAX_ARGUMENTS]
+    room = max(LEAST_VALUE_CHARS, MAX_VALUES_CHARS // len(listed))
+    lines = [f"{_INDENT}{safe_name(name)} = {shown(arguments[name], room)}" for name in listed]
+    if len(names) > len(listed):
+        rest = names[len(listed) :]
+        lines.append(f"{_INDENT}and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
+    return lines
+
+
+def shown(value: Json, room: int, depth: int = 0) -> str:
+    """Return a value on one line, cut to about `room` characters, with what was left out."""
+    if isinstance(value, str):
+        return quoted(value, room)
+    if isinstance(value, Mapping):
+        if not value or depth >= MAX_DEPTH:
+            return f"{{{len(value)} keys}}" if value else "{}"
+        pairs = ((safe_name(str(key)), item) for key, item in value.items())
+        return f"{{{_items(pairs, len(value), room, depth)}}}"
+    if isinstance(value, list | tuple):
+        if not value or depth >= MAX_DEPTH:
+            return f"[{len(value)} items]" if value else "[]"
+        return f"[{_items((('', item) for item in value), len(value), room, depth)}]"
+    return _cut(json.dumps(value, default=str), room)
+
+
+def quoted(text: str, room: int) -> str:
+    """Return a text in quotes on one line, with its beginning and end if it is long."""
+    if len(text) <= room:
+        return f'"{_written(text, room)}"'
+    tail = room // 4
+    lines = text.count("\n") + 1
+    size = f"{len(text):,} characters" + (f" in {lines:,} lines" if lines > 1 else "")
+    head = _written(text[: room - tail], room - tail)
+    return f'"{head}" … "{_written(text[-tail:], tail)}" ({size}, shortened)'
+
+
+def one_line(text: str, room: int) -> str:
+    """Return a text on one line and not much longer, with nothing hidden in it."""
+    cut = "" if len(text) <= room else "…"
+    return f"{_written(text[:room], room, quotes=False)}{cut}"
+
+
+def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], int]:
+    """Return a text's first lines, with nothing hidden in them, and how many more there are."""
+    split = text.split("\n")
+    found: list[str] = []
+    for line in split[:lines]:
+        written = _written(line, len(line) + 1, quotes=False, gaps=False)
+        characters -= len(written)
+        if characters < 0:
+            break
+        found.append(written)
+    return found, len(split) - len(found)
+
+
+def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
+    """Return a text with what hides, turns, breaks or stacks written out; at most twice `room`."""
+    found: list[str] = []
+    marks = 0
+    for character in text:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if character == "\n":
+            found.append("\\n")
+        elif quotes and character in '"\\':
+            found.append(f"\\{character}")
+        elif (
+            category in _HIDDEN
+            or character in _BLANK_LETTERS
+            or (category == "Zs" and character != " ")
+            or marks > _MAX_MARKS
+        ):
+            found.append(character.encode("unicode_escape").decode("ascii"))
+        else:
+            found.append(character)
+    written = "".join(found)
+    if gaps:
+        # Else what stands behind them would begin another line where lines are wrapped.
+        written = _GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
+    return written if len(written) <= 2 * room else f"{written[: 2 * room]}…"
+
+
+def _form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
+    # Titles stand in `enumNames`: clients of either era take them, and older ones no `oneOf`.
+    # There is no default, so that nothing is allowed by only pressing a key.
+    decision = {
+        "type": "string",
+        "title": "Decision",
+        "enum": list(titles),
+        "enumNames": list(titles.values()),
+    }
+    schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
+    return {"mode": "form", "message": message.rstrip("\n"), "requestedSchema": schema}
+
+
+def _always(name: str, asks: Sequence[Decision]) -> str:
+    if writes_rule(asks):
+        return f"write a rule into the policy that allows {name} as it is defined now"
+    return f"take {name} from now on as it is defined now"
+
+
+def writes_rule(asks: Sequence[Decision]) -> bool:
+    """Tell whether "always" needs a rule, or only the tool's new definition to be remembered."""
+    return any(ask.rule != CHANGED for ask in asks)
+
+
+def _waiting(name: str, others: Others) -> str:
+    counts = []
+    if others.alike:
+        counts.append(f"{others.alike:,} more of {name}")
+    if others.more:
+        counts.append(f"{others.more:,} of other tools")
+    return f"Waiting in this run: {' and '.join(counts)}."
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    found = ", ".join(safe_name(name) for name in names[:most])
+    return found if len(names) <= most else f"{found} and {len(names) - most:,} more"
+
+
+def _items(pairs: Iterable[tuple[str, Json]], count: int, room: int, depth: int) -> str:
+    found: list[str] = []
+    for number, (name, item) in enumerate(pairs):
+        if room <= 0 or number >= MAX_ITEMS:
+            found.append(f"… {count - number:,} more")
+            break
+        share = max(_LEAST_ITEM_CHARS, room // (min(count, MAX_ITEMS) - number))
+        text = shown(item, share, depth + 1)
+        found.append(f"{name}: {text}" if name else text)
+        room -= len(found[-1])
+    return ", ".join(found)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[:room]}… ({len(text):,} characters)"

@@ -1,0 +1,310 @@
+"""What looks like a secret although nobody has said that it is one. Pure.
+
+Owns the names that secrets stand under, the formats of well-known tokens, and the rule by which a
+value of the configuration counts as a secret. Each search takes time linear in the text, whatever
+the text is: it goes from one fixed beginning to the next, and what does not fit is left at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+MASK = "[redacted]"
+
+LEAST_NAMED = 6
+"""Characters of a value that counts as a secret for its name. What is shorter is in every text."""
+
+LEAST_SHAPED = 20
+"""Characters of one that counts for looking random. Known formats are longer in any case."""
+
+LEAST_WORDS = 15
+"""Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
+pass phrase is."""
+
+MAX_TOKEN = 16 * 1024
+"""Characters of a token looked at; what follows belongs to it all the same."""
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a list that is written as one text."""
+    return frozenset(text.split())
+
+
+_ALWAYS = words_in(
+    "password passwords passwd passphrase pwd secret secrets token tokens apikey apitoken "
+    "authtoken accesstoken refreshtoken clientsecret privatekey secretkey accesskey authorization "
+    "credential credentials cookie cookies jwt bearer pat"
+)
+"""Words of which one is enough, unless it is followed by what says that this is about it."""
+
+_PAIRS = frozenset(
+    (first, "key")
+    for first in words_in(
+        "api access secret private auth encryption signing service account master admin deploy "
+        "license subscription shared ssh app application server client webhook session storage "
+        "consumer hmac"
+    )
+) | frozenset({("pass", "phrase"), ("auth", "code"), ("connection", "string"), ("session", "id")})
+
+_LAST = words_in("auth pass key dsn signature session")
+"""Words that are enough at the end of a name of a configuration."""
+
+_ABOUT = words_in(
+    "name names file files path paths dir url uri endpoint host port type kind id ids count limit "
+    "limits max min length size ttl expiry expires expiration timeout enabled required policy "
+    "format version header prefix region usage budget index"
+)
+"""After such a word it is about a secret, and none: `TOKEN_FILE`, `max_tokens_limit`."""
+
+_NUMBERS = words_in("max min num n total count prompt completion input output next page")
+"""Before "token" or "tokens" these speak of numbers, or of places in a list."""
+
+_PUBLIC = words_in(
+    "id ids sha sha256 digest hash commit revision version model region host hostname url uri "
+    "endpoint path dir file home image tag branch name user username email"
+)
+"""Last words of names whose values may look random and are no secrets."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+@lru_cache(maxsize=4096)
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name in snake, kebab, camel or any other case, in lower case."""
+    return tuple(word.lower() for word in _WORD.findall(name[:200]))
+
+
+@lru_cache(maxsize=4096)
+def names_secret(name: str) -> bool:
+    """Tell whether what stands under this key of some arguments is a secret."""
+    words = words_of(name)
+    if not words or words[-1] in _ABOUT - {"id"}:
+        return False
+    if any(pair in _PAIRS for pair in zip(words, words[1:], strict=False)):
+        return words[-1] != "id" or words[-2] == "session"
+    if words[-1] == "id":
+        return False
+    if words[-1] in ("token", "tokens") and words[0] in _NUMBERS:
+        return False
+    return not _ALWAYS.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
+def names_setting(name: str) -> bool:
+    """Tell whether a variable, a header or an option of this name holds a secret."""
+    words = words_of(name)
+    return names_secret(name) or (bool(words) and words[-1] in _LAST)
+
+
+_FORMATS: tuple[tuple[str, str], ...] = (
+    ("ghp_", r"[A-Za-z0-9]{20,}"),
+    ("gho_", r"[A-Za-z0-9]{20,}"),
+    ("ghu_", r"[A-Za-z0-9]{20,}"),
+    ("ghs_", r"[A-Za-z0-9]{20,}"),
+    ("ghr_", r"[A-Za-z0-9]{20,}"),
+    ("github_pat_", r"[A-Za-z0-9_]{20,}"),
+    ("glpat-", r"[A-Za-z0-9_-]{16,}"),
+    ("sk-", r"[A-Za-z0-9_-]{20,}"),
+    ("sk_live_", r"[A-Za-z0-9]{16,}"),
+    ("sk_test_", r"[A-Za-z0-9]{16,}"),
+    ("rk_live_", r"[A-Za-z0-9]{16,}"),
+    ("whsec_", r"[A-Za-z0-9+/=]{16,}"),
+    ("xoxb-", r"[A-Za-z0-9-]{10,}"),
+    ("xoxp-", r"[A-Za-z0-9-]{10,}"),
+    ("xoxa-", r"[A-Za-z0-9-]{10,}"),
+    ("xoxe-", r"[A-Za-z0-9-]{10,}"),
+    ("xapp-", r"[A-Za-z0-9-]{10,}"),
+    ("AKIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("ASIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("AIza", r"[A-Za-z0-9_-]{30,}"),
+    ("ya29.", r"[A-Za-z0-9_.-]{20,}"),
+    ("npm_", r"[A-Za-z0-9]{30,}"),
+    ("pypi-", r"[A-Za-z0-9_-]{30,}"),
+    ("hf_", r"[A-Za-z0-9]{20,}"),
+    ("ntn_", r"[A-Za-z0-9]{20,}"),
+    ("secret_", r"[A-Za-z0-9]{30,}"),
+    ("lin_api_", r"[A-Za-z0-9]{20,}"),
+    ("dop_v1_", r"[a-f0-9]{30,}"),
+    ("shpat_", r"[A-Fa-f0-9]{20,}"),
+    ("SG.", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    ("figd_", r"[A-Za-z0-9_-]{20,}"),
+    ("tvly-", r"[A-Za-z0-9-]{20,}"),
+    ("gsk_", r"[A-Za-z0-9]{20,}"),
+    ("eyJ", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){1,3}"),
+    ("hooks.slack.com/services/", r"[A-Za-z0-9/]{20,}"),
+    ("discord.com/api/webhooks/", r"[0-9]+/[A-Za-z0-9_-]{20,}"),
+)
+"""How well-known tokens begin, and how they go on."""
+
+_Match = Callable[[str, int], re.Match[str] | None]
+
+_COMPILED: tuple[tuple[str, _Match], ...] = tuple(
+    # Only where a word begins: in a long run each other place would be looked at in vain.
+    (begins, re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(begins)}{rest}").match)
+    for begins, rest in _FORMATS
+)
+
+
+def _by_sign() -> dict[str, list[tuple[str, _Match]]]:
+    found: dict[str, list[tuple[str, _Match]]] = {}
+    for begins, match in _COMPILED:
+        sign = next((sign for sign in "_-/" if sign in begins), "")
+        found.setdefault(sign, []).append((begins, match))
+    return found
+
+
+_BY_SIGN = _by_sign()
+"""By a character without which none of these is in a text, which most texts lack."""
+
+_SCHEMES = re.compile(r"\b(?:Bearer|Basic|Token) +([A-Za-z0-9+/=._~-]{8,})", re.IGNORECASE)
+_SCHEME_WORDS = ("earer ", "asic ", "oken ", "EARER ", "ASIC ", "OKEN ")
+
+_USER = re.compile(r"[^\s/?#@\"'<>\\]{1,512}@")
+
+_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+
+_LEAST_TEXT = 14
+"""Characters of a text below which none of the patterns has room."""
+
+
+def masked(text: str) -> str:
+    """Return a text without what has the format of a secret."""
+    if len(text) < _LEAST_TEXT:
+        return text
+    spans = sorted(_spans(text))
+    if not spans:
+        return text
+    parts, kept = [], 0
+    for start, end in spans:
+        if start >= kept:
+            parts += [text[kept:start], MASK]
+        kept = max(kept, end)
+    return "".join([*parts, text[kept:]])
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    for sign, formats in _BY_SIGN.items():
+        if sign not in text:
+            continue
+        for begins, match in formats:
+            at = text.find(begins)
+            while at >= 0:
+                found = match(text, at)
+                if found is not None:
+                    yield found.span()
+                at = text.find(begins, at + len(begins) if found is None else found.end())
+    if any(word in text for word in _SCHEME_WORDS):
+        for found in _SCHEMES.finditer(text):
+            if looks_random(found[1], least=8):
+                yield found.span(1)
+    at = text.find("://")
+    while at >= 0:
+        found = _USER.match(text, at + 3)
+        if found is not None:
+            yield found.start(), found.end() - 1
+        at = text.find("://", at + 3 if found is None else found.end())
+    if "PRIVATE KEY" in text:
+        yield from _keys(text)
+
+
+def _keys(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where private keys stand; one that does not end goes on to the end of the text."""
+    start = _PEM_BEGIN.search(text)
+    while start is not None:
+        end = _PEM_END.search(text, start.end())
+        if end is None:
+            yield start.start(), len(text)
+            return
+        yield start.start(), end.end()
+        start = _PEM_BEGIN.search(text, end.end())
+
+
+def has_known_format(value: str) -> bool:
+    """Tell whether a value is a token of a well-known format, or a private key."""
+    if _PEM_BEGIN.match(value.lstrip()):
+        return True
+    return any(
+        value.startswith(begins)
+        and (found := match(value, 0)) is not None
+        # Signs at the end do not make it another thing.
+        and found.end() >= len(value) - 2
+        for begins, match in _COMPILED
+    )
+
+
+_PLAIN = re.compile(
+    r"[+-]?[0-9][0-9_,.:eE+-]*[a-zA-Z%]{0,3}"  # numbers, sizes, times, dates, versions
+    r"|[A-Za-z][A-Za-z ._-]*"  # words
+)
+_PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\]|[\w.-]+(?:/[\w.@ -]+)+\Z|\$")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://")
+
+
+def is_secret(value: str, name: str) -> bool:
+    """Tell whether a value of the configuration that stands under `name` is to be kept secret.
+
+    Known formats always are. Otherwise the name has to speak of a secret, and the value must not be
+    what texts are full of: a word, a number, a path, an address. Under any name but those that
+    speak of public things a value is that looks random.
+    """
+    if has_known_format(value):
+        return True
+    if names_setting(name):
+        return could_be_secret(value)
+    words = words_of(name)
+    return not (words and words[-1] in _PUBLIC) and looks_random(value)
+
+
+def could_be_secret(value: str) -> bool:
+    """Tell whether a value that stands under a secret's name can be searched for."""
+    if len(value) < LEAST_NAMED or _URL.match(value):
+        return False
+    if _PATH.match(value) and not looks_random(value.replace("/", "")):
+        return False
+    if _PLAIN.fullmatch(value):
+        letters = sum(map(str.isalpha, value))
+        return letters >= LEAST_WORDS and letters * 2 > len(value)
+    return True
+
+
+_RANDOM = re.compile(r"[A-Za-z0-9_+/=.~-]+")
+_PIECE = re.compile(r"[A-Za-z0-9+/]+")
+_HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+
+
+def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
+    """Tell whether a value looks drawn at random: one long piece with letters and digits mixed.
+
+    Names of models, packages and dates have many short pieces; a path has words.
+    """
+    value = value[:MAX_TOKEN]
+    if len(value) < least or not _RANDOM.fullmatch(value):
+        return False
+    for piece in _PIECE.findall(value):
+        if len(piece) < least:
+            continue
+        if _HEX.fullmatch(piece):
+            return True
+        kinds = (
+            any(map(str.islower, piece)),
+            any(map(str.isupper, piece)),
+            any(map(str.isdigit, piece)),
+        )
+        if all(kinds) and entropy(piece) >= _least_entropy(len(piece)):
+            return True
+    return False
+
+
+def _least_entropy(length: int) -> float:
+    return 3.5 if length >= LEAST_SHAPED else 0.75 * math.log2(length)
+
+
+def entropy(text: str) -> float:
+    """Return the bits that each character of a text tells, by how often each occurs in it."""
+    size = len(text)
+    return -sum(n / size * math.log2(n / size) for n in Counter(text).values())

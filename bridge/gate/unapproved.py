@@ -1,0 +1,105 @@
+"""What a model is told of a call that nobody approved of. Pure.
+
+Owns the wording of these errors: what happened, and what the model's user can do about it. Neither
+a call's arguments nor anything a client said stand in them: a person was shown personal data that
+the program has only tokens of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError
+from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.question import because, named, one_line, safe_name
+from bridge.model import HeldCall
+from bridge.settings.globs import literal
+from bridge.settings.policy_edit import toml_value
+
+MAX_RULE_CHARS = 200
+"""Of a rule that is named in an error or a comment."""
+
+FLOW = "flow rule "
+"""How the rules begin that ask because of earlier calls, which no rule on a tool can answer."""
+
+
+def plan_needed(held: HeldCall, why: str) -> ApprovalNeededError:
+    """Return the error on a plan, of which at least this call needs a person who cannot be asked.
+
+    Args:
+        why: Nobody can be asked.
+    """
+    call = CallFacts(server=held.server, tool=held.tool)
+    rule = one_line(held.rule, MAX_RULE_CHARS)
+    message = (
+        f"The plan needs a person's approval, for {named(call)} at least ({rule}). {why} "
+        "Nothing of it was done."
+    )
+    return ApprovalNeededError(message, remedy=_remedy(call, [held.rule]))
+
+
+def plan_refused(said: str) -> ApprovalRefusedError:
+    """Return the error on a plan that a person did not approve of."""
+    message = f"A person was asked whether the plan may be carried out, and {said}."
+    remedy = "Nothing of it was done. Ask the user what to do instead."
+    return ApprovalRefusedError(message, remedy=remedy)
+
+
+def refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
+    """Return the error on a call that a person was asked about."""
+    rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
+    message = f"A person was asked whether {named(call)} may be called ({rules}), and {said}."
+    remedy = (
+        "It was not called. Further calls of it are refused in this run without asking. Ask the "
+        "user what to do instead, and do not try to reach the same in another way."
+    )
+    return ApprovalRefusedError(message, remedy=remedy)
+
+
+def refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
+    """Return the error on a call like one that a person did not approve of in this run."""
+    message = (
+        f"{named(call)} was not called: a person did not allow an earlier call of it in this run "
+        f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
+    )
+    return ApprovalRefusedError(message, remedy="Ask the user what to do instead.")
+
+
+def needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:
+    """Return the error on a call that somebody would have to be asked about."""
+    reasons = "; ".join(because(ask) for ask in asks)
+    message = f"{named(call)} needs a person's approval ({reasons}). {why} It was not called."
+    return ApprovalNeededError(message, remedy=_remedy(call, [ask.rule for ask in asks]))
+
+
+def _remedy(call: CallFacts, rules: Sequence[str]) -> str:
+    """Say how a user can allow a call that nobody can be asked about."""
+    terminal = "make such a call with `mcp-code-bridge run` in a terminal, which asks them"
+    if CHANGED in rules:
+        # No rule takes a definition for what it was before.
+        return (
+            f'Only the user can allow it: they {terminal}, and answer "always" if the change is '
+            "all right."
+        )
+    ways = " and ".join(_way(call, rule) for rule in dict.fromkeys(rules))
+    return f"Only the user can allow it: they {ways}. Or they {terminal}."
+
+
+def _way(call: CallFacts, asking: str) -> str:
+    if asking.startswith(FLOW):
+        return f"change the {one_line(asking, MAX_RULE_CHARS)} in the policy (config.toml)"
+    if any(safe_name(name) != name for name in (call.server, call.tool)):
+        return "write a rule into the policy (config.toml)"
+    where = " in front of the rule that asks" if asking.startswith("rule ") else ""
+    lines = [
+        "[[policy.rules]]",
+        f"name = {toml_value(f'allow {call}')}",
+        f"server = {toml_value(literal(call.server))}",
+        f"tool = {toml_value(literal(call.tool))}",
+        'action = "allow"',
+    ]
+    rule = "\n".join(lines)
+    return (
+        f"put this into the policy (config.toml){where}:\n\n{rule}\n\n"
+        f"(`mcp-code-bridge policy explain {call.server} {call.tool}` tells more)"
+    )

@@ -1,0 +1,292 @@
+"""A plan as a list that a person or a model reads before its calls are made.
+
+Owns the wording and the grouping. Calls of one tool that follow each other stand together: what all
+have in common once, what differs in a table, the first few in full. Begins with how many calls of
+which tool there are, for whatever is too long to be listed must at least be counted. What is shown
+comes from programs and servers, so it is written as JSON without anything that a terminal or a
+reader's eye obeys.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.model import HeldCall, Json, Plan
+
+MAX_CHARACTERS = 16_000
+"""Of a list; what is beyond is counted."""
+
+MAX_RUNS = 25
+"""Groups of calls that follow each other; when there are more, as when two tools take turns, all
+calls of a tool are one group."""
+
+MAX_KINDS = 30
+"""Tools counted at the top."""
+
+MAX_ROWS = 40
+MAX_COLUMNS = 6
+MAX_CELL = 48
+"""Of a table: rows, columns and characters of a cell."""
+
+IN_FULL = 3
+MAX_VALUE = 1_000
+"""Calls of a group in full, and characters of each of their arguments."""
+
+MAX_NAME = 80
+"""Characters of a tool's or an argument's name."""
+
+MINUTE = 60
+
+_ABSENT = "–"
+
+
+def plan_summary(plan: Plan) -> str:
+    """Return in a sentence or two what a plan holds."""
+    count = len(plan.calls)
+    held = f"{_calls(count)} held, none of them made"
+    if plan.plan_id:
+        text = f'{held}; apply with run_python(apply="{plan.plan_id}").'
+        return f"{text} The program stopped there." if plan.stopped else text
+    if not count:
+        if plan.stopped:
+            return "No call is held: the program stopped before."
+        return "No call had to be held back: the program would change nothing."
+    return f"{held}, and there is nothing to apply."
+
+
+def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
+    """Return the list.
+
+    Args:
+        how: Say how it is applied.
+        characters: How long it may be, about.
+    """
+    page = _Page(characters)
+    if plan.calls:
+        page.must(f"{_calls(len(plan.calls))} held, none of them made:")
+        groups = _groups(plan.calls)
+        for line in _overview(plan.calls) if len(groups) > 1 else ():
+            page.must(line)
+        left = len(plan.calls)
+        for group in groups:
+            shown = page.group(group)
+            left -= shown
+            if shown < len(group.calls) and page.full:
+                break
+        if left:
+            page.must("")
+            page.must(f"{_calls(left)} more; the structured result's plan lists all.")
+    else:
+        page.must("No call is held.")
+    if plan.stopped:
+        page.must("")
+        page.must(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
+    if how and plan.plan_id:
+        minutes = f"{plan.seconds / MINUTE:g} minutes"
+        page.must("")
+        page.must(
+            f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
+            f"within {minutes}."
+        )
+    return "\n".join(page.lines)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text with control and format characters written out, newlines included."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in keep or unicodedata.category(character) not in _OBEYED
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+_OBEYED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Calls of one tool of which the same was decided."""
+
+    calls: Sequence[HeldCall]
+
+    @property
+    def heading(self) -> str:
+        """Which calls, of what, and what was decided on them."""
+        first, count = self.calls[0], len(self.calls)
+        numbers = [call.number for call in self.calls]
+        if count == 1:
+            which = f"#{numbers[0]}"
+        elif numbers[-1] - numbers[0] == count - 1:
+            which = f"#{numbers[0]} to #{numbers[-1]}: {count:,} ×"
+        else:
+            which = f"#{numbers[0]} … #{numbers[-1]}: {count:,} ×"
+        return f"{which} {_name(first)} ({_decided(first)})"
+
+    def common(self) -> dict[str, Json]:
+        """Return the arguments that all have, with one value."""
+        first, *others = self.calls
+        return {
+            key: value
+            for key, value in first.arguments.items()
+            if all(_same(call.arguments, key, value) for call in others)
+        }
+
+
+class _Page:
+    """Lines, up to a number of characters."""
+
+    def __init__(self, characters: int) -> None:
+        self.lines: list[str] = []
+        self._left = characters
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more has room."""
+        return self._left <= 0
+
+    def must(self, line: str) -> None:
+        """Add a line that has to be there."""
+        self.lines.append(line)
+        self._left -= len(line) + 1
+
+    def block(self, lines: Sequence[str]) -> bool:
+        """Add lines that belong together, if there is room for them."""
+        if sum(len(line) + 1 for line in lines) > self._left:
+            self._left = 0
+            return False
+        for line in lines:
+            self.must(line)
+        return True
+
+    def group(self, group: _Group) -> int:
+        """Add a group as far as there is room; return how many of its calls are there."""
+        if len(group.calls) == 1:
+            lines = ["", group.heading, *_in_full(group.calls[0].arguments)]
+            return int(self.block(lines))
+        common = group.common()
+        head = ["", group.heading]
+        head += [f"  each with {line.strip()}" for line in _in_full(common)]
+        if not self.block(head):
+            return 0
+        if all(len(call.arguments) == len(common) for call in group.calls):
+            return len(group.calls)
+        columns = _columns(group.calls, common)
+        rows = [_row(call, columns) for call in group.calls[:MAX_ROWS]]
+        titles = ["", *(printable(column)[:MAX_CELL] for column in columns[:MAX_COLUMNS])]
+        shown = 0
+        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
+            if not self.block([line]):
+                break
+            shown = number
+        if shown < len(group.calls):
+            self.must(f"  … and {_calls(len(group.calls) - shown)} more")
+        for call, row in list(zip(group.calls, rows, strict=False))[:IN_FULL]:
+            if row.cut:
+                rest = {key: call.arguments[key] for key in columns if key in call.arguments}
+                self.block([f"  #{call.number} in full:", *_in_full(rest, "    ")])
+        return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    cells: list[str]
+    cut: bool
+
+
+def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
+    cells, cut = [f"#{call.number}"], len(columns) > MAX_COLUMNS
+    for column in columns[:MAX_COLUMNS]:
+        text = _json(call.arguments[column]) if column in call.arguments else _ABSENT
+        cut = cut or len(text) > MAX_CELL
+        cells.append(_cut(text, MAX_CELL))
+    return _Row(cells=cells, cut=cut)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]:
+    names = dict.fromkeys(key for call in calls for key in call.arguments)
+    return [name for name in names if name not in common]
+
+
+def _in_full(arguments: Mapping[str, Json], indent: str = "  ") -> list[str]:
+    lines = []
+    for key, value in arguments.items():
+        name = _cut(printable(key), MAX_NAME)
+        lines.append(f"{indent}{name} = {_cut(_json(value), MAX_VALUE)}")
+    return lines
+
+
+def _groups(calls: Sequence[HeldCall]) -> list[_Group]:
+    runs: list[list[HeldCall]] = []
+    for call in calls:
+        if runs and _kind(runs[-1][0]) == _kind(call):
+            runs[-1].append(call)
+        else:
+            runs.append([call])
+    if len(runs) > MAX_RUNS:
+        kinds: dict[tuple[str, ...], list[HeldCall]] = {}
+        for call in calls:
+            kinds.setdefault(_kind(call), []).append(call)
+        runs = list(kinds.values())
+    return [_Group(calls=run) for run in runs]
+
+
+def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
+    """Yield how many calls there are of each kind, what deserves a look first."""
+    counts: dict[tuple[str, ...], list[HeldCall]] = {}
+    for call in calls:
+        counts.setdefault(_kind(call), []).append(call)
+    weighed = sorted(
+        counts.values(),
+        key=lambda found: (found[0].effect != "destructive", found[0].action != "ask"),
+    )
+    for found in weighed[:MAX_KINDS]:
+        yield f"  {len(found):,} × {_name(found[0])} ({_decided(found[0])})"
+    rest = sum(len(found) for found in weighed[MAX_KINDS:])
+    if rest:
+        yield f"  {rest:,} of {len(weighed) - MAX_KINDS:,} other kinds"
+
+
+def _kind(call: HeldCall) -> tuple[str, ...]:
+    return call.server, call.tool, call.effect, call.action, call.rule
+
+
+def _name(call: HeldCall) -> str:
+    return _cut(printable(f"{call.server}.{call.tool}"), 2 * MAX_NAME)
+
+
+def _decided(call: HeldCall) -> str:
+    rule = _cut(printable(call.rule), MAX_VALUE)
+    verdict = f"needs approval: {rule}" if call.action == "ask" else f"allowed: {rule}"
+    return f"{call.effect}; {verdict}"
+
+
+def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
+    # As JSON, since to Python 1, 1.0 and True are the same.
+    return key in arguments and _json(arguments[key]) == _json(value)
+
+
+def _json(value: Json) -> str:
+    return printable(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _cut(text: str, size: int) -> str:
+    if len(text) <= size:
+        return text
+    return f"{text[:size]}… ({len(text) - size:,} more)"
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"

@@ -1,0 +1,110 @@
+"""Paths compared as texts. Pure: no file is looked at, so links are not followed.
+
+Owns which texts are paths that can be judged so, and their normal form. What a server makes of a
+path is its own affair: it may follow links, expand variables, or have another working directory.
+Texts that servers are known to read in different ways have no normal form here.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from bridge.settings import parsers
+
+MAX_PATH_CHARS = 4096
+"""What Linux takes at once."""
+
+REMEMBERED = 128
+"""Paths whose forms are kept: one call's are held against many rules."""
+
+_FILE = "file:///"
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+_AMBIGUOUS = re.compile(r"[\\\0]")
+
+
+def root(text: str) -> str:
+    """Return the normal form of a directory that others are to be under.
+
+    Raises:
+        ValueError: It cannot be one; the rest of a sentence that begins with what it is.
+    """
+    found = normal(str(parsers.path(text)) if text.startswith("~") else text)
+    if found is None:
+        message = (
+            "is no path that others can be compared with: absolute, beginning with ~, or relative "
+            "without leading out by .., and without backslashes"
+        )
+        raise ValueError(message)
+    return found
+
+
+@lru_cache(maxsize=REMEMBERED)
+def normal(text: str) -> str | None:
+    """Return a path without `.`, `..` and doubled slashes; "" is a relative path's own beginning.
+
+    A `file:///` address counts as its path. None stands for what cannot be told: an empty text,
+    another address, `~`, a backslash, a percent sign in an address, or a relative path that leads
+    out of where it begins.
+    """
+    if not text or len(text) > MAX_PATH_CHARS or _AMBIGUOUS.search(text):
+        return None
+    if text.startswith(_FILE):
+        text = text[len(_FILE) - 1 :]
+        if any(mark in text for mark in "%?#"):
+            # Some servers decode addresses, others only cut off the scheme.
+            return None
+    elif text.startswith("~") or _SCHEME.match(text):
+        return None
+    absolute = text.startswith("/")
+    steps: list[str] = []
+    for step in text.split("/"):
+        if step in ("", "."):
+            continue
+        if step != "..":
+            steps.append(step)
+        elif steps:
+            steps.pop()
+        elif not absolute:
+            return None
+    return ("/" if absolute else "") + "/".join(steps)
+
+
+class Directory:
+    """A directory that paths are held against.
+
+    Args:
+        path: Its normal form.
+    """
+
+    __slots__ = ("_folded", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folded = _folded(path)
+
+    def holds(self, path: str) -> bool | None:
+        """Tell whether a normal path is this directory, or below it.
+
+        None stands for what cannot be told: one of them is relative, or they differ only in ways
+        that some file systems do not see (case, and how Unicode writes a letter).
+        """
+        if path.startswith("/") != self._path.startswith("/"):
+            return None
+        if _below(path, self._path):
+            return True
+        return None if _below(_folded(path), self._folded) else False
+
+
+def _below(path: str, directory: str) -> bool:
+    if directory in ("", "/") or path == directory:
+        return True
+    return path.startswith(f"{directory}/")
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())

@@ -1,0 +1,272 @@
+"""A rule written into the policy file, with the rest of the file as it is.
+
+Owns the one change that the bridge makes to what its user wrote: one `[[policy.rules]]` more, as
+text between the lines that are there. Whether the text came to stand where it was meant to is not
+worked out but looked at: the file is parsed as it was and as it would be, and must say the same but
+for the rule. What cannot be changed so is not changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.model import Json
+from bridge.saving import replace_file, turn
+from bridge.settings.file import MAX_CONFIG_BYTES
+from bridge.settings.globs import literal
+from bridge.settings.policy import Rule, parse_policy
+
+MAX_PLACES = 10
+"""Lines that look like the one in front of which a rule belongs, of which some may stand in a text.
+Each is tried by parsing the whole file."""
+
+MAX_RULES = 2000
+"""In a file that the bridge adds to: whoever answers "always" that often wants another rule."""
+
+MAX_DEPTH = 20
+"""Of a condition's value."""
+
+_HEADER = re.compile(
+    r"""^[ \t]*\[\[[ \t]*(?:policy|"policy"|'policy')[ \t]*\.[ \t]*(?:rules|"rules"|'rules')"""
+    r"""[ \t]*\]\][ \t]*(?:\#.*)?\r?$""",
+    re.MULTILINE,
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f"}
+_ESCAPES["\r"] = "\\r"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRule:
+    """A rule that allows one tool, as it is defined now.
+
+    Attributes:
+        name: As decisions are to name it; made different from the names that there are.
+        digest: Of the tool's definition.
+        comment: What stands above it; one line.
+    """
+
+    name: str
+    server: str
+    tool: str
+    digest: str
+    comment: str = ""
+
+
+def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
+    """Write a rule that allows a tool into a policy file. Blocks; for threads.
+
+    Args:
+        before: The rule in front of which it belongs, because that one matches the calls that it is
+            to allow; it then is about the same effects and conditions, so that it allows nothing
+            that the other would not have decided on. None to put it behind all others.
+
+    Raises:
+        SettingsError: The file cannot be changed so; it is as it was.
+    """
+    try:
+        # Written where a link points to, so that it stays one.
+        target = path.resolve(strict=True)
+        with turn(target.with_name(f".{target.name}.lock")):
+            found = target.stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                message = f"{path} is no regular file of this user's."
+                raise SettingsError(message)
+            text = _read(target)
+            changed = with_rule(text, rule, before=before, place=str(path))
+            if _state(target.stat()) != _state(found):
+                message = f"{path} is being changed by somebody else."
+                raise SettingsError(message)
+            mode = stat.S_IMODE(found.st_mode)
+            replace_file(target, changed.encode(), durable=True, mode=mode)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"{path} could not be changed: {reason}."
+        raise SettingsError(message) from None
+
+
+def _state(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
+        raise SettingsError(message)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"{path} is not UTF-8: {error}."
+        raise SettingsError(message) from None
+
+
+def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
+    """Return a policy file's text with one more rule in it. Pure.
+
+    Raises:
+        SettingsError: There is no way to write it there.
+    """
+    document = _parsed(text, place)
+    rules = _rules(document, place)
+    index = len(rules) if before is None else _index(document, before, place)
+    wanted: dict[str, Json] = {"name": _free(rule.name, rules)}
+    wanted.update(server=literal(rule.server), tool=literal(rule.tool))
+    if before is not None:
+        wanted.update((key, rules[index][key]) for key in ("effect", "when") if key in rules[index])
+    wanted.update(action="allow", digest=rule.digest)
+    expected = _expected(document, [*rules[:index], wanted, *rules[index:]])
+    for position in _places(text, None if before is None else index):
+        changed = _inserted(text, position, _block(rule.comment, wanted))
+        if _says(changed, expected):
+            # What it says to the parser of policies is known only now.
+            parse_policy(expected["policy"], f"{place}: policy")
+            return changed
+    message = (
+        f"{place} could not be changed: there is no place in it for another [[policy.rules]]. "
+        "Rules that are written as a list (rules = [...]) leave none."
+    )
+    raise SettingsError(message)
+
+
+def _parsed(text: str, place: str) -> dict[str, Json]:
+    try:
+        # The lines' ends are read as whoever reads the file for its settings reads them.
+        return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
+    except (ValueError, RecursionError) as error:
+        message = f"{place} could not be read: {error}."
+        raise SettingsError(message) from None
+
+
+def _says(text: str, expected: Mapping[str, Json]) -> bool:
+    try:
+        # A number that is none is unequal to itself, so that such a file is left alone.
+        return _parsed(text, "") == expected
+    except SettingsError:
+        return False
+
+
+def _rules(document: Mapping[str, Json], place: str) -> list[dict[str, Json]]:
+    policy = document.get("policy")
+    rules = policy.get("rules", []) if isinstance(policy, dict) else None
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        message = f"{place} has no policy any more that a rule could be added to."
+        raise SettingsError(message)
+    if len(rules) >= MAX_RULES:
+        message = f"{place} has {len(rules):,} rules, which is enough."
+        raise SettingsError(message)
+    return rules
+
+
+def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
+    spec = parse_policy(document["policy"], f"{place}: policy")
+    for index, rule in enumerate(spec.rules):
+        if rule == wanted:
+            return index
+    message = f"{place} does not have the rule {wanted.name!r} any more."
+    raise SettingsError(message)
+
+
+def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
+    taken = {rule.get("name") for rule in rules}
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found
+
+
+def _expected(document: Mapping[str, Json], rules: Sequence[Json]) -> dict[str, Json]:
+    return {**document, "policy": {**document["policy"], "rules": list(rules)}}
+
+
+def _places(text: str, index: int | None) -> Iterator[int]:
+    """Return where in a text the rule may belong, the likeliest first."""
+    if index is None:
+        yield len(text)
+        return
+    headers = [found.start() for found in _HEADER.finditer(text)]
+    # Those that stand in texts move the right one behind where it is looked for, never before.
+    for start in headers[index : index + MAX_PLACES // 2]:
+        above = _above(text, start)
+        if above != start:
+            yield above
+        yield start
+
+
+def _above(text: str, start: int) -> int:
+    """Return where the comment begins that stands right above a line, or else the line."""
+    while start > 0:
+        line = text.rfind("\n", 0, start - 1) + 1
+        if not text[line:start].lstrip(" \t").startswith("#"):
+            break
+        start = line
+    return start
+
+
+def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
+    end = "\r\n" if "\r\n" in text else "\n"
+    block = end.join(lines) + end
+    head, tail = text[:position], text[position:]
+    if tail:
+        return f"{head}{block}{end}{tail}"
+    if head and not head.endswith("\n"):
+        head += end
+    return f"{head}{end}{block}" if head else block
+
+
+def _block(comment: str, rule: Mapping[str, Json]) -> list[str]:
+    lines = [f"# {_one_line(comment)}"] if comment else []
+    lines.append("[[policy.rules]]")
+    lines += [f"{_key(key)} = {toml_value(value)}" for key, value in rule.items()]
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return "".join(_written(character) for character in text)
+
+
+def _written(character: str) -> str:
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+        code = ord(character)
+        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    return character
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else toml_value(key)
+
+
+def toml_value(value: Json, depth: int = 0) -> str:
+    """Return a value as TOML has it, on one line.
+
+    Raises:
+        SettingsError: TOML has no such value, or not so deep.
+    """
+    if depth > MAX_DEPTH:
+        message = f"A condition is nested more than {MAX_DEPTH} levels deep."
+        raise SettingsError(message)
+    if isinstance(value, str):
+        return f'"{"".join(_ESCAPES.get(one) or _written(one) for one in value)}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(toml_value(item, depth + 1) for item in value)}]"
+    if isinstance(value, dict):
+        pairs = [f"{_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    message = f"A rule's {type(value).__name__} cannot be written."
+    raise SettingsError(message)

@@ -1,0 +1,90 @@
+"""Audit logs made and read by tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bridge.gate.audit import AuditLog
+from bridge.gate.audit.verifying import Report, verify
+from bridge.gate.decision import CallFacts, Decision
+
+NOON = 1_790_000_000.0
+"""2026-09-21, 14:13:20 UTC."""
+
+DAY = 86_400.0
+
+ALLOWED = Decision(action="allow", rule="default for writes")
+
+
+class FakeClock:
+    """A clock that stands where it is put."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def a_call(tool: str = "write", **arguments: Any) -> CallFacts:
+    """Return a call of a server."""
+    return CallFacts(server="shop", tool=tool, arguments=arguments)
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    """Return all records, whatever they are worth."""
+    found = []
+    for path in log_paths(directory):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return found
+
+
+def log_paths(directory: Path) -> list[Path]:
+    """Return the files in the order in which they were written."""
+    return sorted(directory.glob("*.jsonl"), key=_order)
+
+
+def tear(directory: Path, data: bytes) -> None:
+    """Leave at the end what a crash of the machine may leave there."""
+    with log_paths(directory)[-1].open("ab") as file:
+        file.write(data)
+
+
+def _order(path: Path) -> tuple[str, int]:
+    day, *part = path.name.removesuffix(".jsonl").split(".")
+    return day, int(part[0]) if part else 1
+
+
+def kinds(directory: Path) -> list[str]:
+    """Return what the records are about, in order."""
+    return [record["kind"] for record in records(directory)]
+
+
+def whole(directory: Path) -> Report:
+    """Return the report on a log in which nothing may be wrong."""
+    report = verify(directory)
+    assert report.problems == []
+    return report
+
+
+def wrong(directory: Path) -> list[str]:
+    """Return what is wrong."""
+    return [str(finding) for finding in verify(directory).problems]
+
+
+async def write(log: AuditLog, *names: str, **more: Any) -> list[str]:
+    """Append records and return their hashes."""
+    return [await log.append(note(name, **more)) for name in names]
+
+
+def note(name: str, **more: Any) -> Mapping[str, Any]:
+    """Return some record."""
+    return {"kind": "run", "run": name, **more}

@@ -1,0 +1,190 @@
+"""`audit`: the log checked and read from a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.cli import main as main_module
+from bridge.cli.audit import tail
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.decision import Decision
+from bridge.settings import load
+from tests.audit_rig import ALLOWED, FakeClock, a_call, note
+
+RUN = "0123456789abcdef0123456789abcdef"
+
+
+async def _record(directory: Path) -> None:
+    log = AuditLog(directory, now=FakeClock())
+    run = RunAudit(log, RUN)
+    await run.began({"principal": "stdio", "code": "sha256:c"})
+    await run.calling(1, a_call(text="\x1b[31mred", number=7), ALLOWED, None)
+    await run.called(1, "ok", size=1234, ms=5)
+    await run.refused(2, a_call("wipe"), Decision(action="deny", rule="rule 'no'"), "call_denied")
+    await run.ended({"status": "success"})
+    log.close()
+
+
+class Commands:
+    """The command line, on a state directory with one run recorded."""
+
+    def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.state = state
+        self._capture = capture
+
+    @property
+    def file(self) -> Path:
+        """The log's only file."""
+        return self.state / "audit" / "2026-09-21.jsonl"
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Run a command; return its status and what it wrote."""
+        status = main_module.main(["audit", *words, "--state-dir", str(self.state)])
+        said = self._capture.readouterr()
+        return status, said.out, said.err
+
+    def read(self, *words: str) -> tuple[int, Any]:
+        """Run a command with --json; return its status and what it printed."""
+        status, out, _ = self(*words, "--json")
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The commands."""
+    anyio.run(_record, tmp_path / "audit")
+    return Commands(tmp_path, capsys)
+
+
+def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> None:
+    """The head is what to keep elsewhere, for --expect."""
+    status, out, _ = commands("verify")
+    head = json.loads(commands.file.read_bytes().splitlines()[-1])["hash"]
+    assert (status, out) == (
+        0,
+        "5 records in 1 files, 1 to 5: nothing was changed or removed.\nHead: " + head + "\n",
+    )
+    status, found = commands.read("verify")
+    assert (status, found["ok"], found["head"], found["problems"]) == (0, True, head, [])
+
+
+def test_a_log_that_is_not_ends_with_1_and_the_line(commands: Commands) -> None:
+    """For a script as for a person."""
+    commands.file.write_bytes(commands.file.read_bytes().replace(b"wipe", b"read"))
+    status, out, _ = commands("verify")
+    assert status == 1
+    assert "WRONG  2026-09-21.jsonl, line 4: the line is not what a bridge wrote there" in out
+    assert "the log is NOT as it was written" in out
+    status, found = commands.read("verify")
+    assert (status, found["ok"]) == (1, False)
+    assert [(each["file"], each["line"]) for each in found["problems"]] == [("2026-09-21.jsonl", 4)]
+
+
+def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
+    """A receipt's is in the log, or what came after it was rewritten."""
+    expected = json.loads(commands.file.read_bytes().splitlines()[2])["hash"]
+    status, out, _ = commands("verify", "--expect", expected)
+    assert status == 0
+    assert f"Expected hash {expected}: 2026-09-21.jsonl, line 3: record 3, 'outcome'." in out
+    status, found = commands.read("verify", "--expect", "ab" * 32)
+    assert (status, found["ok"], found["expected"]["found"]) == (1, False, None)
+    status, _, err = commands("verify", "--expect", "nonsense")
+    assert status == 2
+    assert "is no hash" in err
+
+
+def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
+    """Nothing of what a program sent reaches the terminal as it is."""
+    status, out, _ = commands("tail", "-n", "4")
+    lines = out.splitlines()
+    assert (status, len(lines)) == (0, 4)
+    assert lines[0].startswith(
+        "2026-09-21T14:13:20.000Z  01234567  call  #1  shop.write  allow (default for writes)  "
+    )
+    assert "\x1b" not in out
+    assert '"number": 7' in lines[0]
+    assert "shop.wipe  deny (rule 'no')" in lines[2]
+    status, out, _ = commands("tail", "-n", "2", "--json")
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["refused", "end"]
+
+
+async def test_records_that_come_are_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those of a log that there was not when it began."""
+    parser = main_module._parser()
+    words = ["audit", "tail", "-f", "--json", "--state-dir", str(tmp_path)]
+    arguments = parser.parse_args(words)
+    settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
+    out = ""
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tail, arguments, settings)
+            await anyio.wait_all_tasks_blocked()
+            log = AuditLog(tmp_path / "audit")
+            for number in range(3):
+                await log.append(note(str(number)))
+                while f'"run": "{number}"' not in out:
+                    await anyio.sleep(0.01)
+                    out += capsys.readouterr().out
+            log.close()
+            tasks.cancel_scope.cancel()
+    assert [json.loads(line)["run"] for line in out.splitlines()] == ["0", "1", "2"]
+
+
+def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
+    """Whatever a result, a receipt or a table has of it."""
+    status, out, _ = commands("show", RUN[:8])
+    assert (status, len(out.splitlines())) == (0, 5)
+    status, out, _ = commands("show", RUN, "--json")
+    assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 2, 3, 4, 5]
+    status, _, err = commands("show", "feedfeed")
+    assert (status, "nothing about feedfeed" in err) == (1, True)
+    status, _, err = commands("show", "no such/thing")
+    assert status == 2
+
+
+def test_calls_are_counted(commands: Commands) -> None:
+    """By what is asked for, as a table or as JSON."""
+    status, out, _ = commands("stats")
+    assert status == 0
+    head, row, *_ = out.splitlines()
+    assert head.split()[:2] == ["SERVER", "CALLS"]
+    assert row.split() == ["shop", "1", "1", "0", "0", "1", "0", "0", "1,234", "5"]
+    assert "1 runs, 5 records." in out
+    status, found = commands.read("stats", "--by", "tool,outcome")
+    assert status == 0
+    assert [(each["tool"], each["outcome"], each["made"]) for each in found["groups"]] == [
+        ("shop.wipe", "refused", 0),
+        ("shop.write", "ok", 1),
+    ]
+    status, found = commands.read("stats", "--since", "2026-09-22")
+    assert (status, found["groups"]) == (0, [])
+    status, _, err = commands("stats", "--by", "colour")
+    assert (status, "day, server, tool, decision, outcome" in err) == (2, True)
+
+
+def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:
+    """It is no error, unless something was expected there."""
+    shutil.rmtree(commands.state / "audit")
+    assert "Nothing has been recorded" in commands("verify")[1]
+    assert commands("verify")[0] == 0
+    assert commands("verify", "--expect", "ab" * 32)[0] == 1
+    assert commands("tail")[0] == 0
+    assert commands("stats")[0] == 0
+    assert commands("show", RUN)[0] == 1
+
+
+def test_a_directory_that_others_may_write_is_not_relied_on(commands: Commands) -> None:
+    """What is in it may be anybody's."""
+    (commands.state / "audit").chmod(0o777)
+    status, _, err = commands("verify")
+    assert status == 1
+    assert "may be written by other users" in err

@@ -1,0 +1,322 @@
+"""`policy explain`, `check` and `init`, with a real server behind them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.cli.main import main
+from bridge.cli.policy_check import check
+from bridge.cli.policy_explain import explain
+from bridge.cli.policy_init import init
+from bridge.errors import SettingsError, UsageError
+from bridge.gate.decision import CallFacts
+from bridge.gate.pins import Pins
+from bridge.gate.policy import Policy
+from bridge.model import Tool
+from bridge.settings import Settings, load
+from bridge.settings.policy import parse_policy
+from tests.recorder_rig import recorder_entry
+
+POLICY = """
+[[policy.rules]]
+name = "git is closed"
+server = "git*"
+action = "deny"
+
+[[policy.rules]]
+name = "not to strangers"
+tool = "send"
+when = { to = { not = { glob = "*@example.org" } } }
+action = "deny"
+reason = "mail stays in the house"
+
+[policy.servers.mail]
+trust = true
+labels = ["private-data", "untrusted-input"]
+"""
+
+
+class Home:
+    """Somebody with one server, and commands that are run as `main` runs them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / ".config" / "mcp-code-bridge" / "config.toml"
+        servers = {"mail": recorder_entry(path / "log"), "gone": {"command": "/no/such/command"}}
+        (path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+
+    def configure(self, text: str) -> None:
+        """Have a settings file."""
+        self.config.parent.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(text)
+
+    def settings(self) -> Settings:
+        """Return the settings in force."""
+        return load({"state_dir": str(self.path / "state")}, {**os.environ, "HOME": str(self.path)})
+
+    async def explain(self, server: str, tool: str, *given: str, as_json: bool = False) -> int:
+        """Run `policy explain`."""
+        arguments = argparse.Namespace(server=server, tool=tool, given=list(given), json=as_json)
+        return await explain(arguments, self.settings())
+
+    async def check(
+        self, code: str | None = None, file: str | None = None, *, as_json: bool = False
+    ) -> int:
+        """Run `policy check`."""
+        arguments = argparse.Namespace(file=file, code=code, json=as_json)
+        return await check(arguments, self.settings())
+
+    async def init(self, *, to_stdout: bool = False) -> int:
+        """Run `policy init`."""
+        return await init(argparse.Namespace(print=to_stdout), self.settings())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home directory, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("MCP_BRIDGE_CONFIG", raising=False)
+    return Home(tmp_path)
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+async def test_a_decision_is_explained_with_the_rules_before_it_and_how_to_change_it(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    assert await home.explain("mail", "send", "to=a@example.com", "text=hello") == 0
+    shown = capsys.readouterr().out
+    assert 'mail.send(to="a@example.com", text="hello") -> deny' in shown
+    assert "decided by:  rule 'not to strangers'" in shown
+    assert "because:     mail stays in the house" in shown
+    assert "write: the server's annotations say so, and it is trusted" in shown
+    assert "private-data (the policy, of servers 'mail')" in shown
+    assert "exfiltration (the server's openWorldHint, which is believed)" in shown
+    assert "'git is closed' (deny) does not match: it is about servers git*" in shown
+    assert "'not to strangers' (deny) decides:" in shown
+    assert "'lethal-combination' (ask) decides once a run has read from" in shown
+    assert "To allow, in config.toml in front of the rule 'not to strangers':" in shown
+
+
+async def test_what_is_said_to_write_changes_the_decision(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines can be copied from the answer into the file."""
+    home.configure(POLICY)
+    await home.explain("mail", "delete_note", "topic=a")
+    shown = capsys.readouterr().out
+    assert "-> ask" in shown
+    lines = shown.partition("To allow, in config.toml:\n")[2]
+    home.configure(f"{lines}\n{POLICY}")
+    await home.explain("mail", "delete_note", "topic=a")
+    assert "-> allow" in capsys.readouterr().out
+
+
+async def test_arguments_are_json_or_words_whose_values_are_json_where_they_can_be(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(
+        "[[policy.rules]]\nname = 'much'\nwhen = { amount = { gt = 5 } }\naction = 'deny'"
+    )
+    for words, action in (
+        (["to=a", "amount=6"], "deny"),
+        (['{"to": "a", "amount": 6}'], "deny"),
+        (["to=a", "amount=5"], "ask"),
+    ):
+        await home.explain("mail", "transfer", *words, as_json=True)
+        assert json.loads(capsys.readouterr().out)["action"] == action
+    for words in (["amount"], ["{not json"]):
+        with pytest.raises(UsageError, match="ARGS"):
+            await home.explain("mail", "transfer", *words)
+
+
+async def test_a_tool_that_changed_since_it_was_allowed_is_said_to(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    settings = home.settings()
+    settings.state_dir.mkdir()
+    before = Tool(server="mail", name="read_note", description="Read it.")
+    await Pins(settings.state_dir / "pins.json").keep(before)
+    await home.explain("mail", "read_note")
+    shown = capsys.readouterr().out
+    assert "-> ask" in shown
+    assert "decided by:  changed tool" in shown
+    assert "changed since it was allowed:" in shown
+
+
+async def test_requests_that_are_no_tools_are_explained_by_what_rules_call_them(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    await home.explain("mail", "resources/read", "uri=note:///a")
+    shown = capsys.readouterr().out
+    assert "-> allow" in shown
+    assert "read: the protocol says so" in shown
+
+
+async def test_a_server_that_cannot_be_asked_is_explained_all_the_same(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    assert await home.explain("gone", "anything") == 0
+    captured = capsys.readouterr()
+    assert "decided by:  default for untrusted tools" in captured.out
+    assert "not known, since the server could not be asked" in captured.out
+    assert "warning: gone:" in captured.err
+
+
+async def test_without_a_policy_the_answer_says_so(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await home.explain("mail", "send")
+    assert "-> allow" in (shown := capsys.readouterr().out)
+    assert "policy init" in shown
+    with pytest.raises(UsageError, match="read_note"):
+        await home.explain("mail", "raed_note")
+
+
+# --- check ---------------------------------------------------------------------------------------
+
+
+async def test_a_policy_that_parses_is_fine_and_one_that_does_not_is_refused_with_its_place(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await home.check() == 0
+    assert "There is no policy" in capsys.readouterr().out
+    home.configure(POLICY)
+    assert await home.check() == 0
+    assert "the policy is fine (2 rules, 1 server, 1 flow rule)" in capsys.readouterr().out
+    home.configure("[[policy.rules]]\nname = 'x'\naction = 'alow'\n")
+    with pytest.raises(SettingsError, match=r"policy\.rules.*alow"):
+        home.settings()
+
+
+def test_the_command_line_says_where_and_exits_with_two(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(home.path))
+    home.configure("[policy]\npni = true\n")
+    assert main(["policy", "check"]) == 2
+    assert "pni" in (said := capsys.readouterr().err)
+    assert str(home.config) in said
+
+
+PROGRAM = """\
+note = await mcp_mail.read_note(topic="a")
+await mcp_mail.send(to=note, text="t")
+await mcp_mail.send(to="me@example.com", text="t")
+for server in [mcp_mail]:
+    await server.fetch("https://example.org")
+"""
+
+
+async def test_a_program_is_shown_with_the_decision_on_each_call(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what depends on what cannot be seen, and with what flow rules would make of it."""
+    home.configure(POLICY)
+    assert await home.check(PROGRAM) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "line 1: mail.read_note -> allow (default for reads)",
+        "line 2: mail.send -> ask (default for writes)",
+        "    or deny (rule 'not to strangers'), by to: not seen here",
+        "    ask (flow rule 'lethal-combination') if made after mail.read_note",
+        "line 3: mail.send -> deny (rule 'not to strangers')",
+        "line 4: any tool of mail, known only when it runs: the server is used as a whole",
+    ]
+
+
+async def test_a_program_without_a_denied_call_exits_with_zero(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    program = tmp_path / "program.py"
+    program.write_text("await mcp_mail.read_note(topic='a')\n")
+    assert await home.check(file=str(program)) == 0
+    assert await home.check("print('nothing')") == 0
+    assert "No call of a tool is seen" in capsys.readouterr().out
+
+
+async def test_a_tool_that_its_server_does_not_list_is_denied_as_the_gate_denies_it(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.configure(POLICY)
+    assert await home.check("await runtime.call_tool('mail', 'nope', {})") == 1
+    assert capsys.readouterr().out == "line 1: mail.nope -> deny (unlisted tool)\n"
+
+
+async def test_as_json_it_says_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.configure(POLICY)
+    assert await home.check(f"{PROGRAM}await mcp_gone.do(x=1)", as_json=True) == 1
+    document = json.loads(capsys.readouterr().out)
+    first, second, third, fourth = document["calls"]
+    assert (first["line"], first["action"], first["effect"]) == (1, "allow", "read")
+    assert second["unseen"] == ["to"]
+    assert second["possible"][0]["on"] == ["to"]
+    assert second["flow"]["led"] == ["mail.read_note"]
+    assert (third["action"], third["flow"]) == ("deny", None)
+    assert (fourth["server"], fourth["rule"]) == ("gone", "default for untrusted tools")
+    assert document["open"][0]["server"] == "mail"
+    assert (document["denied"], list(document["unreachable"])) == (1, ["gone"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("await mcp_nail.send()", "mcp_nail"), ("def (", "line 1")],
+)
+async def test_a_program_that_cannot_be_checked_says_why(home: Home, code: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        await home.check(code)
+    with pytest.raises(UsageError, match="not both"):
+        await home.check(code, "file.py")
+
+
+# --- init ----------------------------------------------------------------------------------------
+
+
+async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await home.init() == 0
+    assert "Read it through" in capsys.readouterr().err
+    assert stat.S_IMODE(home.config.stat().st_mode) == 0o600
+    text = home.config.read_text()
+    assert "# gone is left out, as it did not say which tools it has:" in text
+    policy = Policy(parse_policy(tomllib.loads(text)["policy"], "policy"))
+    effects = {
+        tool: policy.decide(CallFacts(server="mail", tool=tool)).effect
+        for tool in ("read_note", "send", "delete_note", "plain")
+    }
+    assert effects == {
+        "read_note": "read",
+        "send": "write",
+        "delete_note": "destructive",
+        "plain": "write",
+    }
+    reading = policy.decide(CallFacts(server="mail", tool="resources/read"), "read")
+    assert reading.labels == {"untrusted-input", "private-data"}
+    with pytest.raises(UsageError, match="--print"):
+        await home.init()
+    assert home.config.read_text() == text
+    assert await home.init(to_stdout=True) == 0
+    assert capsys.readouterr().out in text
+
+
+async def test_a_settings_file_keeps_what_it_says(home: Home) -> None:
+    home.configure('memory = "1g"')
+    await home.init()
+    settings: Any = home.settings()
+    assert settings.policy.present
+    assert settings.memory == 1024**3

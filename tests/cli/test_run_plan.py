@@ -1,0 +1,78 @@
+"""Plans at a terminal: shown, asked about and applied in one go; for scripts only shown."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.cli.run import TERMINAL, carried_out, exit_status, show
+from bridge.cli.terminal import Terminal
+from bridge.engine import open_engine
+from bridge.errors import ApprovalRefusedError
+from bridge.model import RunRequest, RunResult
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, backend, settings
+from tests.fakes.backend import FakeBackend
+from tests.recorder_rig import recorder, tools_recorded
+
+__all__ = ["backend", "settings"]
+
+CODE = (
+    "made = await mcp_desk.create(title='a')\nawait mcp_desk.write_note(topic='t', text=made.url)"
+)
+
+
+async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_can(
+    settings: Settings,
+    backend: FakeBackend,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Since a plan is gone with the process that made it."""
+    log = tmp_path / "calls.log"
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(
+        settings, finder=ListFinder(recorder("desk", log)), choose_backend=choose
+    ) as engine:
+
+        async def run(terminal: Terminal, *, scripted: bool = False) -> RunResult:
+            request = RunRequest(code=CODE, principal=TERMINAL, mode="plan")
+            with anyio.fail_after(60):
+                return await carried_out(engine, request, terminal, scripted=scripted)
+
+        result = await run(Terminal(io.StringIO(), io.StringIO()))
+        show(result, terminal=False)
+        shown = capsys.readouterr()
+        assert exit_status(result) == 0
+        assert "#2 desk.write_note" in shown.out
+        assert "terminal" in shown.err
+        assert tools_recorded(log) == []
+
+        typist, line = pty.openpty()
+        with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
+            person = Terminal(reader, writer)
+            assert (await run(person, scripted=True)).plan is not None
+            assert tools_recorded(log) == []
+            os.write(typist, b"no\n")
+            with pytest.raises(ApprovalRefusedError):
+                await run(person)
+            assert tools_recorded(log) == []
+            capsys.readouterr()
+            os.write(typist, b"apply\n")
+            applied = await run(person)
+        question = os.read(typist, 65536).decode()
+        os.close(typist)
+        assert question.count("may 2 calls of a plan be made, exactly as listed?") == 2
+        assert (exit_status(applied), applied.plan) == (0, None)
+        shown = capsys.readouterr()
+        assert "#2 desk.write_note" in shown.out
+        assert "2 of 2 calls done." in shown.err
+        assert tools_recorded(log) == ["create", "write_note"]

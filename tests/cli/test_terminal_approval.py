@@ -1,0 +1,65 @@
+"""Calls that the person at a terminal is asked about, as `mcp-code-bridge run` has them asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+
+from bridge.cli.run import TERMINAL
+from bridge.cli.terminal import Terminal
+from bridge.engine import open_engine
+from bridge.model import RunRequest, RunResult
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder, backend, settings
+from tests.fakes.backend import FakeBackend
+from tests.recorder_rig import recorder, tools_recorded
+
+__all__ = ["backend", "settings"]
+
+CODE = "await mcp_desk.write_note(topic='t', text='x')\n'done'"
+
+
+def _policy(path: Path) -> Settings:
+    path.write_text("[policy]\n")
+    return load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(path)})
+
+
+async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
+    settings: Settings, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """By a list of choices; without a terminal nobody is there to choose."""
+    log, config = tmp_path / "calls.log", tmp_path / "config.toml"
+    own = replace(settings, policy=_policy(config).policy)
+    typist, line = pty.openpty()
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(
+        own, finder=ListFinder(recorder("desk", log)), choose_backend=choose
+    ) as engine:
+
+        async def run(terminal: Terminal) -> RunResult:
+            with anyio.fail_after(60):
+                return await engine.run(RunRequest(code=CODE, principal=TERMINAL), terminal)
+
+        script = Terminal(io.StringIO("1\n"), io.StringIO())
+        refused = await run(script)
+        assert "Nobody can be asked: this run has no terminal. It was not called." in refused.error
+        with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
+            person = Terminal(reader, writer)
+            os.write(typist, b"always\n")
+            assert (await run(person)).result == "done"
+            # Written into the policy, which the next run has read again.
+            assert (await run(person)).result == "done"
+        shown = os.read(typist, 65536).decode().replace("\r\n", "\n")
+    os.close(typist)
+    assert "may a program call desk.write_note?\n\n    it changes something" in shown
+    assert "  1. Yes, this one call [call]\n  2. Yes, and every other call of" in shown
+    assert shown.count("Decision (a number or a word in brackets): ") == 1
+    assert tools_recorded(log) == ["write_note"] * 2

@@ -1,0 +1,140 @@
+"""Programs in plan mode on the fake backend: placeholders from the guest to the plan, and on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.engine import Engine, open_engine
+from bridge.model import ApplyRequest, Plan, RunRequest, RunResult
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.recorder_rig import recorded, recorder, tools_recorded
+
+POLICY = '[policy.defaults]\nwrite = "allow"\n[policy.servers.rec]\ntrust = true\n'
+
+CREATE = "mcp_rec.create"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where the server writes its calls."""
+    return tmp_path / "calls.jsonl"
+
+
+@pytest.fixture
+async def planner(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, log: Path
+) -> AsyncIterator[Engine]:
+    """An engine with a recorder whose annotations are believed."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    config = tmp_path / "config.toml"
+    config.write_text(POLICY)
+    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+    finder = ListFinder(recorder("rec", log, notes={"a": "note a", "b": "note b"}))
+    own = replace(settings, policy=loaded.policy)
+    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        yield engine
+
+
+async def plan(engine: Engine, code: str) -> tuple[RunResult, Plan]:
+    """Run a program in plan mode."""
+    with anyio.fail_after(60):
+        result = await engine.run(RunRequest(code=code, mode="plan"))
+    assert result.plan is not None, result
+    return result, result.plan
+
+
+def shown(plan: Plan) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return tools and arguments of the held calls."""
+    return [(call.tool, call.arguments) for call in plan.calls]
+
+
+async def test_results_of_held_calls_are_passed_on_shown_and_resolved(
+    planner: Engine, log: Path
+) -> None:
+    """Reads happen at once, writes when the plan is applied, in order."""
+    code = f"""
+notes = [await mcp_rec.read_note(topic=topic) for topic in ("a", "b")]
+parent = await {CREATE}(title="parent", body=str(len(notes)))
+for note in notes:
+    child = await {CREATE}(title=f"{{note.text}} below #{{parent.id}}", parent=parent.id)
+    print("made", child.url, [child])
+await mcp_rec.send(to="ann", text="see " + parent.url)
+{{"parent": parent.id, "last": f"{{child.url}}"}}
+"""
+    result, made = await plan(planner, code)
+    assert (result.status, made.stopped) == ("success", "")
+    assert tools_recorded(log) == ["read_note", "read_note"]
+    assert result.stdout == "".join(
+        f"made ‹result of #{n} rec.create›.url [‹result of #{n} rec.create›]\n" for n in (2, 3)
+    )
+    assert result.result == {
+        "parent": "‹result of #1 rec.create›.id",
+        "last": "‹result of #3 rec.create›.url",
+    }
+    assert [tool for tool, _ in shown(made)] == ["create", "create", "create", "send"]
+    assert "heldresult" not in repr(made)
+    with anyio.fail_after(60):
+        applied = await planner.apply(ApplyRequest(plan_id=made.plan_id))
+    assert applied.status == "success", applied
+    creates = recorded(log)[2:]
+    assert creates[0] == ("create", {"title": "parent", "body": "2"})
+    number = creates[1][1]["parent"]
+    assert isinstance(number, int)
+    assert [arguments["title"] for _, arguments in creates[1:3]] == [
+        f"note a below #{number}",
+        f"note b below #{number}",
+    ]
+    assert creates[3][1]["to"] == "ann"
+    assert creates[3][1]["text"].startswith("see ")
+
+
+STOPPING = {
+    "item.id > 3": "it compares ‹result of #1 rec.create›.id: nobody knows that yet.",
+    "await mcp_rec.read_note(topic=item.title)": "A plan can use that only in other held calls.",
+    "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "that was changed",
+    "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "cannot be a key of a dict",
+    "await mcp_rec.create(title=str([item]))": "it passes on what is only to be read",
+    "', '.join([item.title])": "expected str instance, HeldResult found",
+}
+
+
+@pytest.mark.parametrize("line", STOPPING)
+async def test_a_program_that_has_to_know_stops_and_the_plan_says_so(
+    planner: Engine, log: Path, line: str
+) -> None:
+    """However the program takes it, nothing is held after that."""
+    code = f"""
+item = await {CREATE}(title="one")
+try:
+    {line}
+except Exception:
+    pass
+await {CREATE}(title="two")
+"""
+    if "join" in line:
+        code = f'item = await {CREATE}(title="one")\n\n\n{line}'
+    result, made = await plan(planner, code)
+    assert result.status == "success", result
+    assert result.error == ""
+    assert made.stopped.startswith(f"line 4, `{line}`: ")
+    assert STOPPING[line] in made.stopped
+    assert shown(made) == [("create", {"title": "one"})]
+    assert tools_recorded(log) == []
+
+
+async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
+    result, made = await plan(planner, f'item = await {CREATE}(title="one")\n1 / 0')
+    assert (result.status, made.stopped) == ("error", "")
+    assert "ZeroDivisionError" in result.error

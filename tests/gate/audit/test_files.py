@@ -1,0 +1,376 @@
+"""The audit log's files: one per day, bounded, private, and never half a record."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import AuditError
+from bridge.gate.audit import AuditLog
+from bridge.gate.audit.verifying import verify
+from tests.audit_rig import (
+    DAY,
+    NOON,
+    FakeClock,
+    kinds,
+    log_paths,
+    note,
+    records,
+    tear,
+    whole,
+    write,
+    wrong,
+)
+
+MIDNIGHT = 1_790_035_200.0
+"""Between 2026-09-21 and 2026-09-22, in UTC."""
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock, as a stopped bridge does."""
+    descriptor = os.open(directory / "head", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
+    """Whoever kills the bridge right then finds it there."""
+    log = AuditLog(tmp_path / "state" / "audit", now=FakeClock())
+    found = await log.append(note("one"))
+    data = (tmp_path / "state/audit/2026-09-21.jsonl").read_bytes()
+    assert data.endswith(b'"time":"2026-09-21T14:13:20.000Z","hash":"%b"}\n' % found.encode())
+    assert json.loads(data)["seq"] == 1
+    log.close()
+
+
+async def test_only_the_user_can_read_and_write_it(tmp_path: Path) -> None:
+    """Arguments of calls are nobody else's business."""
+    log = AuditLog(tmp_path / "audit")
+    await write(log, "one")
+    log.close()
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "audit").iterdir()
+    }
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o700
+
+
+async def test_midnight_begins_a_new_file_that_goes_on_from_the_old(tmp_path: Path) -> None:
+    """The chain runs through all files."""
+    clock = FakeClock(MIDNIGHT - 0.001)
+    log = AuditLog(tmp_path, now=clock)
+    first = (await write(log, "before"))[0]
+    clock.now = MIDNIGHT
+    await write(log, "after")
+    log.close()
+    assert [path.name for path in log_paths(tmp_path)] == ["2026-09-21.jsonl", "2026-09-22.jsonl"]
+    assert [found["time"][:10] for found in records(tmp_path)] == ["2026-09-21", "2026-09-22"]
+    assert records(tmp_path)[1]["prev"] == first
+    assert whole(tmp_path).files == 2
+
+
+async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path) -> None:
+    """The files stay in the order in which they were written."""
+    clock = FakeClock(MIDNIGHT)
+    log = AuditLog(tmp_path, now=clock)
+    await write(log, "one")
+    clock.now = MIDNIGHT - DAY
+    await write(log, "two")
+    log.close()
+    assert [path.name for path in log_paths(tmp_path)] == ["2026-09-22.jsonl"]
+    assert whole(tmp_path).records == 2
+
+
+async def test_a_file_that_is_full_is_followed_by_another_part_of_the_day(tmp_path: Path) -> None:
+    """More than ten parts stay in order: as numbers, and not as texts."""
+    log = AuditLog(tmp_path, now=FakeClock(), largest=500)
+    await write(log, *(str(number) for number in range(24)))
+    log.close()
+    names = [path.name for path in log_paths(tmp_path)]
+    assert names[:2] == ["2026-09-21.jsonl", "2026-09-21.2.jsonl"]
+    assert names[-1] == "2026-09-21.12.jsonl"
+    assert all(path.stat().st_size <= 500 for path in log_paths(tmp_path))
+    assert [found["run"] for found in records(tmp_path)] == [str(number) for number in range(24)]
+    assert whole(tmp_path).records == 24
+
+
+async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
+    """Retention says what it took, so that what it left can be checked."""
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, days=3)
+    for day in range(8):
+        await write(log, str(day))
+        clock.now += DAY
+    log.close()
+    assert [path.name for path in log_paths(tmp_path)][0] == "2026-09-25.jsonl"
+    report = whole(tmp_path)
+    assert report.first == 5
+    assert kinds(tmp_path).count("retention") == 4
+    # The same file taken away by somebody else is missed.
+    log_paths(tmp_path)[0].unlink()
+    (found,) = wrong(tmp_path)
+    assert "no retention record in the log accounts for them" in found
+
+
+async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
+    """A bridge may be killed in between."""
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, days=1)
+    await write(log, "one", "two")
+    kept = log_paths(tmp_path)[0].read_bytes()
+    clock.now += 3 * DAY
+    await write(log, "three")
+    assert not (tmp_path / "2026-09-21.jsonl").exists()
+    (tmp_path / "2026-09-21.jsonl").write_bytes(kept)
+    assert whole(tmp_path).first == 1
+    log.close()
+    log = AuditLog(tmp_path, now=clock, days=1)
+    await write(log, "four")
+    log.close()
+    assert not (tmp_path / "2026-09-21.jsonl").exists()
+    assert whole(tmp_path).first == 3
+
+
+async def test_two_bridges_write_one_chain(tmp_path: Path) -> None:
+    """Each notices what the other has written, over new files too."""
+    clock = FakeClock()
+    one, two = (AuditLog(tmp_path, now=clock, largest=700) for _ in range(2))
+    for number in range(6):
+        await write(one, f"one {number}")
+        await write(two, f"two {number}", f"two {number} again")
+    clock.now += DAY
+    await write(two, "two, the next day")
+    await write(one, "one, the next day")
+    one.close()
+    two.close()
+    assert whole(tmp_path).records == 20
+
+
+async def test_a_record_without_its_head_is_taken_as_written(tmp_path: Path) -> None:
+    """A bridge may be killed between the two."""
+    log = AuditLog(tmp_path, now=FakeClock())
+    await write(log, "one")
+    head = (tmp_path / "head").read_bytes()
+    await write(log, "two")
+    log.close()
+    (tmp_path / "head").write_bytes(head)
+    assert whole(tmp_path).last == 2
+    log = AuditLog(tmp_path, now=FakeClock())
+    await write(log, "three")
+    log.close()
+    assert kinds(tmp_path) == ["run"] * 3
+    assert whole(tmp_path).last == 3
+
+
+@pytest.mark.parametrize("later", [0.0, DAY])
+async def test_a_line_that_a_crash_cut_short_is_recorded_and_no_tampering(
+    tmp_path: Path, later: float
+) -> None:
+    """Only of that line nothing is known; what it was for was not done."""
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock)
+    await write(log, "one")
+    log.close()
+    tear(tmp_path, b'{"kind":"call","ru\x00\x00')
+    before = verify(tmp_path)
+    assert (before.problems, [each.line for each in before.notes]) == ([], [2])
+    clock.now += later
+    log = AuditLog(tmp_path, now=clock)
+    await write(log, "two")
+    log.close()
+    assert kinds(tmp_path) == ["run", "torn", "run"]
+    after = whole(tmp_path)
+    assert [(each.line, each.what) for each in after.notes] == [
+        (2, "a line was begun and never finished")
+    ]
+
+
+@pytest.mark.parametrize("later", [0.0, DAY])
+async def test_a_line_that_lacks_only_its_end_is_ended(tmp_path: Path, later: float) -> None:
+    """It was written whole, and counts."""
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock)
+    await write(log, "one")
+    head = (tmp_path / "head").read_bytes()
+    await write(log, "two")
+    log.close()
+    path = log_paths(tmp_path)[0]
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    (tmp_path / "head").write_bytes(head)
+    clock.now += later
+    log = AuditLog(tmp_path, now=clock)
+    await write(log, "three")
+    log.close()
+    assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three"]
+    assert whole(tmp_path).last == 3
+
+
+async def test_a_long_run_of_zeros_at_the_end_is_got_over(tmp_path: Path) -> None:
+    """Some file systems leave that where a machine lost its power."""
+    log = AuditLog(tmp_path, now=FakeClock())
+    await write(log, "one")
+    log.close()
+    tear(tmp_path, bytes(300_000))
+    log = AuditLog(tmp_path, now=FakeClock())
+    await write(log, "two")
+    log.close()
+    assert [each.what for each in whole(tmp_path).notes] == ["a line was begun and never finished"]
+
+
+async def test_a_lock_that_is_never_let_go_of_stops_calls_after_a_bounded_wait(
+    tmp_path: Path,
+) -> None:
+    """A stopped bridge must not stop the others without a word."""
+    log = AuditLog(tmp_path, now=FakeClock(), patience=0.05)
+    await write(log, "one")
+    with _locked(tmp_path), anyio.fail_after(10):
+        with pytest.raises(AuditError, match="locked by another bridge") as caught:
+            await write(log, "two")
+        assert "end it" in caught.value.remedy
+        assert str(tmp_path) not in caught.value.message
+    await write(log, "three")
+    log.close()
+    assert [found["run"] for found in records(tmp_path)] == ["one", "three"]
+    assert whole(tmp_path).records == 2
+
+
+async def test_a_lock_is_waited_for_while_other_tasks_go_on(tmp_path: Path) -> None:
+    """The event loop is everybody's."""
+    log = AuditLog(tmp_path, now=FakeClock())
+    await write(log, "one")
+    done = anyio.Event()
+
+    async def append() -> None:
+        await write(log, "two")
+        done.set()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            with _locked(tmp_path):
+                tasks.start_soon(append)
+                await anyio.wait_all_tasks_blocked()
+                assert not done.is_set()
+            await done.wait()
+    log.close()
+    assert whole(tmp_path).records == 2
+
+
+async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:
+    """Many at once too, over a change of files."""
+    log = AuditLog(tmp_path, now=FakeClock(), sync=True, largest=700)
+    async with anyio.create_task_group() as tasks:
+        for number in range(12):
+            tasks.start_soon(log.append, note(str(number)))
+    log.close()
+    assert whole(tmp_path).records == 12
+
+
+async def test_a_record_that_is_not_surely_on_the_disk_is_answered_by_what_is_owed(
+    tmp_path: Path,
+) -> None:
+    """Its call is not made, and the log says so as soon as it can."""
+    log = AuditLog(tmp_path, now=FakeClock(), sync=True)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await log.append(note("one"), note("not made"))
+    await write(log, "two")
+    log.close()
+    assert [found["run"] for found in records(tmp_path)] == ["one", "not made", "two"]
+
+
+def _link(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "2026-09-21.jsonl").symlink_to(directory.parent / "elsewhere")
+
+
+def _second_name(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory.parent / "elsewhere").touch(mode=0o600)
+    (directory / "2026-09-21.jsonl").hardlink_to(directory.parent / "elsewhere")
+
+
+def _pipe(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    os.mkfifo(directory / "2026-09-21.jsonl", 0o600)
+
+
+def _linked_head(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "head").symlink_to(directory.parent / "elsewhere")
+
+
+def _linked_directory(directory: Path) -> None:
+    (directory.parent / "other").mkdir()
+    directory.symlink_to(directory.parent / "other")
+
+
+def _open_directory(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o770)
+
+
+def _open_file(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "2026-09-21.jsonl").touch()
+    (directory / "2026-09-21.jsonl").chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        _link,
+        _second_name,
+        _pipe,
+        _linked_head,
+        _linked_directory,
+        _open_directory,
+        _open_file,
+    ],
+)
+async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: object) -> None:
+    """Nobody gets the log, or another file, written through a link or a pipe of theirs."""
+    assert callable(prepare)
+    directory = tmp_path / "audit"
+    prepare(directory)
+    log = AuditLog(directory, now=FakeClock())
+    with anyio.fail_after(10), pytest.raises(AuditError, match=r"written \(.*it.*\)") as caught:
+        await write(log, "one")
+    assert "0700" in caught.value.remedy
+    log.close()
+    elsewhere = tmp_path / "elsewhere"
+    assert not elsewhere.exists() or not elsewhere.read_bytes()
+
+
+async def test_without_a_directory_nothing_is_recorded(tmp_path: Path) -> None:
+    """MCP_BRIDGE_AUDIT=off."""
+    log = AuditLog(None)
+    assert not log.recording
+    assert await log.append(note("one")) == ""
+    log.later(note("two"))
+    await log.flush()
+    log.close()
+
+
+async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> None:
+    """And at the latest when the bridge ends."""
+    log = AuditLog(tmp_path, now=FakeClock(NOON))
+    log.later(note("one"))
+    log.later(note("two"))
+    await write(log, "three")
+    log.later(note("four"))
+    await log.flush()
+    log.later(note("five"))
+    log.close()
+    assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three", "four", "five"]

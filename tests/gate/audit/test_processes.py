@@ -1,0 +1,163 @@
+"""The audit log and real processes: several at once, killed at any point, without room to write."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from bridge.gate.audit import AuditLog
+from tests.audit_rig import kinds, records, whole, write
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = ROOT / "tests" / "fakes" / "audited.py"
+
+
+def _command(directory: Path, *words: str) -> list[str]:
+    return [sys.executable, str(PROGRAM), str(directory), *words]
+
+
+@asynccontextmanager
+async def _started(command: Sequence[str]) -> AsyncIterator[Process]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = await anyio.open_process(command, env=env, stderr=None)
+    try:
+        with anyio.fail_after(60):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.aclose()
+
+
+async def _line(process: Process) -> str:
+    assert process.stdout is not None
+    text = ""
+    async for piece in TextReceiveStream(process.stdout):
+        text += piece
+        if "\n" in text:
+            return text.partition("\n")[0]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("what", "recorded", "done"),
+    [
+        ("before", ["run", "call", "outcome"], "0\n"),
+        ("recorded", ["run", "call", "outcome", "call"], "0\n"),
+        ("done", ["run", "call", "outcome", "call"], "0\n1\n"),
+    ],
+)
+async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_have_been_made(
+    tmp_path: Path, what: str, recorded: list[str], done: str
+) -> None:
+    """Of every call that a server did there is a record, and the chain is whole."""
+    directory = tmp_path / "audit"
+    async with _started(_command(directory, what)) as process:
+        assert await _line(process) == "ready"
+        os.kill(process.pid, signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+    assert kinds(directory) == recorded
+    assert (tmp_path / "done").read_text() == done
+    assert whole(directory).notes == []
+    log = AuditLog(directory)
+    trace = await log.find_run("r1")
+    assert trace is not None
+    unknown = [call.number for call in trace.unknown]
+    assert unknown == ([] if what == "before" else [2])
+    await write(log, "the next bridge")
+    log.close()
+    assert kinds(directory) == [*recorded, "run"]
+    assert whole(directory).records == len(recorded) + 1
+
+
+async def test_many_bridges_write_one_chain_though_one_of_them_is_killed(tmp_path: Path) -> None:
+    """None of the others loses a record, and of the killed one only its last may be missing."""
+    directory = tmp_path / "audit"
+    count = 150
+    async with (
+        _started(_command(directory, "append", str(count))) as one,
+        _started(_command(directory, "append", str(count))) as two,
+        _started(_command(directory, "append", "100000")) as third,
+    ):
+        assert await _line(third) == "ready"
+        assert await _line(one) == "ready"
+        os.kill(third.pid, signal.SIGKILL)
+        assert [await process.wait() for process in (one, two)] == [0, 0]
+        await third.wait()
+    report = whole(directory)
+    assert report.notes == []
+    assert report.files > 1
+    written = [record["run"] for record in records(directory)]
+    assert len(written) == report.records
+    # Each of the two wrote all its numbers, and the third some.
+    assert all(written.count(str(number)) >= 2 for number in range(count))
+
+
+async def _told(process: Process) -> dict[str, Any]:
+    """Return what the program says of the first call that could not be made."""
+    found: dict[str, Any] = json.loads(await _line(process))
+    assert found["error"].startswith("The audit log cannot be written (")
+    assert "Make room on its disk" in found["remedy"]
+    return found
+
+
+async def _once_more(process: Process) -> None:
+    assert process.stdin is not None
+    await process.stdin.send(b"again\n")
+
+
+async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path) -> None:
+    """For real: on a file system of 64 KiB, mounted where only the program sees it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    # Root needs no namespace of users for it, and may not be let have one.
+    names = "-m" if os.geteuid() == 0 else "-Urm"
+    script = (
+        f"mount -t tmpfs -o size=64k,mode=0700 none {disk} && "
+        f'head -c 20000 /dev/zero > {disk}/other && exec "$@"'
+    )
+    command = ["unshare", names, "--", "sh", "-c", script, "sh"]
+    async with _started([*command, *_command(disk / "audit", "fill")]) as process:
+        told = await _told(process)
+        assert "No space left on device" in told["error"]
+        # The program's own view of its disk.
+        seen = Path(f"/proc/{process.pid}/root{disk}")
+        directory = seen / "audit"
+        assert told["done"] == kinds(directory).count("call") > 20
+        assert whole(directory).notes == []
+        await _once_more(process)
+        assert (await _told(process))["done"] == told["done"]
+        (seen / "other").unlink()
+        await _once_more(process)
+        again = await _told(process)
+        assert again["done"] == kinds(directory).count("call") > told["done"]
+        assert whole(directory).notes == []
+
+
+async def test_a_write_that_succeeds_in_part_is_taken_back(tmp_path: Path) -> None:
+    """A limit on the size of files cuts a write in the middle, as a disk that fills up may."""
+    directory = tmp_path / "audit"
+    command = ["prlimit", "--fsize=20000:40000", "--", *_command(directory, "fill")]
+    async with _started(command) as process:
+        told = await _told(process)
+        assert told["done"] == kinds(directory).count("call") > 20
+        # The outcome of the last one may be owed.
+        assert told["done"] - kinds(directory).count("outcome") in (0, 1)
+        assert whole(directory).notes == []
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (40_000, 40_000))
+        await _once_more(process)
+        again = await _told(process)
+        assert again["done"] == kinds(directory).count("call") > told["done"]
+        assert whole(directory).notes == []

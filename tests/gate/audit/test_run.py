@@ -1,0 +1,237 @@
+"""What is recorded of a run and its calls, and what happens to it when it cannot be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+import pytest
+
+from bridge.errors import AuditError, CallDeniedError
+from bridge.gate.approval import Approval
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.chain import canonical
+from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind, policy_digest
+from bridge.gate.calls import Gate, Grant
+from bridge.gate.decision import Decision
+from bridge.gate.oversight import Oversight
+from bridge.settings.policy import Condition, PolicySpec, Rule
+from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole
+
+
+def _masked(value: Any) -> Any:
+    return {key: "***" if key == "token" else item for key, item in value.items()}
+
+
+async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
+    """The fields that docs/audit.md promises."""
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=_masked, policy="sha256:p")
+    await run.began({"principal": "me", "owner": "", "code": "sha256:c", "servers": ["shop"]})
+    decision = Decision(
+        action="ask", rule="rule 'no force'", reason="why", effect="destructive", led=("a.b",)
+    )
+    approval = Approval(holds="run", earlier=True)
+    await run.calling(1, a_call(token="secret", to="x"), decision, approval)
+    await run.called(1, "ok", size=12, ms=3.456)
+    await run.refused(2, a_call(), Decision(action="deny", rule="r"), "call_denied")
+    await run.held(3, a_call(), ALLOWED)
+    await run.replayed(4, a_call())
+    await run.planned("feed" * 4, {"calls": 1})
+    await run.ended({"status": "success", "reason": None})
+    found = records(tmp_path)
+    assert run.head == found[-1]["hash"]
+    chain = ("seq", "prev", "hash", "time")
+    said = [{key: value for key, value in each.items() if key not in chain} for each in found]
+    call = {"run": "r1", "server": "shop", "tool": "write"}
+    allowed = {"decision": "allow", "rule": "default for writes", "effect": "write"}
+    assert said == [
+        {
+            "kind": "run",
+            "run": "r1",
+            "principal": "me",
+            "code": "sha256:c",
+            "servers": ["shop"],
+            "policy": "sha256:p",
+        },
+        {
+            "kind": "call",
+            "call": 1,
+            **call,
+            "arguments": {"token": "***", "to": "x"},
+            "decision": "ask",
+            "rule": "rule 'no force'",
+            "reason": "why",
+            "effect": "destructive",
+            "led": ["a.b"],
+            "approval": {"holds": "run", "earlier": True},
+        },
+        {"kind": "outcome", "run": "r1", "call": 1, "outcome": "ok", "bytes": 12, "ms": 3.5},
+        {
+            "kind": "refused",
+            "call": 2,
+            **call,
+            "arguments": {},
+            "decision": "deny",
+            "rule": "r",
+            "effect": "write",
+            "why": "call_denied",
+        },
+        {"kind": "held", "call": 3, **call, "arguments": {}, **allowed},
+        {"kind": "replayed", "call": 4, **call, "arguments": {}},
+        {"kind": "plan", "run": "r1", "plan": "feed" * 4, "calls": 1},
+        {"kind": "end", "run": "r1", "status": "success"},
+    ]
+
+
+async def test_long_arguments_are_cut_with_a_digest_of_all_of_them(tmp_path: Path) -> None:
+    """What was sent can be recognised, and the log stays small."""
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
+    arguments: dict[str, Any] = {"path": "/a", "text": "x" * 100_000, "list": list(range(5000))}
+    await run.calling(1, a_call(**arguments), ALLOWED, None)
+    found = records(tmp_path)[0]
+    whole_digest = hashlib.sha256(canonical(arguments).encode()).hexdigest()
+    assert found["cut"] == {"arguments": f"sha256:{whole_digest}"}
+    assert found["arguments"]["path"] == "/a"
+    text_digest = hashlib.sha256(b"x" * 100_000).hexdigest()
+    assert found["arguments"]["text"].endswith(f"xxx… (100000 characters, sha256:{text_digest})")
+    assert found["arguments"]["list"][-1] == "… 4900 more"
+    assert whole(tmp_path).records == 1
+
+
+def _deep(levels: int) -> Any:
+    value: Any = "bottom"
+    for _ in range(levels):
+        value = {"deeper": [value]}
+    return value
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"wide": {f"{number}" * 30: "y" * 900 for number in range(3000)}},
+        {"deep": _deep(400)},
+        {"deep": _deep(100_000)},
+        {"many": [["z" * 900] * 90] * 90},
+        {"odd": [float("nan"), float("inf"), 1 << 20_000, "\ud800"]},
+        {"k" * 200_000: 1},
+    ],
+)
+async def test_a_record_is_bounded_and_valid_whatever_a_program_sends(
+    tmp_path: Path, arguments: Mapping[str, Any]
+) -> None:
+    """Arguments are the guest's: no size, depth or number may keep a call from being recorded."""
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
+    await run.calling(1, a_call(tool="t" * 100_000, **arguments), ALLOWED, None)
+    (found,) = records(tmp_path)
+    assert found["server"] == "shop"
+    assert (tmp_path / "2026-09-21.jsonl").stat().st_size <= MAX_RECORD_BYTES + 1000
+    assert whole(tmp_path).records == 1
+
+
+async def test_arguments_too_deep_to_be_searched_for_secrets_are_not_recorded(
+    tmp_path: Path,
+) -> None:
+    """Rather the call without them than a secret in the log."""
+
+    def mask(value: Any) -> Any:
+        raise RecursionError
+
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=mask)
+    await run.calling(1, a_call(token="secret"), ALLOWED, None)
+    assert "secret" not in str(records(tmp_path)[0]["arguments"]).replace("secrets", "")
+
+
+class _Shop:
+    """A server that counts, and breaks the log under a call."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.calls = 0
+        self.breaks = False
+
+    async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer."""
+        self.calls += 1
+        if self.breaks:
+            self.directory.chmod(0o777)
+        return {"content": [], "structuredContent": {"number": self.calls}}
+
+
+async def test_a_result_gets_through_though_its_outcome_cannot_be_written(tmp_path: Path) -> None:
+    """What was done is not lost; but nothing more is done until the log has it."""
+    directory = tmp_path / "audit"
+    shop = _Shop(directory)
+    log = AuditLog(directory, now=FakeClock())
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        found = await shop.call(server, tool, arguments)
+        # So that it is opened anew, and looked at, for the outcome.
+        log.close()
+        return found
+
+    gate = Gate(Grant(servers=None, calls=10), call, Oversight(audit=RunAudit(log, "r1")))
+    assert await gate.call("shop", "write", {}) == _answer(1)
+    shop.breaks = True
+    assert await gate.call("shop", "write", {}) == _answer(2)
+    with pytest.raises(AuditError, match="may be written by other users"):
+        await gate.call("shop", "write", {})
+    assert shop.calls == 2
+    directory.chmod(0o700)
+    shop.breaks = False
+    assert await gate.call("shop", "write", {}) == _answer(3)
+    log.close()
+    assert kinds(directory) == ["call", "outcome"] * 3
+    assert whole(directory).records == 6
+
+
+def _answer(number: int) -> dict[str, Any]:
+    return {"content": [], "structuredContent": {"number": number}}
+
+
+async def test_a_refusal_that_cannot_be_recorded_stays_a_refusal(tmp_path: Path) -> None:
+    """Either error keeps the call from being made."""
+    directory = tmp_path / "audit"
+    directory.mkdir()
+    directory.chmod(0o777)
+    shop = _Shop(directory)
+    audit = RunAudit(AuditLog(directory, now=FakeClock()), "r1")
+    gate = Gate(Grant(servers=frozenset(), calls=10), shop.call, Oversight(audit=audit))
+    with pytest.raises((AuditError, CallDeniedError)):
+        await gate.call("shop", "write", {})
+    assert shop.calls == 0
+
+
+def test_a_policys_digest_changes_with_its_meaning_alone() -> None:
+    """It is the same in every process, and wherever the rule stands in its file."""
+
+    def spec(**fields: Any) -> PolicySpec:
+        when = (Condition(path=("a", "*"), test="in", value=["x"]),)
+        rule = Rule(name="r", action="deny", effects=frozenset({"read", "write"}), when=when)
+        return PolicySpec(present=True, rules=(rule,), **fields)
+
+    first = spec()
+    assert policy_digest(first) == policy_digest(spec(path=Path("/elsewhere")))
+    assert policy_digest(first) != policy_digest(spec(pin=False))
+    other = Condition(path=("b", "*"), test="in", value=["x"])
+    changed = PolicySpec(present=True, rules=(Rule(name="r", action="deny", when=(other,)),))
+    assert policy_digest(first) != policy_digest(changed)
+    assert policy_digest(PolicySpec()) == ""
+
+
+async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by_hand(
+    tmp_path: Path,
+) -> None:
+    """Whoever has only the files and docs/audit.md can check them."""
+    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
+    for kind in get_args(Kind):
+        assert f"\n| `{kind}` | " in text
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
+    await run.began({"servers": ["a"]})
+    line = (tmp_path / "2026-09-21.jsonl").read_bytes().removesuffix(b"\n")
+    command = text.partition("sed -n 7p 2026-12-31.jsonl | ")[2].partition("\n")[0]
+    process = await anyio.run_process(["sh", "-c", command], input=line)
+    assert process.stdout.decode().split()[0] == json.loads(line)["hash"]

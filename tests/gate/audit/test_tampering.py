@@ -1,0 +1,274 @@
+"""Tampering with the audit log: whatever is done to it afterwards is found, and said where."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.gate.audit import AuditLog
+from bridge.gate.audit.chain import GENESIS, linked
+from bridge.gate.audit.verifying import verify
+from tests.audit_rig import DAY, FakeClock, a_call, note, tear, whole, write, wrong
+
+Mutation = Callable[[dict[str, bytes], random.Random], None]
+
+
+async def _make(directory: Path) -> None:
+    """Make a log of several days and parts, some of it removed by age, with a line torn."""
+    clock = FakeClock()
+    log = AuditLog(directory, now=clock, days=2, largest=1200)
+    for day in range(5):
+        await write(log, *(f"{day}-{number}" for number in range(5)), text="ä" * day)
+        clock.now += DAY
+    log.close()
+    tear(directory, b'{"kind":"run","ru')
+    log = AuditLog(directory, now=clock, days=2, largest=1200)
+    await write(log, "after the crash", "and more")
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a log in which nothing is wrong."""
+    directory = tmp_path_factory.mktemp("made") / "audit"
+    anyio.run(_make, directory)
+    report = whole(directory)
+    assert report.files >= 4
+    assert report.first > 1
+    assert {note.what.split()[-1] for note in report.notes} == {"age", "finished"}
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def _change_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(sorted(files))
+    data = bytearray(files[name])
+    data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
+    files[name] = bytes(data)
+
+
+def _add_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(sorted(files))
+    data = files[name]
+    # At the very end it is a line begun, which is told and is no tampering.
+    at = chance.randrange(len(data))
+    files[name] = data[:at] + bytes([chance.randrange(256)]) + data[at:]
+
+
+def _cut_the_end(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(sorted(files))
+    files[name] = files[name][: chance.randrange(len(files[name]))]
+
+
+def _remove_a_file(files: dict[str, bytes], chance: random.Random) -> None:
+    del files[chance.choice(sorted(files))]
+
+
+def _exchange_files(files: dict[str, bytes], chance: random.Random) -> None:
+    first, second = chance.sample(sorted(set(files) - {"head"}), 2)
+    files[first], files[second] = files[second], files[first]
+
+
+def _remove_a_line(files: dict[str, bytes], chance: random.Random) -> None:
+    name = _log_file(files, chance)
+    lines = files[name].splitlines(keepends=True)
+    del lines[chance.randrange(len(lines))]
+    files[name] = b"".join(lines)
+
+
+def _exchange_lines(files: dict[str, bytes], chance: random.Random) -> None:
+    name = _log_file(files, chance, 2)
+    lines = files[name].splitlines(keepends=True)
+    first, second = chance.sample(range(len(lines)), 2)
+    lines[first], lines[second] = lines[second], lines[first]
+    files[name] = b"".join(lines)
+
+
+def _insert_a_line(files: dict[str, bytes], chance: random.Random) -> None:
+    name = _log_file(files, chance)
+    lines = files[name].splitlines(keepends=True)
+    forged, _ = linked(note("forged"), GENESIS, "2026-09-21T00:00:00.000Z")
+    # Without its end it would be a line begun, which is told, and is no tampering.
+    copied = chance.choice(lines).removesuffix(b"\n") + b"\n"
+    lines.insert(chance.randrange(len(lines) + 1), chance.choice([forged, copied, b"{}\n", b"\n"]))
+    files[name] = b"".join(lines)
+
+
+def _log_file(files: dict[str, bytes], chance: random.Random, lines: int = 1) -> str:
+    names = [name for name in sorted(files) if files[name].count(b"\n") >= lines]
+    return chance.choice([name for name in names if name != "head"])
+
+
+MUTATIONS: list[Mutation] = [
+    _change_a_byte,
+    _add_a_byte,
+    _cut_the_end,
+    _remove_a_file,
+    _exchange_files,
+    _remove_a_line,
+    _exchange_lines,
+    _insert_a_line,
+]
+
+
+@given(seed=st.integers(0, 2**32), which=st.sampled_from(MUTATIONS))
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_is_done_to_any_file_is_found(
+    log_files: dict[str, bytes], tmp_path: Path, seed: int, which: Mutation
+) -> None:
+    """A byte, a line or a file: changed, added, taken away or put elsewhere."""
+    changed = dict(log_files)
+    which(changed, random.Random(seed))
+    if changed == log_files:
+        return
+    directory = tmp_path / "audit"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    for name, data in changed.items():
+        (directory / name).write_bytes(data)
+    assert verify(directory).problems
+
+
+async def _make_small(directory: Path) -> None:
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "one", "two", "three", "four")
+    log.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A log of four records in one file."""
+    anyio.run(_make_small, tmp_path / "audit")
+    return tmp_path / "audit"
+
+
+def _rewrite(directory: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    path = directory / "2026-09-21.jsonl"
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+
+def test_a_changed_line_is_named_and_the_others_stand(directory: Path) -> None:
+    """Whoever reads the report knows what may still be relied on."""
+    _rewrite(directory, lambda lines: [line.replace(b"two", b"2wo") for line in lines])
+    (found,) = wrong(directory)
+    assert found == (
+        "2026-09-21.jsonl, line 2: the line is not what a bridge wrote there: something in it was "
+        "changed, or it was put there. What it says cannot be relied on; the records before and "
+        "after it can."
+    )
+    assert verify(directory).records == 3
+
+
+def test_a_removed_line_is_named_by_the_numbers_that_are_missing(directory: Path) -> None:
+    """Its number is in the line that comes after it."""
+    _rewrite(directory, lambda lines: [lines[0], *lines[3:]])
+    (found,) = wrong(directory)
+    assert found.startswith("2026-09-21.jsonl, line 2: records 2 to 3 are missing before this line")
+
+
+def test_lines_that_changed_places_are_named(directory: Path) -> None:
+    """Both ends of the exchange show."""
+    _rewrite(directory, lambda lines: [lines[0], lines[2], lines[1], lines[3]])
+    first, second = wrong(directory)
+    assert "line 2: record 2 is missing before this line" in first
+    assert "line 3: record 2 does not belong here, after record 3: it is a copy" in second
+
+
+def test_a_forged_line_that_is_right_in_itself_is_found(directory: Path) -> None:
+    """A forger can hash his own line; what comes after it he would have to rewrite too."""
+
+    def forge(lines: list[bytes]) -> list[bytes]:
+        line, _ = linked(note("forged"), GENESIS, "2026-09-21T00:00:00.000Z")
+        return [line, *lines[1:]]
+
+    _rewrite(directory, forge)
+    (found,) = wrong(directory)
+    assert "line 2: record 2 was not written after the record 1 before it" in found
+
+
+def test_records_taken_from_the_end_are_found_by_the_head(directory: Path) -> None:
+    """The chain alone would end a little earlier, and look whole."""
+    _rewrite(directory, lambda lines: lines[:2])
+    (found,) = wrong(directory)
+    assert found.startswith("2026-09-21.jsonl: records 3 to 4 are missing at the end of the log")
+
+
+async def test_what_was_taken_from_the_end_shows_though_the_log_goes_on(directory: Path) -> None:
+    """Writing on must not heal what was done."""
+    _rewrite(directory, lambda lines: lines[:2])
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "five")
+    log.close()
+    (found,) = wrong(directory)
+    assert "line 3: records 3 to 4 are missing before this line" in found
+    (said,) = verify(directory).notes
+    assert "found the log shorter than it had been" in said.what
+
+
+async def test_a_head_that_was_taken_away_shows_for_good(directory: Path) -> None:
+    """With it goes the only trace of what may have been at the end."""
+    (directory / "head").unlink()
+    assert [text.split(":")[0] for text in wrong(directory)] == ["head"]
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "five")
+    log.close()
+    (found,) = wrong(directory)
+    assert "line 5: the bridge that wrote this found no usable head file" in found
+
+
+async def test_a_log_that_is_taken_away_whole_under_a_bridge_shows(directory: Path) -> None:
+    """The bridge that writes it remembers where it was."""
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "five")
+    shutil.rmtree(directory)
+    await write(log, "six")
+    log.close()
+    (found,) = wrong(directory)
+    assert "line 1: records 1 to 5 are missing before this line: they were taken away" in found
+
+
+async def test_a_file_that_is_moved_away_under_a_bridge_is_not_written_on(
+    directory: Path, tmp_path: Path
+) -> None:
+    """What is recorded is in the directory where it is looked for."""
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "five")
+    (directory / "2026-09-21.jsonl").rename(tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere").read_bytes()
+    await write(log, "six")
+    log.close()
+    assert (tmp_path / "elsewhere").read_bytes() == before
+    assert "records 1 to 5 are missing" in wrong(directory)[0]
+
+
+def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None:
+    """A receipt's hash anchors the log: it was in the log when the receipt was given."""
+    head = verify(directory).head
+    assert str(verify(directory, head).expected) == "2026-09-21.jsonl, line 4: record 4, 'run'."
+    assert str(verify(directory, head[:16]).expected).startswith("2026-09-21.jsonl, line 4")
+    assert verify(directory, "0" * 64).expected is None
+    _rewrite(directory, lambda lines: lines[:3])
+    assert verify(directory, head).expected is None
+
+
+def test_a_log_never_written_has_nothing_wrong(tmp_path: Path) -> None:
+    """A bridge that has run nothing yet is not under suspicion."""
+    (tmp_path / "audit").mkdir(mode=0o700)
+    assert verify(tmp_path / "audit").whole
+
+
+async def test_hostile_texts_neither_end_a_line_nor_forge_one(tmp_path: Path) -> None:
+    """Arguments are whatever a program wants them to be."""
+    log = AuditLog(tmp_path / "audit", now=FakeClock())
+    for text in ('\n{"kind":"end"}\n', '","hash":"' + "0" * 64 + '"}', "\ud800\x00\u2028", "\r"):
+        await write(log, text, arguments=dict(a_call(text=text).arguments))
+    log.close()
+    assert whole(tmp_path / "audit").records == 4

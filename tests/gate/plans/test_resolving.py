@@ -1,0 +1,302 @@
+"""Placeholders in arguments: found, refused, resolved, and shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import HeldResultError, InvalidRequestError
+from bridge.gate.plans.references import MAX_DEPTH, mentions, referred
+from bridge.gate.plans.resolving import MAX_CHARACTERS, MAX_KEYS, Known, part, resolve
+from bridge.gate.plans.showing import MAX_CALL_CHARACTERS, characters_each, readable, shown
+from bridge.guest.placeholders import LABEL, WHOLE, write
+
+PLAN = "0123456789abcdef"
+OTHER = "fedcba9876543210"
+
+Step = str | int
+
+
+def whole(number: int, *path: Step) -> dict[str, Any]:
+    return {WHOLE: write(PLAN, number, list(path))}
+
+
+def text(number: int, *path: Step) -> str:
+    return write(PLAN, number, list(path))
+
+
+def known(value: Any, number: int = 1, name: str = "git.log") -> Known:
+    return Known(call=f"#{number} {name}", shape={"json": value})
+
+
+ISSUE = {"number": 7, "title": 'a "b"', "labels": ["x", None], "open": True, "ratio": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), ISSUE),
+        (("number",), 7),
+        (("labels",), ["x", None]),
+        (("labels", 0), "x"),
+        (("labels", -1), None),
+        (("open",), True),
+    ],
+)
+def test_what_stands_alone_keeps_its_type(path: tuple[Step, ...], value: Any) -> None:
+    """A number has to be a number for the next call's schema."""
+    resolved = resolve({"a": [{"b": whole(1, *path)}]}, {1: known(ISSUE)})
+    assert resolved == {"a": [{"b": value}]}
+    assert type(resolved["a"][0]["b"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("title",), 'a "b"'),
+        (("number",), "7"),
+        (("open",), "true"),
+        (("labels", 1), "null"),
+        (("labels",), '["x",null]'),
+        (("ratio",), "1.5"),
+    ],
+)
+def test_in_a_text_a_text_stands_as_it_is_and_all_else_as_json(
+    path: tuple[Step, ...], value: str
+) -> None:
+    """What an f-string is made of is text, whatever the type was."""
+    given_text = f"see <{text(1, *path)}> and {text(1, 'number')}"
+    assert resolve({"a": given_text}, {1: known(ISSUE)}) == {"a": f"see <{value}> and 7"}
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (("nmber",), r"has no \.nmber: it has the keys number, title, labels, open, ratio\."),
+        (("labels", 5), r"has no \.labels\[5\]: its \.labels is a list of 2 items\."),
+        (("labels", "x"), r"has no \.labels\.x: its \.labels is a list of 2 items\."),
+        (("number", "x"), r"has no \.number\.x: its \.number is a number\."),
+        (("labels", 1, "x"), r"its \.labels\[1\] is null\."),
+        ((0,), r"has no \[0\]: it has the keys"),
+        (("a b",), r'has no \["a b"\]'),
+    ],
+)
+def test_a_part_that_is_not_there_is_told_with_what_is(path: tuple[Step, ...], told: str) -> None:
+    """The model that wrote the program reads it, and has to find what to write instead."""
+    with pytest.raises(InvalidRequestError, match=rf"The result of #1 git\.log .*{told}"):
+        resolve({"a": whole(1, *path)}, {1: known(ISSUE)})
+
+
+def test_of_a_great_many_keys_some_are_told() -> None:
+    """A result may have any number of keys of any length."""
+    value = {f"k{number}" + "x" * 1000: 1 for number in range(5000)}
+    with pytest.raises(InvalidRequestError) as caught:
+        part(known(value), ["no"])
+    assert "and 4,980 more" in caught.value.message
+    assert len(caught.value.message) < 100 * MAX_KEYS
+
+
+def test_several_blocks_are_a_list_and_binary_ones_are_refused() -> None:
+    """As a program has them, except that a picture cannot stand in arguments."""
+    blob = {"blob": {"mimeType": "image/png", "data": "AAAA"}}
+    mixed = Known(call="#1 s.t", shape={"blocks": [{"json": "note"}, {"json": {"a": 1}}, blob]})
+    results = {1: mixed}
+    assert resolve({"a": whole(1, 0), "b": whole(1, -2, "a")}, results) == {"a": "note", "b": 1}
+    for path in ((), (2,), (2, "data")):
+        with pytest.raises(InvalidRequestError, match=r"The result of #1 s\.t is binary"):
+            resolve({"a": whole(1, *path)}, results)
+    with pytest.raises(InvalidRequestError, match=r"is a list of 3 items"):
+        resolve({"a": whole(1, 3)}, results)
+    with pytest.raises(InvalidRequestError, match="binary"):
+        resolve({"a": text(1)}, {1: Known(call="#1 s.t", shape=blob)})
+
+
+def test_a_result_that_is_not_known_is_an_error_and_not_a_null() -> None:
+    """Nothing is ever made up."""
+    with pytest.raises(InvalidRequestError, match="#2 is not known"):
+        resolve({"a": whole(2)}, {1: known(1)})
+
+
+def test_a_result_cannot_be_multiplied_without_end() -> None:
+    """One megabyte may stand in a text many times over."""
+    results = {1: known("x" * (1024 * 1024))}
+    with pytest.raises(InvalidRequestError, match=rf"longer than {MAX_CHARACTERS:,}"):
+        resolve({"a": text(1) * 17}, results)
+    with pytest.raises(InvalidRequestError, match="longer than"):
+        resolve({"a": [whole(1)] * 17}, results)
+
+
+def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
+    """In texts, alone, in lists and objects."""
+    arguments = {"a": f"{text(1)} {text(2, 'x')}", "b": [{"c": whole(3, "y")}], "d": None}
+    assert referred(arguments, PLAN, 3) == {1, 2, 3}
+    assert mentions(arguments)
+    assert referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
+    assert not mentions({"a": 1, "b": ["c", {"d": True}]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        text(1)[:-1],
+        text(1)[:12],
+        text(1).upper(),
+        text(1).replace("n1p", "n2p"),
+        {WHOLE: text(1), "more": 1},
+        {WHOLE: f"{text(1)} and more"},
+        {WHOLE: 7},
+        {WHOLE: ""},
+        {WHOLE: text(1) * 2},
+    ],
+)
+def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
+    """It would stand for something else, or be sent to a server as it is."""
+    with pytest.raises(HeldResultError, match="or one that was changed"):
+        referred({"a": value}, PLAN, 2)
+    assert mentions({"a": value})
+
+
+@pytest.mark.parametrize("key", [text(1), f"x{text(1)}", text(1)[:14], text(1).upper()])
+def test_a_placeholder_cannot_be_a_key(key: str) -> None:
+    """The error says what to do instead."""
+    with pytest.raises(HeldResultError, match="cannot be a key"):
+        referred({"a": {key: 1}}, PLAN, 2)
+    assert mentions({"a": {key: 1}})
+
+
+def test_a_placeholder_of_another_run_or_of_no_call_is_refused() -> None:
+    """A plan is made of its own calls, each after those that it needs."""
+    with pytest.raises(HeldResultError, match="of another run"):
+        referred({"a": write(OTHER, 1)}, PLAN, 2)
+    for number in (0, 3):
+        with pytest.raises(HeldResultError, match="this plan holds 2"):
+            referred({"a": text(number)}, PLAN, 2)
+
+
+def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same() -> None:
+    """What walks them later is recursive."""
+    deep: Any = text(1)
+    for _ in range(MAX_DEPTH * 50):
+        deep = [deep]
+    with pytest.raises(InvalidRequestError, match="levels deep"):
+        referred({"a": deep}, PLAN, 1)
+    assert mentions({"a": deep})
+
+
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("ab\"\\ ‹é'", max_size=4))
+
+RESULTS = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text("abc. ", max_size=2), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@st.composite
+def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, Known]]:
+    """Return arguments with placeholders, what they have to become, and the results."""
+    values = draw(st.lists(RESULTS, min_size=1, max_size=3))
+    results = {number: known(value, number) for number, value in enumerate(values, 1)}
+
+    def way() -> tuple[int, list[Step], Any]:
+        number = draw(st.integers(1, len(values)))
+        path: list[Step] = []
+        value = values[number - 1]
+        while isinstance(value, list | dict) and value and draw(st.booleans()):
+            step: Any
+            if isinstance(value, list):
+                step = draw(st.integers(-len(value), len(value) - 1))
+            else:
+                step = draw(st.sampled_from(sorted(value)))
+            path.append(step)
+            value = value[step]
+        return number, path, value
+
+    def node(depth: int) -> tuple[Any, Any]:
+        kind = draw(st.integers(0, 5 if depth < 3 else 3))
+        if kind <= 1:
+            plain = draw(PLAIN)
+            return plain, plain
+        number, path, value = way()
+        if kind == 2:
+            return {WHOLE: write(PLAN, number, path)}, value
+        if kind == 3:
+            before, after = draw(st.text("x ‹", max_size=3)), draw(st.text("y&", max_size=3))
+            inside = (
+                value
+                if isinstance(value, str)
+                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            )
+            return f"{before}{write(PLAN, number, path)}{after}", f"{before}{inside}{after}"
+        inner = [node(depth + 1) for _ in range(draw(st.integers(0, 3)))]
+        if kind == 4:
+            return [one for one, _ in inner], [two for _, two in inner]
+        keys = [f"k{number}" for number in range(len(inner))]
+        pairs = list(zip(keys, inner, strict=True))
+        return {key: one for key, (one, _) in pairs}, {key: two for key, (_, two) in pairs}
+
+    written, expected = node(0)
+    return {"a": written}, {"a": expected}, results
+
+
+@given(arguments_and_expected())
+def test_whatever_the_nesting_what_was_held_is_what_is_sent(
+    case: tuple[Any, Any, dict[int, Known]],
+) -> None:
+    """The property that plans rest on; through JSON, as arguments travel."""
+    written, expected, results = case
+    travelled = json.loads(json.dumps(written))
+    referred(travelled, PLAN, len(results))
+    resolved = resolve(travelled, results)
+    assert json.dumps(resolved) == json.dumps(expected)
+    assert not mentions(resolved)
+    assert "heldresult" not in json.dumps(readable(travelled, {1: "a.b", 2: "a.c", 3: "a.d"}))
+
+
+def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> None:
+    """The mask sees readable arguments: a token looks like a secret."""
+    seen: list[Any] = []
+
+    def mask(value: Any) -> Any:
+        seen.append(value)
+        return {**value, "password": "***"}
+
+    arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
+    found = shown(arguments, {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
+    assert found == {
+        "to": "no ‹result of #3 git.tag›.id!",
+        "n": "‹result of #1 git.log›",
+        "password": "***",
+    }
+    assert "heldresult" not in json.dumps(seen)
+
+
+def test_a_text_cannot_pass_for_a_placeholder() -> None:
+    """Else a person approves of a reference, and a text is sent."""
+    found = readable({"a": f"{LABEL}1 git.log›.id", f"{LABEL}2": 1}, {1: "git.log"})
+    assert found == {"a": "‹the text: result of #1 git.log›.id", "‹the text: result of #2": 1}
+
+
+def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
+    """Lists, objects and texts of any size are shown in a bounded space."""
+    arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
+    found = shown(arguments, {}, lambda value: value, 1_000)
+    assert len(json.dumps(found)) < 1_500
+    assert found["long"].endswith("more characters)")
+    many = shown({f"k{number}": number for number in range(9_000)}, {}, lambda value: value, 500)
+    assert len(json.dumps(many)) < 1_500
+    assert str(many["…"]).endswith("more keys)")
+    listed = shown({"a": list(range(9_000))}, {}, lambda value: value, 500)
+    assert str(listed["a"][-1]).endswith("more items)")
+
+
+def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
+    """A plan of a thousand calls is as long as one of fifty."""
+    assert characters_each(1) == characters_each(8) == MAX_CALL_CHARACTERS
+    assert MAX_CALL_CHARACTERS > characters_each(100) > characters_each(1_000) >= 64

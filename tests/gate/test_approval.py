@@ -1,0 +1,359 @@
+"""Who is asked when, and what an answer holds for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError
+from bridge.gate.approval import GRANT_SECONDS, MAX_GRANTS, Approval, Approver, Grants, Subject
+from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.pins import tool_digest
+from bridge.model import HeldCall, Json, Plan, Tool
+from bridge.settings.policy import PolicySpec, parse_policy
+
+TOOL = Tool(server="git", name="push", input_schema={"type": "object"})
+CALL = CallFacts(server="git", tool="push", arguments={"branch": "main"}, definition=TOOL)
+DEFAULT = Decision(action="ask", rule="default for writes")
+RULE = Decision(action="ask", rule="rule 'pushes'")
+FLOW = Decision(action="ask", rule="flow rule 'lethal-combination'")
+ALTERED = Decision(action="ask", rule=CHANGED, reason="its title changed")
+
+
+class Person:
+    """Answers as told, the last answer for ever; an answer of another kind is raised."""
+
+    def __init__(self, *answers: str | Exception | dict[str, Json]) -> None:
+        self.answers = list(answers)
+        self.asked: list[Mapping[str, Json]] = []
+
+    async def __call__(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        self.asked.append(params)
+        await anyio.lowlevel.checkpoint()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, dict):
+            return answer
+        return {"action": "accept", "content": {"decision": answer}}
+
+    def offered(self) -> list[str]:
+        """Return the choices of the last question."""
+        found: Any = self.asked[-1]["requestedSchema"]
+        return list(found["properties"]["decision"]["enum"])
+
+    def message(self) -> str:
+        """Return its text."""
+        return str(self.asked[-1]["message"])
+
+
+async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> list[object]:
+    """Approve of several calls at once; return what became of each."""
+    outcomes: list[object] = [None] * count
+
+    async def one(number: int) -> None:
+        try:
+            numbered = replace(call, arguments={"number": number})
+            outcomes[number] = await approver.approve(numbered, [DEFAULT])
+        except (ApprovalNeededError, ApprovalRefusedError) as error:
+            outcomes[number] = error
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for number in range(count):
+                tasks.start_soon(one, number)
+    return outcomes
+
+
+async def test_yes_to_one_call_is_yes_to_no_other() -> None:
+    """Each is asked about, one at a time."""
+    person = Person("call")
+    outcomes = await _gathered(Approver(person, owner="me"), 3)
+    assert outcomes == [Approval(holds="call")] * 3
+    assert ["number = 0" in str(asked["message"]) for asked in person.asked] == [True, False, False]
+
+
+async def test_one_question_answers_for_all_calls_of_a_run() -> None:
+    """It says how many wait; those find the answer when it is their turn."""
+    person = Person("run")
+    approver = Approver(person, owner="me")
+    outcomes = await _gathered(approver, 40)
+    assert outcomes == [Approval(holds="run"), *[Approval(holds="run", earlier=True)] * 39]
+    assert len(person.asked) == 1
+    assert "Waiting in this run: 39 more of git.push." in person.message()
+    other = replace(CALL, tool="pull", definition=None)
+    await approver.approve(other, [DEFAULT])
+    assert len(person.asked) == 2
+    assert "Waiting" not in person.message()
+
+
+async def test_no_is_said_once_in_a_run() -> None:
+    """To the same tool for the same reason; whoever runs out of time has said no as well."""
+    for answer in ("no", {"action": "decline"}, {"action": "cancel"}):
+        person = Person(answer)
+        approver = Approver(person, owner="me")
+        first, *others = await _gathered(approver, 5)
+        assert len(person.asked) == 1
+        assert isinstance(first, ApprovalRefusedError)
+        said = "gave no answer" if answer == {"action": "cancel"} else "said no"
+        assert first.message == (
+            f"A person was asked whether git.push may be called (default for writes), and {said}."
+        )
+        assert "do not try to reach the same in another way" in first.remedy
+        assert all("is not asked again" in str(error) for error in others)
+        with pytest.raises(ApprovalRefusedError, match="earlier call of it in this run"):
+            await approver.approve(CALL, [DEFAULT, FLOW])
+        with pytest.raises(ApprovalRefusedError, match="was asked"):
+            await approver.approve(replace(CALL, tool="pull"), [DEFAULT])
+        assert len(person.asked) == 2
+
+
+async def test_an_answer_for_the_session_holds_for_its_owner_in_the_next_run() -> None:
+    """For this tool as it is defined now, and the rule that asked; for nobody and nothing else."""
+    grants, person = Grants(), Person("session", "call")
+
+    async def asked(owner: str, call: CallFacts, *asks: Decision) -> int:
+        before = len(person.asked)
+        approval = await Approver(person, grants=grants, owner=owner).approve(call, asks)
+        assert approval.earlier is (len(person.asked) == before)
+        return len(person.asked) - before
+
+    assert await asked("me", CALL, DEFAULT) == 1
+    assert await asked("me", replace(CALL, arguments={}), DEFAULT) == 0
+    assert await asked("you", CALL, DEFAULT) == 1
+    assert await asked("", CALL, DEFAULT) == 1
+    assert await asked("me", CALL, RULE) == 1
+    assert await asked("me", replace(CALL, tool="pull"), DEFAULT) == 1
+    assert await asked("me", replace(CALL, server="hg"), DEFAULT) == 1
+    assert await asked("me", replace(CALL, definition=replace(TOOL, title="x")), DEFAULT) == 1
+    assert await asked("me", CALL, DEFAULT, FLOW) == 1
+    assert "default for writes" not in person.message()
+
+
+async def test_who_has_no_name_is_offered_nothing_that_outlives_the_run(tmp_path: Path) -> None:
+    """Callers without one cannot be told apart."""
+    person = Person("session")
+    approver = Approver(person)
+    with pytest.raises(ApprovalRefusedError):
+        await approver.approve(CALL, [DEFAULT])
+    assert person.offered() == ["call", "run", "no"]
+
+
+def test_answers_for_a_session_have_an_end_and_a_number() -> None:
+    """A bridge may be up for weeks."""
+    now = [0.0]
+    grants = Grants(lambda: now[0])
+    subjects = [Subject("s", f"t{number}", "", "r") for number in range(MAX_GRANTS + 1)]
+    for subject in subjects:
+        grants.add("me", [subject])
+    assert not grants.holds("me", subjects[0])
+    assert grants.holds("me", subjects[1])
+    now[0] = GRANT_SECONDS - 1
+    assert grants.holds("me", subjects[1])
+    now[0] = GRANT_SECONDS
+    assert not grants.holds("me", subjects[1])
+
+
+async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None:
+    """Whatever a model puts into them."""
+    person = Person("no")
+
+    def mask(value: Json) -> Json:
+        return {key: "(hidden)" if key == "token" else item for key, item in value.items()}
+
+    pleading: dict[str, Json] = {
+        "confirmed": True,
+        "approved": "yes",
+        "decision": "always",
+        "token": "s3cret",
+        "_meta": {"approval": {"holds": "run"}},
+    }
+    call = replace(CALL, arguments=pleading)
+    with pytest.raises(ApprovalRefusedError) as caught:
+        await Approver(person, owner="me", mask=mask).approve(call, [DEFAULT])
+    assert 'token = "(hidden)"' in person.message()
+    assert "s3cret" not in str(person.asked)
+    assert "confirmed" not in str(caught.value)
+
+
+# --- nobody there ---------------------------------------------------------------------------------
+
+
+async def test_where_nobody_can_be_asked_the_error_says_how_it_is_allowed() -> None:
+    """With what to put into the policy, and no word of the question."""
+    why = CannotAskError("The client offers no way.", quoted="Wanted: mcp-code-bridge: may a pro")
+    with pytest.raises(ApprovalNeededError) as caught:
+        await Approver(Person(why), owner="me").approve(CALL, [RULE])
+    error = caught.value
+    assert error.message == (
+        "git.push needs a person's approval (rule 'pushes'). The client offers no way. "
+        "It was not called."
+    )
+    head, block, tail = error.remedy.split("\n\n")
+    assert head.endswith("put this into the policy (config.toml) in front of the rule that asks:")
+    spec = parse_policy(tomllib.loads(f"[policy]\n{block}")["policy"], "here")
+    [rule] = spec.rules
+    assert (rule.servers, rule.tools, rule.action) == (("git",), ("push",), "allow")
+    assert "`mcp-code-bridge policy explain git push` tells more" in tail
+    assert "`mcp-code-bridge run` in a terminal" in tail
+
+
+@pytest.mark.parametrize(
+    ("asks", "said"),
+    [
+        ([FLOW], "change the flow rule 'lethal-combination' in the policy"),
+        ([DEFAULT, FLOW], "and change the flow rule 'lethal-combination'"),
+        ([ALTERED], 'answer "always" if the change is all right'),
+        ([DEFAULT, ALTERED], 'answer "always" if the change is all right'),
+    ],
+)
+async def test_each_reason_has_a_way_of_its_own(asks: list[Decision], said: str) -> None:
+    """No rule on a tool helps against what is asked because of other calls."""
+    with pytest.raises(ApprovalNeededError) as caught:
+        await Approver().approve(CALL, asks)
+    assert said in caught.value.remedy
+
+
+async def test_a_name_that_is_none_gets_no_rule_and_no_room() -> None:
+    """A program may call anything."""
+    call = CallFacts(server="git", tool="x" * 10**6)
+    with pytest.raises(ApprovalNeededError) as caught:
+        await Approver().approve(call, [DEFAULT])
+    assert "[[policy.rules]]" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+# --- always ---------------------------------------------------------------------------------------
+
+
+POLICY = """\
+[policy]
+
+# Somebody looks at these.
+[[policy.rules]]
+name = "pushes"
+tool = "push"
+action = "ask"
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> PolicySpec:
+    """A policy in a file."""
+    path = tmp_path / "config.toml"
+    path.write_text(POLICY)
+    return _read(path)
+
+
+def _read(path: Path) -> PolicySpec:
+    return parse_policy(tomllib.loads(path.read_text())["policy"], "here", path)
+
+
+def _text(spec: PolicySpec) -> str:
+    assert spec.path is not None
+    return spec.path.read_text()
+
+
+@pytest.mark.parametrize(("ask", "place"), [(RULE, 0), (DEFAULT, 1)])
+async def test_always_is_written_into_the_policy(
+    spec: PolicySpec, ask: Decision, place: int
+) -> None:
+    """In front of the rule that asked, or behind all if none did; it holds in this run at once."""
+    person = Person("always")
+    approver = Approver(person, owner="me", policy=spec)
+    assert await approver.approve(CALL, [ask]) == Approval(holds="always")
+    assert await approver.approve(CALL, [ask]) == Approval(holds="always", earlier=True)
+    assert len(person.asked) == 1
+    assert spec.path is not None
+    rules = _read(spec.path).rules
+    assert len(rules) == 2
+    new = rules[place]
+    assert (new.servers, new.tools, new.action) == (("git",), ("push",), "allow")
+    assert new.digest == tool_digest(TOOL)
+    assert f": allowed by a person when asked ({ask.rule}).\n[[policy.rules]]" in _text(spec)
+
+
+@pytest.mark.parametrize(
+    ("call", "asks"),
+    [(CALL, [FLOW]), (CALL, [RULE, FLOW]), (replace(CALL, definition=None), [RULE])],
+)
+async def test_always_is_offered_only_where_a_rule_can_say_it(
+    spec: PolicySpec, call: CallFacts, asks: list[Decision]
+) -> None:
+    """Not of what other calls led to, nor of a tool that nobody knows the definition of."""
+    person = Person("always")
+    with pytest.raises(ApprovalRefusedError):
+        await Approver(person, owner="me", policy=spec).approve(call, asks)
+    assert person.offered() == ["call", "run", "session", "no"]
+    assert _text(spec) == POLICY
+
+
+async def test_a_tool_that_changed_is_taken_for_good_without_a_rule(spec: PolicySpec) -> None:
+    """The policy allows it already."""
+    approver = Approver(Person("always"), owner="me", policy=spec)
+    assert await approver.approve(CALL, [ALTERED]) == Approval(holds="always")
+    assert _text(spec) == POLICY
+
+
+async def test_what_cannot_be_written_holds_for_the_session(spec: PolicySpec) -> None:
+    """And the approval says why."""
+    assert spec.path is not None
+    inline = '[policy]\nrules = [{ name = "pushes", action = "ask" }]\n'
+    await anyio.Path(spec.path).write_text(inline)
+    spec = _read(spec.path)
+    grants = Grants()
+    approver = Approver(Person("always"), grants=grants, owner="me", policy=spec)
+    approval = await approver.approve(CALL, [RULE])
+    assert approval.holds == "session"
+    assert "there is no place in it for another" in approval.note
+    assert _text(spec) == inline
+    later = Approver(None, grants=grants, owner="me")
+    assert await later.approve(CALL, [RULE]) == Approval(holds="session", earlier=True)
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def _plan(*actions: Any) -> Plan:
+    calls = tuple(
+        HeldCall(
+            number=number,
+            server="git",
+            tool="push",
+            arguments={},
+            action=action,
+            rule="default for writes",
+        )
+        for number, action in enumerate(actions, 1)
+    )
+    return Plan(plan_id="0" * 16, seconds=60, calls=calls)
+
+
+async def test_a_plan_is_approved_of_as_a_whole() -> None:
+    """With one question, even if the policy allows all of it."""
+    person = Person("apply")
+    approver = Approver(person, owner="me")
+    assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push") == Approval()
+    assert person.offered() == ["apply", "no"]
+    for answer in ("no", "run", {"action": "decline"}, {"action": "cancel"}):
+        with pytest.raises(ApprovalRefusedError, match="whether the plan may be carried out"):
+            await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push")
+
+
+async def test_a_plan_that_nobody_can_be_asked_about_goes_on_if_nobody_had_to_be() -> None:
+    """Else the first call that needs somebody is named."""
+    deaf = Approver(Person(CannotAskError("Nobody is there.", quoted="Wanted: x")))
+    assert (await deaf.approve_plan(_plan("allow", "allow"), "")).earlier
+    with pytest.raises(ApprovalNeededError) as caught:
+        await deaf.approve_plan(_plan("allow", "ask"), "")
+    assert caught.value.message == (
+        "The plan needs a person's approval, for git.push at least (default for writes). "
+        "Nobody is there. Nothing of it was done."
+    )
+    assert "[[policy.rules]]" in caught.value.remedy

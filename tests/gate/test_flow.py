@@ -1,0 +1,142 @@
+"""Flow rules: what a run has read decides where it may send."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.gate.flow import MAX_CALLERS, MAX_LABELS, MAX_LED, MAX_SERVERS, Flow, FlowState
+from bridge.settings.policy import LETHAL, FlowRule
+
+INPUT, PRIVATE, OUT = (
+    frozenset({label}) for label in ("untrusted-input", "private-data", "exfiltration")
+)
+NONE: frozenset[str] = frozenset()
+
+
+def _rule(name: str = "f", **fields: object) -> FlowRule:
+    return FlowRule(**{"name": name, "action": "ask", **fields})  # type: ignore[arg-type]
+
+
+def test_the_lethal_combination_needs_all_three() -> None:
+    """Text that anybody may have written, private data, and a way out."""
+    flow, state = Flow((LETHAL,)), FlowState()
+    assert flow.decide(state, "slack", OUT) is None
+    state.note("web", "fetch", INPUT)
+    assert flow.decide(state, "slack", OUT) is None
+    state.note("mail", "read", PRIVATE)
+    assert flow.decide(state, "mail", PRIVATE | INPUT) is None
+    decision = flow.decide(state, "slack", OUT | {"other"})
+    assert decision is not None
+    assert (decision.action, decision.rule) == ("ask", "flow rule 'lethal-combination'")
+    assert decision.reason == LETHAL.reason
+    assert decision.led == ("mail.read", "web.fetch")
+    assert decision.labels == OUT | {"other"}
+
+
+def test_one_call_may_be_all_that_leads_to_another() -> None:
+    """A mailbox holds both; it is listed once."""
+    flow, state = Flow((LETHAL,)), FlowState()
+    state.note("mail", "read", INPUT | PRIVATE)
+    state.note("mail", "read", INPUT | PRIVATE)
+    decision = flow.decide(state, "slack", OUT)
+    assert decision is not None
+    assert decision.led == ("mail.read (2 times)",)
+
+
+def test_a_call_does_not_lead_to_itself() -> None:
+    """What it reads is not in what it is given."""
+    assert Flow((LETHAL,)).decide(FlowState(), "all", INPUT | PRIVATE | OUT) is None
+
+
+def test_servers_count_like_labels() -> None:
+    """By glob, on both sides; of those before, one is enough."""
+    flow, state = Flow((_rule(after_servers=("mail*", "web"), to_servers=("http*",)),)), FlowState()
+    state.note("maps", "find", NONE)
+    assert flow.decide(state, "http-2", NONE) is None
+    state.note("mailbox", "read", NONE)
+    assert flow.decide(state, "slack", OUT) is None
+    decision = flow.decide(state, "http-2", NONE)
+    assert decision is not None
+    assert decision.led == ("mailbox.read",)
+
+
+def test_labels_and_servers_before_have_both_to_have_been() -> None:
+    """One more thing that has to have happened."""
+    rule = _rule(after=INPUT, after_servers=("mail*",), to=OUT, to_servers=("slack",))
+    flow, state = Flow((rule,)), FlowState()
+    state.note("web", "fetch", INPUT)
+    assert flow.decide(state, "slack", OUT) is None
+    state.note("mail", "read", NONE)
+    for server, labels in (("slack", NONE), ("other", OUT)):
+        decision = flow.decide(state, server, labels)
+        assert decision is not None
+        assert decision.led == ("web.fetch", "mail.read")
+    assert flow.decide(state, "other", NONE) is None
+
+
+def test_the_first_flow_rule_that_matches_decides() -> None:
+    """As with rules; so an exception stands before what it is one of."""
+    exception = _rule("ours", action="allow", after=INPUT, to_servers=("slack",))
+    flow, state = Flow((exception, _rule("all", action="deny", after=INPUT, to=OUT))), FlowState()
+    state.note("web", "fetch", INPUT)
+    ours, other = flow.decide(state, "slack", OUT), flow.decide(state, "http", OUT)
+    assert ours is not None
+    assert other is not None
+    assert (ours.action, ours.rule) == ("allow", "flow rule 'ours'")
+    assert (other.action, other.rule) == ("deny", "flow rule 'all'")
+
+
+def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
+    """The first ones by name, the others by number."""
+    state = FlowState()
+    for number in range(MAX_CALLERS + 3):
+        state.note("web", f"fetch{number}", INPUT)
+    state.note("web", "x" * 1000, INPUT)
+    decision = Flow((_rule(after=INPUT, to=OUT),)).decide(state, "slack", OUT)
+    assert decision is not None
+    assert decision.led == (
+        *(f"web.fetch{number}" for number in range(MAX_CALLERS)),
+        "4 more (untrusted-input)",
+    )
+    for number in range(20):
+        state.note(f"web{number}", "x" * 1000, INPUT)
+    decision = Flow((_rule(after_servers=("web*",), to=OUT),)).decide(state, "slack", OUT)
+    assert decision is not None
+    assert len(decision.led) == MAX_LED
+    assert decision.led[-1] == "and 15 more"
+    assert max(len(call) for call in decision.led) < 200
+
+
+def test_names_that_are_made_up_push_nothing_out() -> None:
+    """A flood of calls neither hides what was read before it nor what is read after it."""
+    state = FlowState()
+    state.note("mail", "read", PRIVATE)
+    for number in range(2 * MAX_SERVERS):
+        state.note(f"s{number}", "t", frozenset({f"l{number}"}))
+    flow = Flow((_rule(after=PRIVATE, to=OUT), _rule("late", after=INPUT, to_servers=("x",))))
+    decision = flow.decide(state, "slack", OUT)
+    assert decision is not None
+    assert decision.led == ("mail.read",)
+    # There is no room to take note of any more, so everything may have been.
+    assert flow.decide(state, "x", NONE) is not None
+    assert Flow((_rule(after_servers=("web",), to=OUT),)).decide(state, "slack", OUT) is not None
+    assert MAX_LABELS <= 2 * MAX_SERVERS
+
+
+@pytest.mark.parametrize("labels", [INPUT, INPUT | PRIVATE])
+def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> None:
+    """What a plan's run has read leads to what the plan sends when it is applied."""
+    planned, applied = FlowState(), FlowState()
+    planned.note("web", "fetch", labels)
+    applied.note("web", "fetch", labels)
+    applied.note("mail", "read", PRIVATE)
+    applied.absorb(planned)
+    decision = Flow((LETHAL,)).decide(applied, "slack", OUT)
+    assert decision is not None
+    assert "web.fetch (2 times)" in decision.led
+    full = FlowState()
+    for number in range(2 * MAX_SERVERS):
+        full.note(f"s{number}", "t", frozenset({f"l{number}"}))
+    fresh = FlowState()
+    fresh.absorb(full)
+    assert Flow((LETHAL,)).decide(fresh, "slack", OUT) is not None

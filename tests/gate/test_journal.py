@@ -1,0 +1,547 @@
+"""Journals: what a retry is answered, what is made again, what is refused, and what they hold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
+from bridge.gate.journal import MAX_SHOWN, Journals, Replay, RunJournal
+from bridge.gate.journal_entries import Entry, key_of, memory_of
+from bridge.gate.outcomes import Outcome
+from bridge.model import CallCount, Effect, Json, RetriedReads
+
+MIB = 1024 * 1024
+
+
+def answer(text: str = "done") -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def put(
+    journal: RunJournal,
+    tool: str,
+    arguments: dict[str, Json],
+    result: dict[str, Json] | None = None,
+    outcome: Outcome = "ok",
+    effect: Effect = "write",
+) -> Entry:
+    """Record a call and what became of it."""
+    entry = journal.sent("s", tool, arguments, effect, 1)
+    journal.settle(entry, outcome, result)
+    return entry
+
+
+# --- which calls are like each other
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}, True),
+        ({"a": [1, 2]}, {"a": [2, 1]}, False),
+        ({"a": 1}, {"a": 1.0}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 0}, {"a": False}, False),
+        ({"a": None}, {}, False),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"a": "é"}, {"a": "e\u0301"}, False),
+        ({"a": "\ud800"}, {"a": "\ud800"}, True),
+        ({"a": 10**30}, {"a": 1e30}, False),
+        ({"a": float("nan")}, {"a": float("nan")}, True),
+    ],
+)
+def test_arguments_are_alike_as_a_server_would_see_them(
+    one: dict[str, Json], other: dict[str, Json], alike: bool
+) -> None:
+    """As JSON without the order of its keys."""
+    assert (key_of("s", "t", one) == key_of("s", "t", other)) is alike
+
+
+def test_a_tools_name_does_not_run_into_its_servers() -> None:
+    """Nor into the arguments, whatever it is."""
+    keys = {key_of("a", "bc", {}), key_of("ab", "c", {}), key_of("a", 'b","c', {})}
+    assert len(keys) == 3
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
+
+
+def turned(value: Json) -> Json:
+    """Return the same with the keys of every object the other way round."""
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(list(value))}
+    return [turned(item) for item in value] if isinstance(value, list) else value
+
+
+@given(one=ARGUMENTS, other=ARGUMENTS)
+def test_keys_are_equal_exactly_for_the_same_json(one: Any, other: Any) -> None:
+    """Written the plain way."""
+
+    def plain(value: Json) -> str:
+        return json.dumps(value, sort_keys=True)
+
+    assert key_of("s", "t", one) == key_of("s", "t", turned(one))
+    assert (key_of("s", "t", one) == key_of("s", "t", other)) is (plain(one) == plain(other))
+
+
+# --- matching, beside a reference that does it the long way
+
+Wish = tuple[str, int, Effect]
+"""Tool, arguments, and what it does."""
+
+
+@dataclass
+class Sent:
+    wish: Wish
+    outcome: Outcome
+    result: dict[str, Json] | None
+
+
+class Reference:
+    """What a journal answers, looked up in the list of what was sent, anew for each call."""
+
+    def __init__(self, sent: Sequence[Sent], reads: RetriedReads) -> None:
+        self.sent = sent
+        self.reads = reads
+        self.asked: Counter[tuple[str, int]] = Counter()
+
+    def answer(self, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
+        tool, value, effect = wish
+        like = [one for one in self.sent if one.wish[:2] == (tool, value)]
+        answered = [one for one in like if one.outcome == "ok"]
+        number = self.asked[tool, value]
+        if number < len(answered):
+            self.asked[tool, value] += 1
+            if effect == "read" and self.reads == "refresh":
+                return "make"
+            result = answered[number].result
+            assert result is not None
+            return result
+        if effect != "read" and any(one.outcome == "unknown" for one in like):
+            return "refuse"
+        return "make"
+
+    def unused(self) -> list[Sent]:
+        left = Counter(self.asked)
+        found: list[Sent] = []
+        for one in self.sent:
+            if one.outcome == "ok" and left[one.wish[:2]] > 0:
+                left[one.wish[:2]] -= 1
+            else:
+                found.append(one)
+        return found
+
+
+TOOLS: dict[str, Effect] = {"get": "read", "put": "write", "drop": "destructive"}
+WISHES = st.tuples(st.sampled_from(sorted(TOOLS)), st.integers(0, 2)).map(
+    lambda pair: (pair[0], pair[1], TOOLS[pair[0]])
+)
+OUTCOMES = st.sampled_from(["ok", "ok", "ok", "tool-error", "refused", "not-sent", "unknown"])
+PROGRAM = st.lists(st.tuples(WISHES, OUTCOMES), max_size=12)
+
+
+def replayed(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
+    tool, value, effect = wish
+    try:
+        found = replay.answer("s", tool, {"n": value}, effect)
+    except OutcomeUnknownError:
+        return "refuse"
+    return "make" if found is None else found
+
+
+@given(
+    programs=st.lists(PROGRAM, min_size=2, max_size=4),
+    reads=st.sampled_from(["replay", "refresh"]),
+    late=st.booleans(),
+)
+def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
+    programs: list[list[tuple[Wish, Outcome]]], reads: RetriedReads, late: bool
+) -> None:
+    """Each program is an edit of the one before; the world's log has no write twice for nothing."""
+    journals = Journals()
+    numbers = iter(range(10_000))
+    sent: list[Sent] = []
+    for turn, program in enumerate(programs):
+        run_id = f"r{turn}"
+        replay = reference = None
+        # A second retry of the first run goes on from the last one as well.
+        origin = "r0" if late else f"r{turn - 1}"
+        if turn:
+            replay = Replay(journals.find(origin, "me"), reads, run_id=run_id)
+            reference = Reference(sent, reads)
+        journal = journals.begin(run_id, "me", replay)
+        own: list[Sent] = []
+        waiting: list[tuple[Entry, Sent]] = []
+        with journal.recording():
+            for wish, outcome in program:
+                tool, value, effect = wish
+                if replay is not None and reference is not None:
+                    found = replayed(replay, wish)
+                    assert found == reference.answer(wish)
+                    if found == "refuse":
+                        continue
+                    if not isinstance(found, str):
+                        entry = journal.sent("s", tool, {"n": value}, effect)
+                        journal.settle(entry, "ok", found)
+                        own.append(Sent(wish, "ok", found))
+                        continue
+                entry = journal.sent("s", tool, {"n": value}, effect)
+                made = Sent(wish, outcome, answer(str(next(numbers))))
+                own.append(made)
+                waiting.append((entry, made))
+            # Answers come in another order than calls went out.
+            for entry, made in reversed(waiting):
+                if made.outcome != "unknown":
+                    journal.settle(entry, made.outcome, made.result)
+        if reference is None:
+            sent = own
+        elif not late or journals.find(origin, "me") is journal:
+            # Else it made no write of its own, and the next retry begins where this one did.
+            sent = own + reference.unused()
+
+
+def test_the_first_six_writes_of_seven_are_not_made_again() -> None:
+    """The case that it is all for."""
+    first = RunJournal("a")
+    for number in range(6):
+        put(first, "create", {"title": number}, answer(str(number)))
+    put(first, "create", {"title": 6}, answer("no room"), "tool-error")
+    replay = Replay(first)
+    for number in range(6):
+        assert replay.answer("s", "create", {"title": number}, "write") == answer(str(number))
+    assert replay.answer("s", "create", {"title": 6}, "write") is None
+    assert replay.unused() == ()
+
+
+def test_calls_at_once_that_are_alike_are_answered_in_the_order_of_sending() -> None:
+    """Whichever was answered first."""
+    journal = RunJournal()
+    first, second = (journal.sent("s", "t", {}, "write") for _ in range(2))
+    journal.settle(second, "ok", answer("second"))
+    journal.settle(first, "ok", answer("first"))
+    replay = Replay(journal)
+    found = [replay.answer("s", "t", {}, "write") for _ in range(3)]
+    assert found == [answer("first"), answer("second"), None]
+
+
+# --- what is refused
+
+
+def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
+    """A loop that tries three times must not get through on the second; it says what to do."""
+    journal = RunJournal("run7")
+    entry = journal.sent("crm", "create", {"name": "n", "token": "hunter2"}, "write", 7)
+    assert entry.outcome == "unknown"
+    replay = Replay(journal, mask=lambda value: {**value, "token": "***"})
+    text = ""
+    for _ in range(3):
+        with pytest.raises(OutcomeUnknownError) as caught:
+            replay.answer("crm", "create", {"token": "hunter2", "name": "n"}, "write")
+        text = str(caught.value)
+    assert text.startswith('crm.create({"token": "***", "name": "n"}), call 7 of run run7, was ')
+    for part in ("may or may not have happened", "not made again", "reads", "without `retry_of`"):
+        assert part in text
+    assert "hunter2" not in text
+    assert replay.answer("crm", "create", {"name": "other"}, "write") is None
+
+
+def test_arguments_in_a_refusal_are_cut() -> None:
+    """They may be megabytes."""
+    journal = RunJournal()
+    journal.sent("s", "t", {"text": "x" * 100_000}, "write")
+    with pytest.raises(OutcomeUnknownError) as caught:
+        Replay(journal).answer("s", "t", {"text": "x" * 100_000}, "write")
+    assert len(str(caught.value)) < MAX_SHOWN + 600
+
+
+def test_an_unknown_read_is_made_again() -> None:
+    """It changes nothing."""
+    journal = RunJournal()
+    journal.sent("s", "t", {}, "read")
+    assert Replay(journal).answer("s", "t", {}, "read") is None
+
+
+def test_what_the_retry_takes_for_a_write_is_one() -> None:
+    """The policy may have changed between the two runs; the stricter reading is the present one."""
+    journal = RunJournal()
+    journal.sent("s", "t", {}, "read")
+    with pytest.raises(OutcomeUnknownError):
+        Replay(journal).answer("s", "t", {}, "write")
+
+
+def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> None:
+    """Of the write it is known that it happened, and so it says."""
+    journal = RunJournal("r")
+    for effect in ("read", "write"):
+        entry = put(journal, effect, {}, answer("x" * 5 * MIB), effect=effect)
+        assert entry.result is None
+    replay = Replay(journal)
+    assert replay.answer("s", "read", {}, "read") is None
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError, match="did happen, and its result was too large"):
+            replay.answer("s", "write", {}, "write")
+
+
+def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
+    """Arguments that are nested too deeply for a key."""
+    deep: Json = []
+    for _ in range(100_000):
+        deep = [deep]
+    journal = RunJournal()
+    put(journal, "t", {"deep": deep}, answer())
+    with pytest.raises(OutcomeUnknownError):
+        Replay(journal).answer("s", "t", {"deep": deep}, "write")
+
+
+def test_a_refreshed_read_does_not_shift_those_after_it() -> None:
+    """In the retry of the retry each place has its newest result."""
+    journals = Journals()
+    first = journals.begin("a", "me")
+    for text in ("one", "two"):
+        put(first, "get", {}, answer(text), effect="read")
+    put(first, "put", {}, answer("written"))
+    replay = Replay(first, "refresh", run_id="b")
+    second = journals.begin("b", "me", replay)
+    assert replay.answer("s", "get", {}, "read") is None
+    put(second, "get", {}, answer("one, anew"), effect="read")
+    assert replay.answer("s", "put", {}, "write") == answer("written")
+    third = Replay(second)
+    found = [third.answer("s", "get", {}, "read") for _ in range(3)]
+    assert found == [answer("one, anew"), answer("two"), None]
+
+
+# --- retries of retries
+
+
+def test_a_retry_that_stops_at_once_loses_nothing() -> None:
+    """A slip in its first line, and the next one is a retry of it."""
+    journals = Journals()
+    first = journals.begin("a", "me")
+    put(first, "put", {"n": 1}, answer("1"))
+    first.sent("s", "put", {"n": 2}, "write")
+    journals.begin("b", "me", Replay(first, run_id="b"))
+    again = Replay(journals.find("b", "me"), run_id="c")
+    assert again.unused() == (CallCount(server="s", tool="put", count=1),)
+    assert again.answer("s", "put", {"n": 1}, "write") == answer("1")
+    with pytest.raises(OutcomeUnknownError, match="of run a"):
+        again.answer("s", "put", {"n": 2}, "write")
+
+
+def test_a_second_retry_of_a_run_knows_what_the_first_one_did() -> None:
+    """Models name the run that they began with."""
+    journals = Journals()
+    put(journals.begin("a", "me"), "put", {"n": 1}, answer("1"))
+    replay = Replay(journals.find("a", "me"), run_id="b")
+    second = journals.begin("b", "me", replay)
+    with second.recording():
+        assert replay.answer("s", "put", {"n": 2}, "write") is None
+        put(second, "put", {"n": 2}, answer("2"))
+        with pytest.raises(InvalidRequestError, match="Run b goes on"):
+            journals.find("a", "me")
+    third = Replay(journals.find("a", "me"), run_id="c")
+    for number in (1, 2):
+        assert third.answer("s", "put", {"n": number}, "write") == answer(str(number))
+
+
+def test_a_retry_of_a_retry_that_did_nothing_is_known_to_the_first_run_too() -> None:
+    """A slip in between must not part the line."""
+    journals = Journals()
+    put(journals.begin("a", "me"), "put", {"n": 1}, answer("1"))
+    slip = journals.begin("b", "me", Replay(journals.find("a", "me"), run_id="b"))
+    put(slip, "get", {}, answer("read"), effect="read")
+    replay = Replay(journals.find("b", "me"), run_id="c")
+    assert replay.answer("s", "get", {}, "read") == answer("read")
+    last = journals.begin("c", "me", replay)
+    assert replay.answer("s", "put", {"n": 2}, "write") is None
+    put(last, "put", {"n": 2}, answer("2"))
+    assert {journals.find(run_id, "me") for run_id in "abc"} == {last}
+
+
+def test_two_retries_at_once_do_not_both_go_on() -> None:
+    """The second is told of the first, and may still read and be answered."""
+    journals = Journals()
+    first = journals.begin("a", "me")
+    put(first, "put", {"n": 1}, answer("1"))
+    one, other = (Replay(first, run_id=run_id) for run_id in ("b", "c"))
+    assert one.answer("s", "put", {"n": 2}, "write") is None
+    assert one.answer("s", "put", {"n": 3}, "write") is None
+    with pytest.raises(
+        OutcomeUnknownError, match=r"another retry of the same run, b.*retry_of='b'"
+    ):
+        other.answer("s", "put", {"n": 2}, "write")
+    assert other.answer("s", "get", {}, "read") is None
+    assert other.answer("s", "put", {"n": 1}, "write") == answer("1")
+
+
+def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
+    """What it is going to call would be called twice."""
+    journals = Journals()
+    journal = journals.begin("a", "me")
+    with journal.recording(), pytest.raises(InvalidRequestError, match="Run a goes on"):
+        journals.find("a", "me")
+    assert journals.find("a", "me") is journal
+
+
+def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
+    """Retried by any of their names all are known, and those that are alike in their order."""
+    journals = Journals()
+    put(journals.begin("a", "me"), "put", {}, answer("one"))
+    replay = Replay(journals.find("a", "me"), run_id="p")
+    planning = journals.begin("p", "me", replay)
+    assert replay.answer("s", "put", {}, "write") == answer("one")
+    put(planning, "put", {}, answer("one"))
+    assert replay.answer("s", "put", {}, "write") is None
+    applied = journals.begin_plan("x", "me", "p")
+    put(applied, "put", {}, answer("two"))
+    for run_id in "apx":
+        again = Replay(journals.find(run_id, "me"), run_id="z")
+        found = [again.answer("s", "put", {}, "write") for _ in range(2)]
+        assert found == [answer("one"), answer("two")]
+    assert list(journals.begin_plan("y", "you", "p").entries()) == []
+
+
+# --- whose they are, and how much of them there is
+
+
+@pytest.mark.parametrize(("run_id", "owner"), [("b", "me"), ("a", "you"), ("a", ""), ("", "me")])
+def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
+    """To everybody else it is as if there were none, and what to do instead is said."""
+    journals = Journals()
+    journals.begin("a", "me")
+    with pytest.raises(UnknownRunError) as caught:
+        journals.find(run_id, owner)
+    assert f"There is no journal of a run {run_id!r}" in caught.value.message
+    assert "audit show" in caught.value.remedy
+    assert "nothing repeated" in caught.value.remedy
+
+
+def test_the_run_that_was_used_longest_ago_makes_room() -> None:
+    """A retry counts as use."""
+    journals = Journals(max_runs=3)
+    for run_id in "abc":
+        journals.begin(run_id, "me")
+    journals.find("a", "me")
+    journals.begin("d", "me")
+    assert [run_id for run_id in "abcd" if _has(journals, run_id)] == ["a", "c", "d"]
+
+
+def test_a_run_under_way_makes_no_room() -> None:
+    """Its calls would be forgotten while it makes them."""
+    journals = Journals(max_runs=1)
+    journal = journals.begin("a", "me")
+    with journal.recording():
+        put(journal, "put", {}, answer())
+        journals.begin("b", "me")
+        journals.begin("c", "me")
+        put(journal, "put", {}, answer())
+    assert _has(journals, "a")
+    assert not _has(journals, "b")
+
+
+def test_results_are_kept_within_the_memory_for_all() -> None:
+    """Older runs go first; then results, then the journal itself; never the bound."""
+    journals = Journals(max_bytes=3 * MIB)
+    put(journals.begin("a", "me"), "put", {}, answer("x" * MIB))
+    journal = journals.begin("b", "me")
+    with journal.recording():
+        kept = [put(journal, "put", {"n": n}, answer("x" * MIB)).result for n in range(4)]
+        assert [result is not None for result in kept] == [True, True, False, False]
+        assert not _has(journals, "a")
+        assert journals.used <= 3 * MIB
+        while journal.complete:
+            put(journal, "tiny", {}, answer())
+    assert journals.used <= 3 * MIB
+    with pytest.raises(UnknownRunError, match="more calls than its journal could hold"):
+        journals.find("b", "me")
+    journals.begin("c", "me")
+    put(journals.begin("d", "me"), "put", {}, answer("x" * 2 * MIB))
+    assert journals.used <= 3 * MIB
+
+
+def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
+    """What was used is counted where it is now, and what was dropped nowhere."""
+    journals = Journals(max_runs=2)
+    journal = journals.begin("0", "me")
+    for number in range(4):
+        put(journal, "put", {"n": number}, answer("x" * MIB))
+    for turn in range(1, 10):
+        replay = Replay(journals.find(str(turn - 1), "me"), run_id=str(turn))
+        journal = journals.begin(str(turn), "me", replay)
+        with journal.recording():
+            for number in range(turn % 5):
+                found = replay.answer("s", "put", {"n": number}, "write")
+                assert found is not None
+                put(journal, "put", {"n": number}, found)
+        assert 4 * MIB <= journals.used < 9.1 * MIB
+    assert Replay(journal).answer("s", "put", {"n": 3}, "write") == answer("x" * MIB)
+
+
+def test_a_dropped_journal_keeps_nothing_any_more() -> None:
+    """Of a run that took longer to begin than others took to push it out."""
+    journals = Journals(max_runs=1)
+    slow = journals.begin("a", "me")
+    journals.begin("b", "me")
+    with slow.recording():
+        put(slow, "put", {}, answer("x" * MIB))
+    assert journals.used == 0
+    assert list(slow.entries()) == []
+
+
+def _has(journals: Journals, run_id: str) -> bool:
+    try:
+        return journals.find(run_id, "me").run_id == run_id
+    except (UnknownRunError, InvalidRequestError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ('{"a": [' + ",".join(["[]"] * 20_000) + "]}", 20_000 * 56),
+        ('{"a": "' + "x" * 100_000 + '"}', 100_000),
+        ('{"a": "' + "\u4e2d" * 100_000 + '"}', 200_000),
+        ("{" + ",".join(f'"{n}": {n}' for n in range(10_000)) + "}", 10_000 * 80),
+    ],
+)
+def test_a_size_is_that_of_the_objects_and_not_of_the_text(text: str, least: int) -> None:
+    """Of brackets, texts in any alphabet, and keys."""
+    value = json.loads(text)
+    size = memory_of(value, 10**9)
+    assert size is not None
+    assert size >= least
+    assert memory_of(value, least // 2) is None
+
+
+def test_a_size_is_found_of_what_is_nested_without_end() -> None:
+    """A server may send it."""
+    deep: Json = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert memory_of(deep, 10**9) is not None
+
+
+def test_a_journal_answers_many_calls_that_are_alike_as_quickly_as_others() -> None:
+    """Ten thousand of one kind; looked up in the whole list each time it would take minutes."""
+    journal = RunJournal()
+    for _ in range(10_000):
+        put(journal, "put", {}, answer())
+    replay = Replay(journal)
+    found = [replay.answer("s", "put", {}, "write") for _ in range(10_000)]
+    assert None not in found
+    assert replay.answer("s", "put", {}, "write") is None
+    assert list(replay.left()) == []

@@ -1,0 +1,252 @@
+"""Tools pinned: what changed is told, and nothing passes for new that is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.gate import pins as pins_module
+from bridge.gate.pins import MAX_DEFINITIONS, MAX_NAMED, MAX_PARAMETERS, Pins, tool_digest
+from bridge.model import Json, Tool
+from bridge.saving import turn
+
+TOOL = Tool(
+    server="git",
+    name="push",
+    description="Pushes.",
+    input_schema={
+        "type": "object",
+        "properties": {"branch": {"type": "string"}, "force": {"type": "boolean"}},
+        "required": ["branch"],
+    },
+    annotations={"readOnlyHint": True, "note": 1},
+)
+
+
+def _with(**properties: Json) -> Tool:
+    schema = {**TOOL.input_schema, "properties": properties}
+    return replace(TOOL, input_schema=schema)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where they are kept; its directory is not there yet."""
+    return tmp_path / "state" / "pins.json"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def _text(path: Path) -> str:
+    return path.read_text()
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(found.name for found in path.iterdir())
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Path) -> None:
+    """Also in a bridge that runs already."""
+    first, other = Pins(file), Pins(file)
+    assert first.change(TOOL) == other.change(TOOL) == ""
+    await first.keep(TOOL)
+    changed = replace(TOOL, description="Pushes harder.")
+    for pins in (first, other, Pins(file)):
+        assert pins.change(TOOL) == ""
+        assert pins.change(changed) == "its description changed"
+    assert _mode(file) == 0o600
+    assert "Pushes" not in _text(file)
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        (replace(TOOL, title="Push"), "its title changed"),
+        (replace(TOOL, output_schema={}), "its output schema changed"),
+        (replace(TOOL, annotations={"readOnlyHint": True}), "its annotations changed"),
+        (
+            replace(TOOL, annotations={"readOnlyHint": False, "note": 1, "openWorldHint": True}),
+            "readOnlyHint was true and is false; openWorldHint was not given and is true",
+        ),
+        (
+            replace(TOOL, input_schema={**TOOL.input_schema, "required": []}),
+            "its input schema changed beside parameters, such as in which it needs",
+        ),
+        (
+            _with(branch={"type": ["string", "null"]}, to={}),
+            (
+                "of its parameters 'to' is new, 'force' is gone, "
+                "'branch' was string and is string or null"
+            ),
+        ),
+        (
+            _with(branch={"type": "string", "title": "x"}, force={}),
+            (
+                "of its parameters 'branch' is described differently, "
+                "'force' was boolean and is of no type"
+            ),
+        ),
+        (
+            _with(**{f"p{number}": {} for number in range(MAX_NAMED + 3)}),
+            (
+                "of its parameters 'p0' is new, 'p1' is new, 'p2' is new, 'p3' is new, "
+                "'p4' is new and 5 more changed"
+            ),
+        ),
+        (
+            _with(**{f"p{number}": {} for number in range(MAX_PARAMETERS + 1)}),
+            "its parameters changed",
+        ),
+    ],
+)
+async def test_what_changed_is_said_in_words(file: Path, tool: Tool, said: str) -> None:
+    """By part, and of parameters by name; also after the file was read by another bridge."""
+    await Pins(file).keep(TOOL)
+    assert Pins(file).change(tool) == said
+
+
+async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Path) -> None:
+    """An answer for one call, or one run, leaves the record as it was."""
+    changed = replace(TOOL, description="Other.")
+    pins = Pins(file)
+    await pins.keep(TOOL)
+    await pins.keep(changed)
+    assert pins.change(changed) != ""
+    assert Pins(file).change(changed) != ""
+    await pins.keep(changed, anew=True)
+    assert pins.change(changed) == Pins(file).change(changed) == ""
+
+
+async def test_two_projects_may_use_two_versions_of_a_server(file: Path) -> None:
+    """Both are as they were when they were allowed; of many the first is forgotten."""
+    pins = Pins(file)
+    versions = [replace(TOOL, description=str(number)) for number in range(MAX_DEFINITIONS + 1)]
+    for version in versions:
+        await pins.keep(version, anew=True)
+    assert [bool(Pins(file).change(version)) for version in versions] == [
+        True,
+        *[False] * MAX_DEFINITIONS,
+    ]
+
+
+async def test_a_bridge_that_was_late_does_not_add_what_another_would_ask_about(
+    file: Path,
+) -> None:
+    """Each saw a tool for the first time, and not the same."""
+    late = Pins(file)
+    assert late.change(TOOL) == ""
+    other = replace(TOOL, description="Other.")
+    await Pins(file).keep(other)
+    await late.keep(TOOL)
+    assert late.change(TOOL) == "its description changed"
+    assert Pins(file).change(TOOL) == "its description changed"
+
+
+async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Path) -> None:
+    """Neither knew of the other when it looked."""
+    other = replace(TOOL, description="Other.")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Pins(file).keep, TOOL)
+        tasks.start_soon(Pins(file).keep, other)
+    assert sorted(bool(Pins(file).change(tool)) for tool in (TOOL, other)) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"form": 2, "servers": {}}',
+        '{"form": 1, "servers": {"git": {"push": [{"digest": "x"}]}}}',
+        '{"form": 1, "servers": 3}',
+        "[" * 100_000,
+    ],
+)
+async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Path, text: str) -> None:
+    """Until it is removed. Only what is allowed for good is known meanwhile."""
+    _write(file, text)
+    pins = Pins(file)
+    assert "pins.json" in pins.change(TOOL)
+    assert str(file) not in pins.change(TOOL)
+    await pins.keep(TOOL)
+    assert "cannot be read" in pins.change(TOOL)
+    await pins.keep(TOOL, anew=True)
+    assert pins.change(TOOL) == ""
+    assert _text(file) == text
+    _remove(file)
+    assert pins.change(replace(TOOL, name="pull")) == ""
+
+
+async def test_a_directory_in_the_records_place_is_a_damaged_record(file: Path) -> None:
+    """Whatever stands there, it is not nothing."""
+    _write(file / "inside", "")
+    assert "cannot be read" in Pins(file).change(TOOL)
+
+
+async def test_a_full_record_forgets_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no room in it is asked about."""
+    monkeypatch.setattr(pins_module, "MAX_TOOLS", 2)
+    pins = Pins(file)
+    tools = [replace(TOOL, name=name) for name in ("a", "b", "c")]
+    for tool in tools:
+        await pins.keep(tool)
+    assert [bool(Pins(file).change(tool)) for tool in tools] == [False, False, True]
+    assert [bool(pins.change(tool)) for tool in tools] == [False, False, True]
+
+
+async def test_what_cannot_be_written_is_remembered_by_this_bridge(file: Path) -> None:
+    """And written with the next."""
+    _write(file.with_name("other"), "")
+    pins = Pins(file)
+    with turn(file.with_name("pins.json.lock")):
+        await pins.keep(TOOL)
+    assert _names(file.parent) == ["other", "pins.json.lock"]
+    assert pins.change(TOOL) == ""
+    await pins.keep(replace(TOOL, name="pull"))
+    assert list(json.loads(_text(file))["servers"]["git"]) == ["pull", "push"]
+
+
+async def test_a_known_tool_costs_no_look_at_the_disk(file: Path) -> None:
+    """It is called for every call."""
+    pins = Pins(file)
+    await pins.keep(TOOL)
+    _remove(file)
+    assert pins.change(TOOL) == ""
+    await pins.keep(TOOL)
+    assert _names(file.parent) == ["pins.json.lock"]
+
+
+async def test_without_a_file_nothing_is_remembered() -> None:
+    """Nor does anything count as changed."""
+    pins = Pins()
+    await pins.keep(TOOL)
+    assert pins.change(replace(TOOL, title="x")) == ""
+
+
+def test_a_digest_is_of_everything_that_the_server_says_and_of_nothing_else() -> None:
+    """In whatever order it says it; and it is worked out once for each definition."""
+    again = replace(TOOL, input_schema=dict(sorted(TOOL.input_schema.items(), reverse=True)))
+    assert tool_digest(again) == tool_digest(TOOL)
+    assert tool_digest(replace(TOOL, server="other", name="x")) == tool_digest(TOOL)
+    assert tool_digest(replace(TOOL, title="x")) != tool_digest(TOOL)
+    before = len(pins_module._digests)
+    mine = replace(TOOL, title="y")
+    assert tool_digest(mine) is tool_digest(mine)
+    assert len(pins_module._digests) == before + 1
+    del mine
+    assert len(pins_module._digests) == before

@@ -1,0 +1,249 @@
+"""Personal data: found, replaced by tokens, put back for those who may have it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError
+from bridge.gate import privacy
+from bridge.gate.privacy import MAX_SECONDS, Kept, Vault, Vaults
+from bridge.gate.privacy_data import (
+    DETECTORS,
+    TOKENS,
+    find,
+    iban_is_valid,
+    luhn_is_valid,
+    luhn_sum,
+    token,
+)
+from bridge.settings.policy import Privacy
+
+ALL = tuple(DETECTORS)
+
+EMAIL, PHONE, IBAN, CARD = (
+    "ann.o'neil@example.org",
+    "+49 170 1234567",
+    "DE89 3704 0044 0532 0130 00",
+    "4111 1111 1111 1111",
+)
+
+
+def vault(kept: Kept | None = None, **others: Any) -> Vault:
+    spec = {"detect": ALL, "servers": ("crm*",), "reveal_to": ("mail",), **others}
+    return Vault(Privacy(**spec), kept)
+
+
+def hidden(found: Vault, text: str) -> str:
+    told = found.hidden("crm", text)
+    assert isinstance(told, str)
+    return told
+
+
+digits = st.text("0123456789", min_size=14, max_size=14)
+emails = st.from_regex(
+    r"[a-z][a-z0-9.]{0,8}[a-z0-9]@([a-z][a-z0-9]{1,5}\.){1,2}[a-z]{2,4}", fullmatch=True
+)
+phones = digits.map(lambda text: f"+4{text[:10]}")
+cards = digits.map(lambda text: f"4{text}{-luhn_sum(f'4{text}0') % 10}")
+
+
+def _iban(text: str) -> str:
+    rest = f"3704{text}"
+    number = int("".join(str(int(c, 36)) for c in f"{rest}DE00"))
+    return f"DE{98 - number % 97:02d}{rest}"
+
+
+ibans = digits.map(_iban)
+data = st.one_of(emails, phones, cards, ibans)
+words = st.text("abcxyz ,;:()<>\"'\n\t\\/é", max_size=20)
+
+
+@given(pieces=st.lists(st.tuples(words, data), min_size=1, max_size=5), end=words)
+def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> None:
+    """In any text, as long as the token stays whole; and none of it is there meanwhile."""
+    text = "".join(f"{word} {one} " for word, one in pieces) + end
+    found = vault()
+    told = hidden(found, text)
+    for _, one in pieces:
+        assert one not in told
+    assert found.reveal("mail", {"text": told}) == {"text": text}
+    nested = {"list": [json.dumps({"a": told})], told: {"b": told}}
+    assert found.reveal("mail", nested) == {"list": [json.dumps({"a": text})], text: {"b": text}}
+
+
+@given(number=st.integers(min_value=0, max_value=2**128 - 1), kind=st.sampled_from(ALL))
+def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
+    """And is never taken for the thing itself."""
+    text = token(kind, number)
+    match = TOKENS.fullmatch(text)
+    assert match is not None
+    assert match.lastgroup == kind
+    assert find(f"<{text}>", ALL) == []
+    if kind == "iban":
+        assert iban_is_valid(text)
+    if kind == "card":
+        assert luhn_is_valid(text)
+
+
+@given(text=st.text("0123456789", min_size=1, max_size=30))
+def test_one_digit_makes_a_number_right(text: str) -> None:
+    """Of the ten that could stand at its end."""
+    assert sum(luhn_is_valid(f"{text}{digit}") for digit in range(10)) == 1
+
+
+def test_each_detector_finds_its_own_and_not_what_is_like_it() -> None:
+    """Numbers with wrong check digits, versions and times are no personal data."""
+    text = (
+        f"{EMAIL}; {PHONE}, (555) 234-5678. {IBAN} {CARD} 8.8.8.8 2001:4860:4860::8888 | "
+        "GB29 NWBK 6016 1331 9268 18, 4111 1111 1111 1112, 1.2.3, 127.0.0.1, 10:30:00, a@b, "
+        "@example.org, 2024-05-01 12:00, 1714566000000, 192.168.0.1, x@y.123, $12.50 and 007"
+    )
+    assert [(one.kind, text[one.start : one.end]) for one in find(text, ALL)] == [
+        ("email", EMAIL),
+        ("phone", PHONE),
+        ("phone", "(555) 234-5678"),
+        ("iban", IBAN),
+        ("card", CARD),
+        ("ip", "8.8.8.8"),
+        ("ip", "2001:4860:4860::8888"),
+    ]
+
+
+def test_the_same_thing_has_one_token_however_it_is_written() -> None:
+    """So that programs can join and count; another owner has another."""
+    found, other = vault(), vault()
+    for one, again in (
+        (EMAIL, EMAIL.upper()),
+        (PHONE, "0049 (170) 123-4567"),
+        (IBAN, IBAN.replace(" ", "")),
+        (CARD, CARD.replace(" ", "-")),
+    ):
+        assert hidden(found, one) == hidden(found, again) != hidden(other, one)
+
+
+def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
+    """Texts, JSON in texts with and without escapes, keys, and numbers of cards."""
+    blob = base64.b64encode(EMAIL.encode() * 9).decode()
+    escaped = json.dumps({"mail": EMAIL}).replace("@", "\\u0040")
+    found = vault()
+    told = found.hide(
+        "crm-1",
+        {
+            "content": [
+                {"type": "text", "text": escaped},
+                {"type": "image", "mimeType": "image/png", "data": blob},
+            ],
+            "structuredContent": {EMAIL: {"card": 4111111111111111, "id": 17, "ok": True}},
+        },
+    )
+    mail = hidden(found, EMAIL)
+    assert json.loads(told["content"][0]["text"]) == {"mail": mail}
+    assert told["content"][1]["data"] == blob
+    card = told["structuredContent"][mail]["card"]
+    assert luhn_is_valid(str(card))
+    assert told["structuredContent"][mail] == {"card": card, "id": 17, "ok": True}
+    assert found.reveal("mail", {"n": card}) == {"n": 4111111111111111}
+    assert found.hide("other", {"a": EMAIL}) == {"a": EMAIL}
+
+
+def test_a_token_is_found_however_an_address_writes_it() -> None:
+    """Upper case, percent escapes, without the plus."""
+    found = vault()
+    mail, phone = hidden(found, EMAIL), hidden(found, PHONE)
+    assert found.reveal("mail", {"a": mail.upper(), "b": f"mailto:{quote(mail)}"}) == {
+        "a": EMAIL,
+        "b": f"mailto:{quote(EMAIL, safe='')}",
+    }
+    assert found.reveal("mail", {"a": f"tel:{phone[1:]}"}) == {"a": f"tel:{PHONE}"}
+
+
+def test_only_some_servers_get_the_data() -> None:
+    """Those that are named, and the one that told it; what these say of it is hidden again."""
+    found = vault()
+    arguments = {"to": [hidden(found, EMAIL)]}
+    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
+    assert found.reveal("mail", arguments) == found.reveal("crm", arguments) == {"to": [EMAIL]}
+    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
+    with pytest.raises(CallDeniedError, match=r"an email address that the server 'web'.*reveal_to"):
+        found.reveal("web", arguments)
+
+
+def test_a_token_of_somebody_else_is_refused() -> None:
+    """And one that was made up, or from before the bridge was started."""
+    foreign = hidden(vault(), EMAIL)
+    with pytest.raises(InvalidRequestError, match="stands for nothing that is known here"):
+        vault().reveal("mail", {"to": f"Ann <{foreign}>"})
+    with pytest.raises(InvalidRequestError, match="Read the data again"):
+        vault().reveal("mail", {"to": token("iban", 12345)})
+
+
+def test_a_part_of_a_token_is_refused() -> None:
+    """A program that takes one apart would send nonsense."""
+    found = vault()
+    name, _, domain = hidden(found, EMAIL).partition("@")
+    for part in (name, f"x@{domain}", hidden(found, IBAN)[:12]):
+        with pytest.raises(InvalidRequestError, match="Pass the token on whole"):
+            found.reveal("mail", {"to": part})
+
+
+def test_without_detectors_nothing_is_touched() -> None:
+    """Not even what looks like a token."""
+    found = Vaults().of("ann", Privacy())
+    arguments = {"to": token("email", 1)}
+    assert found.reveal("mail", arguments) is arguments
+    assert found.hide("crm", arguments) is arguments
+
+
+def test_errors_are_hidden_too() -> None:
+    """With what comes along with them."""
+    error = ToolCallError(f"no {EMAIL}", server="crm", rpc_code=-1, data={"who": EMAIL})
+    found = vault()
+    found.hide_error("crm", error)
+    mail = hidden(found, EMAIL)
+    assert (error.message, error.data, str(error)) == (f"no {mail}", {"who": mail}, f"no {mail}")
+
+
+def test_tokens_are_forgotten_in_time_and_in_number() -> None:
+    """Those that were met with are kept for longer."""
+    now = 0.0
+    kept = Kept(lambda: now)
+    found = vault(kept)
+    first, second = hidden(found, "a@example.org"), hidden(found, "b@example.org")
+    now = MAX_SECONDS - 1
+    assert found.reveal("mail", {"x": first}) == {"x": "a@example.org"}
+    now = MAX_SECONDS + 1
+    assert found.reveal("mail", {"x": first}) == {"x": "a@example.org"}
+    with pytest.raises(InvalidRequestError):
+        found.reveal("mail", {"x": second})
+    for number in range(privacy.MAX_VALUES + 10):
+        kept.token(find(f"a{number}@example.org", ALL)[0], f"a{number}@example.org", "crm")
+    assert len(kept) == privacy.MAX_VALUES
+
+
+def test_owners_have_vaults_of_their_own() -> None:
+    """Under whatever policy there is at the moment; the ones not seen for longest go."""
+    vaults = Vaults()
+    spec = Privacy(detect=ALL)
+    mail = hidden(vaults.of("ann", spec), EMAIL)
+    assert vaults.of("ann", Privacy()).reveal("x", {"a": mail}) == {"a": EMAIL}
+    with pytest.raises(InvalidRequestError):
+        vaults.of("bob", spec).reveal("x", {"a": mail})
+    for number in range(privacy.MAX_OWNERS):
+        vaults.of(str(number), spec)
+    with pytest.raises(InvalidRequestError):
+        vaults.of("ann", spec).reveal("x", {"a": mail})
+
+
+def test_a_deep_result_is_not_passed_on() -> None:
+    """It is not looked through either."""
+    value: Any = EMAIL
+    for _ in range(900):
+        value = [value]
+    assert EMAIL not in repr(vault().hidden("crm", value))

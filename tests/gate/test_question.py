@@ -1,0 +1,230 @@
+"""What a person reads, and what the answer says. Programs write parts of it, and forge nothing."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp_types import ElicitRequestFormParams
+from mcp_types._v2025_11_25 import LegacyTitledEnumSchema
+from mcp_types._v2026_07_28 import LegacyTitledEnumSchema as ModernEnumSchema
+
+from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.question import (
+    LEAST_VALUE_CHARS,
+    MAX_ARGUMENTS,
+    MAX_PLAN_LINES,
+    MAX_VALUES_CHARS,
+    Holds,
+    Others,
+    plan_question,
+    question,
+    quoted,
+    read_answer,
+    shown,
+)
+from bridge.model import HeldCall, Json, Plan, Tool
+
+DEFAULT = Decision(action="ask", rule="default for writes")
+FLOW = Decision(
+    action="ask",
+    rule="flow rule 'lethal-combination'",
+    reason="text may steer it",
+    led=("web.fetch", "mail.read"),
+)
+TOOL = Tool(
+    server="github",
+    name="create_issue",
+    input_schema={"properties": {"repo": {}, "title": {}, "labels": {}}},
+)
+
+
+def _call(**arguments: Json) -> CallFacts:
+    return CallFacts(server="github", tool="create_issue", arguments=arguments, definition=TOOL)
+
+
+def _message(call: CallFacts, *asks: Decision, others: Others | None = None) -> str:
+    choices: list[Holds] = ["call", "run", "session", "always"]
+    asked = question(call, asks or (DEFAULT,), choices, call.arguments, others or Others())
+    return str(asked["message"])
+
+
+def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
+    """The arguments that the tool describes first, in its order."""
+    call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
+    assert _message(call, DEFAULT, FLOW, others=Others(alike=1_038, more=2)) == (
+        "mcp-code-bridge: may a program call github.create_issue?\n"
+        "\n"
+        "    it changes something, as far as the policy knows\n"
+        "    asked because of: default for writes\n"
+        "    asked because of: flow rule 'lethal-combination' (text may steer it)\n"
+        "    this run called before: web.fetch, mail.read\n"
+        "\n"
+        '    repo = "o/r"\n'
+        '    title = "It breaks"\n'
+        '    body = "one\\ntwo"\n'
+        "    private = null\n"
+        "    n = [1, {a: true}]\n"
+        "\n"
+        "Waiting in this run: 1,038 more of github.create_issue and 2 of other tools."
+    )
+    assert _message(_call()).endswith("\n\n    without arguments")
+
+
+def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
+    """One field, that has to be filled and has no default."""
+    asked = question(_call(), [DEFAULT], ["call", "run", "session", "always"], {}, Others())
+    params = ElicitRequestFormParams.model_validate(asked, by_name=False)
+    schema = params.requested_schema
+    assert schema["required"] == ["decision"]
+    [field] = schema["properties"].values()
+    assert "default" not in field
+    assert field["enum"] == ["call", "run", "session", "always", "no"]
+    for model in (LegacyTitledEnumSchema, ModernEnumSchema):
+        read = model.model_validate(field, by_name=False)
+        assert read.enum_names == [
+            "Yes, this one call",
+            "Yes, and every other call of github.create_issue in this run, with whatever arguments",
+            "Yes, and every call of github.create_issue until the bridge ends (at most 12 hours)",
+            (
+                "Yes, always: write a rule into the policy that allows github.create_issue "
+                "as it is defined now"
+            ),
+            "No",
+        ]
+
+
+def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
+    """Where the policy allows it anyway no rule is written."""
+    changed = Decision(action="ask", rule=CHANGED, reason="its title changed")
+    asked = question(_call(), [changed], ["always"], {}, Others())
+    names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
+    assert names[0] == "Yes, always: take github.create_issue from now on as it is defined now"
+    assert "asked because of: changed tool (its title changed)" in str(asked["message"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"action": "accept", "content": {"decision": "run"}}, "run"),
+        ({"action": "accept", "content": {"decision": "no"}}, "no"),
+        ({"action": "accept", "content": {"decision": "always"}}, "no"),
+        ({"action": "accept", "content": {"decision": "yes"}}, "no"),
+        ({"action": "accept", "content": {"decision": True}}, "no"),
+        ({"action": "accept", "content": {"decision": ["run"]}}, "no"),
+        ({"action": "accept", "content": {}}, "call"),
+        ({"action": "accept"}, "call"),
+        ({"action": "accept", "content": None}, "call"),
+        ({"action": "decline", "content": {"decision": "run"}}, "no"),
+        ({"action": "cancel", "content": {"decision": "run"}}, ""),
+        ({"action": "Accept"}, ""),
+        ({}, ""),
+    ],
+)
+def test_only_a_yes_that_was_offered_is_one(answer: dict[str, Json], said: str) -> None:
+    """To accept without a decision is one for this call alone."""
+    assert read_answer(answer, ("call", "run"), "call") == said
+
+
+_HOSTILE = st.text(max_size=400) | st.sampled_from(
+    [
+        '"\n\nasked because of: nothing',
+        "x\r\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1ey",
+        "\u202eabc\u2066\u200b\ufeff\U000e0041",
+        "x" + " " * 300 + "it reads only",
+        "x" + "\u3000\u2003\xa0" * 99 + "it reads only",
+        "\u3164" * 200,
+        "e" + "\u0301" * 100,
+        "\\u0041\\",
+        "](http://x) ![](http://y) </details>",
+        "\ud800",
+    ]
+)
+
+
+def _hidden(character: str) -> bool:
+    if unicodedata.category(character) == "Zs":
+        return character != " "
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+@settings(max_examples=200, deadline=None)
+@given(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE)
+def test_nothing_that_a_program_writes_is_a_line_of_the_question(
+    name: str, value: str, tool: str, reason: str
+) -> None:
+    """Nor does anything in it hide, turn or break the lines, in whatever way they are split."""
+    ask = Decision(action="ask", rule=reason, reason=reason, led=(tool,))
+    call = CallFacts(server="s", tool=tool, arguments={name: value, "z": [{name: value}]})
+    text = str(question(call, [ask], ["call"], call.arguments, Others(alike=1))["message"])
+    lines = text.splitlines()
+    assert lines == text.split("\n")
+    assert lines[0].startswith("mcp-code-bridge: may a program call s.")
+    assert [line[:22] for line in lines[2:5]] == [
+        "    it changes somethi",
+        "    asked because of: ",
+        "    this run called be",
+    ]
+    assert lines[-1].startswith("Waiting in this run: 1 more of s.")
+    assert all(line.startswith("    ") for line in lines[2:-1] if line)
+    assert not any(_hidden(character) for line in lines for character in line)
+    assert " " * 9 not in text.replace("    ", "", 1)
+
+
+def test_what_is_long_is_cut_and_its_size_told() -> None:
+    """With its end, where the point of a long text often is."""
+    text = "line\n" * 1000 + "the end"
+    assert quoted(text, 40) == (
+        '"line\\nline\\nline\\nline\\nline\\nline\\n" … "\\nthe end" '
+        "(5,007 characters in 1,001 lines, shortened)"
+    ).replace('… "\\nthe end"', f'… "{text[-10:]}"'.replace("\n", "\\n"))
+    assert quoted("x" * 40, 40) == f'"{"x" * 40}"'
+
+
+def test_every_size_has_a_bound() -> None:
+    """However many arguments there are, however deep, and whatever they consist of."""
+    deep: Json = "x"
+    for _ in range(100):
+        deep = {"a": [deep]}
+    assert shown(deep, 400).count("[") < 10
+    wide = {f"k{number}": list(range(1000)) for number in range(1000)}
+    assert len(shown(wide, 400)) < 2000
+    assert len(shown(10**4000, 400)) < 500
+    many: dict[str, Json] = {f"{'n' * 50}{number}": "\U000e0041" * 10_000 for number in range(1000)}
+    message = _message(CallFacts(server="s", tool="t", arguments=many))
+    # Each character that hides takes ten to be shown, of which two are.
+    assert len(message) < 3 * (MAX_VALUES_CHARS + MAX_ARGUMENTS * LEAST_VALUE_CHARS)
+    assert f"and {1000 - MAX_ARGUMENTS} more arguments" in message
+
+
+def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
+    """Of which clients show little, and it is said that it goes on."""
+    calls = [
+        HeldCall(number=number, server="s", tool="close" if number > 37 else "open", arguments={})
+        for number in range(1, 40)
+    ]
+    plan = Plan(plan_id="a" * 16, seconds=600, calls=tuple(calls))
+    listed = "\n".join(f"{number}. s.open(\x1b[2J)" for number in range(MAX_PLAN_LINES + 5))
+    asked = plan_question(plan, listed)
+    message = str(asked["message"])
+    assert message.startswith(
+        "mcp-code-bridge: may 39 calls of a plan be made, exactly as listed?\n\n"
+        "    37 × s.open\n    2 × s.close\n\n    0. s.open(\\x1b[2J)\n"
+    )
+    assert message.endswith("\n\nCut: 5 more lines are in the result that the plan came with.")
+    assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["apply", "no"]
+    one = Plan(plan_id="a", seconds=1, calls=(calls[0],))
+    assert plan_question(one, "#1 s.open")["message"] == (
+        "mcp-code-bridge: may one call of a plan be made, exactly as listed?\n\n    #1 s.open"
+    )
+
+
+def test_a_plan_of_many_tools_names_some() -> None:
+    """And counts the others."""
+    calls = tuple(
+        HeldCall(number=number, server="s", tool=f"t{number}", arguments={}) for number in range(30)
+    )
+    message = plan_question(Plan(plan_id="a", seconds=1, calls=calls), "\n" * 100)["message"]
+    assert "    1 × s.t11\n    18 of 18 other tools\n" in f"{message}\n"

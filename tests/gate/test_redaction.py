@@ -1,0 +1,251 @@
+"""Secrets taken out of texts, values and frames."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.gate.redaction import MAX_DEPTH, Redactor
+from bridge.gate.redaction_shapes import MASK, is_secret, masked, names_secret
+
+SECRET = "s3cr3t-Value/42"
+MARK = "[redacted: TOKEN of shop]"
+
+secrets = st.text(
+    # Enough variety, and what a mark or its surroundings cannot make by chance.
+    st.characters(codec="utf-8", exclude_characters="[]* ", exclude_categories=["Cs"]),
+    min_size=9,
+    max_size=60,
+)
+around = st.text(max_size=30)
+
+
+def redactor(*known: str) -> Redactor:
+    return Redactor(dict.fromkeys(known or (SECRET,), "TOKEN of shop"))
+
+
+def based(encode: Callable[[bytes], bytes], before: int) -> Callable[[str], str]:
+    def form(secret: str) -> str:
+        return encode(b"x" * before + secret.encode() + b"yz").decode()
+
+    return form
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "raw": str,
+    "percent": lambda secret: quote(secret, safe=""),
+    "path": quote,
+    "plus": quote_plus,
+    "json": json.dumps,
+    "wide json": lambda secret: json.dumps({"a": [secret]}, ensure_ascii=False),
+    "json twice": lambda secret: json.dumps(json.dumps(secret)),
+    "slashes": lambda secret: json.dumps(secret).replace("/", "\\/"),
+    "hex": lambda secret: secret.encode().hex(),
+    **{f"base64 at {n}": based(base64.b64encode, n) for n in range(3)},
+    **{f"url base64 at {n}": based(base64.urlsafe_b64encode, n) for n in range(3)},
+}
+
+
+def survivors(secret: str, text: str) -> list[str]:
+    """Return the forms in which the secret is still there, whatever stands around it."""
+    found = [name for name, form in FORMS.items() if "base64" not in name and form(secret) in text]
+    data = secret.encode()
+    for before, lost in ((0, 0), (1, 2), (2, 3)):
+        inner = base64.b64encode(bytes(before) + data)[lost : (before + len(data)) * 8 // 6]
+        for form in (inner, inner.replace(b"+", b"-").replace(b"/", b"_")):
+            found += ["base64"] if form.decode() in text else []
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(secret=secrets, before=around, after=around)
+def test_a_secret_survives_in_no_form(form: str, secret: str, before: str, after: str) -> None:
+    """Neither in a text, nor in a value or as a key, nor in the line of JSON that holds it."""
+    told = f"{before} {FORMS[form](secret)} {after}"
+    value = {"a": [1, told, {told: None}], "b": 2.5}
+    found = redactor(secret)
+    assert survivors(secret, found.text(told)) == []
+    cleared = found.value(value)
+    assert survivors(secret, cleared["a"][1]) == []
+    assert all(survivors(secret, key) == [] for key in cleared["a"][2])
+    for ascii_only in (True, False):
+        line = json.dumps(value, ensure_ascii=ascii_only).encode()
+        read = json.loads(found.frame(line))
+        assert survivors(secret, read["a"][1]) == []
+        assert (len(read["a"]), read["b"]) == (3, 2.5)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(value=values, secret=st.text('\\u0e9nt"/ab1', min_size=6, max_size=12))
+def test_a_frame_stays_json_of_the_same_shape(value: Any, secret: str) -> None:
+    """Also where half an escape looks like the beginning of a secret."""
+    if not secret.strip():
+        return
+    line = json.dumps(["é\n\t\\u00e9" + secret[1:], value]).encode()
+    assert shape(json.loads(redactor(secret).frame(line))) == shape(json.loads(line))
+
+
+def shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [shape(item) for item in value.values()]
+    if isinstance(value, list):
+        return [shape(item) for item in value]
+    return type(value)
+
+
+@given(value=values)
+def test_what_holds_no_secret_is_passed_on_as_it_is(value: Any) -> None:
+    """The very same object, so that nothing is copied."""
+    found = redactor()
+    assert found.value(value) is value
+    line = json.dumps(value).encode()
+    assert found.frame(line) is line
+
+
+def test_an_escape_before_the_rest_of_a_secret_is_not_cut() -> None:
+    """`\\n` and `abcdef` are not the secret `nabcdef`."""
+    line = json.dumps({"text": "\nabcdef12 é" + "bcdef12345"}).encode()
+    assert redactor("nabcdef12", "9bcdef12345").frame(line) is line
+    assert json.loads(redactor("nabcdef12").frame(b'"\\\\nabcdef12"')) == f"\\{MARK}"
+
+
+def test_what_follows_in_base64_decodes_as_before() -> None:
+    """A file with a secret in it is a file still."""
+    for before in range(4):
+        file = b"k" * before + SECRET.encode() + b"\x00rest of it"
+        text = redactor().text(base64.b64encode(file).decode())
+        decoded = base64.b64decode(text)
+        assert len(decoded) == len(file)
+        assert decoded.endswith(b"\x00rest of it")
+        assert SECRET[1:-1].encode() not in decoded
+
+
+def test_of_two_secrets_the_longer_is_taken_out_whole() -> None:
+    """Although the other one is part of it."""
+    known = {SECRET: "A of x", f"{SECRET}-and-more": "B of x"}
+    assert Redactor(known).text(f"<{SECRET}-and-more>{SECRET}") == (
+        "<[redacted: B of x]>[redacted: A of x]"
+    )
+
+
+def test_many_secrets_of_all_lengths_are_found_at_every_place() -> None:
+    """However they stand to the words that are looked at."""
+    known = [f"{n}Qw{n * 7919:x}".ljust(length, "z") for n, length in enumerate(range(6, 90))]
+    found = redactor(*known)
+    for shift in range(70):
+        text = "." * shift + "|".join(known)
+        assert found.text(text) == "." * shift + "|".join([MARK] * len(known))
+
+
+def test_a_redactor_that_learns_looks_for_nothing_else() -> None:
+    """And says that what was cleared before may have to be again."""
+    found = redactor()
+    before = found.revision
+    found.learn({SECRET: "TOKEN of shop"})
+    assert found.revision == before
+    found.learn({"another-secret": "X of y"})
+    assert found.revision != before
+    assert found.text(f"{SECRET} another-secret") == f"{SECRET} [redacted: X of y]"
+
+
+def test_a_name_cannot_break_out_of_a_mark() -> None:
+    """It comes from a configuration file that others may write."""
+    line = Redactor({SECRET: '"}\\\n é of x'}).frame(json.dumps([SECRET]).encode())
+    assert json.loads(line) == ["[redacted: ?}?? ? of x]"]
+
+
+def test_arguments_are_shown_without_what_looks_like_a_secret() -> None:
+    """By key, by format and by value; the rest is as it was."""
+    shown = redactor().arguments(
+        {
+            "repo": "o/r",
+            "password": "x",
+            "apiKey": ["a", "b"],
+            "private-key": {"d": 1},
+            "empty": {"token": ""},
+            "max_tokens": 100,
+            "author": "Ann",
+            "body": f"Use {SECRET} or ghp_{'a1B2' * 6}.",
+            "url": "https://ann:pw@h.example/x",
+            "key": "-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----\n.",
+            "header": "Bearer abcDEF1234567890",
+        }
+    )
+    assert shown == {
+        "repo": "o/r",
+        "password": MASK,
+        "apiKey": MASK,
+        "private-key": MASK,
+        "empty": {"token": ""},
+        "max_tokens": 100,
+        "author": "Ann",
+        "body": f"Use {MARK} or {MASK}.",
+        "url": f"https://{MASK}@h.example/x",
+        "key": f"{MASK}\n.",
+        "header": f"Bearer {MASK}",
+    }
+
+
+def test_arguments_may_be_nested_without_an_end() -> None:
+    """What lies too deep is not shown."""
+    value: Any = SECRET
+    for _ in range(5000):
+        value = [value]
+    shown = redactor().arguments(value)
+    for _ in range(MAX_DEPTH):
+        shown = shown[0]
+    assert shown == "[nested too deeply to be shown]"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("LOG_LEVEL", "debug", False),
+        ("HOME", "/home/ann", False),
+        ("DB_PASSWORD", "postgres", False),
+        ("DB_PASSWORD", "admin123", True),
+        ("DB_PASSWORD", "pw1", False),
+        ("PASSPHRASE", "correct horse battery staple", True),
+        ("MAX_TOKENS", "4096", False),
+        ("API_TOKEN_FILE", "/run/secrets/token-1", False),
+        ("TOKEN", "https://h.example/token", False),
+        ("TOKEN", "true", False),
+        ("TOKEN", "20240912", False),
+        ("MODEL", "gpt-4o-2024-08-06", False),
+        ("ANYTHING", f"xoxb-{'12345-' * 3}", True),
+        ("ANYTHING", "q8Zt4LkX0bVn7RwY2mHs", True),
+        ("DATABASE_ID", "0123456789abcdef0123456789abcdef", False),
+        ("TENANT", "550e8400-e29b-41d4-a716-446655440000", False),
+        ("API_KEY", "550e8400-e29b-41d4-a716-446655440000", True),
+    ],
+)
+def test_not_all_of_an_environment_is_secret(name: str, value: str, expected: bool) -> None:
+    """Words, numbers and paths would be cut out of every text."""
+    assert is_secret(value, name) is expected
+
+
+def test_names_are_read_by_their_words() -> None:
+    """In whatever case, and not where they only speak of a secret."""
+    secret = "password userPassword API_KEY x-api-key clientSecret Authorization SSHPrivateKey"
+    other = "author compass page_token nextPageToken max_tokens token_count primary_key secret_name"
+    assert [name for name in secret.split() if not names_secret(name)] == []
+    assert [name for name in other.split() if names_secret(name)] == []
+
+
+def test_formats_are_searched_in_linear_time() -> None:
+    """Each of these would take minutes if a search began anew at each place."""
+    for text in ("sk-", "eyJ", "eyJ.", "://", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"):
+        masked(text * 40_000)

@@ -1,0 +1,112 @@
+"""Counts and times of a run's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from bridge.clock import Clock
+from bridge.errors import OutcomeUnknownError, ServerLostError
+from bridge.gate.calls import Gate, Grant
+from bridge.gate.decision import CallFacts
+from bridge.gate.journal import Journals, Replay
+from bridge.gate.oversight import Oversight
+from bridge.gate.tally import MAX_KINDS, Tally
+from bridge.model import CallCount
+
+
+class Hand:
+    """A clock's hand that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_time_counts_once_however_many_calls_are_under_way() -> None:
+    """Overlapping, nested, apart, and while one goes on."""
+    hand = Hand()
+    tally = Tally(hand.now)
+    with tally.under_way():
+        hand.at = 1.0
+        with tally.under_way():
+            hand.at = 3.0
+        assert tally.busy_seconds == 3.0
+        hand.at = 4.0
+    hand.at = 10.0
+    assert tally.busy_seconds == 4.0
+    with tally.under_way():
+        hand.at = 11.0
+    assert tally.busy_seconds == 5.0
+
+
+def test_kinds_beyond_the_bound_are_counted_together() -> None:
+    """A program can call any name, and none of them is lost from the sum."""
+    tally = Tally()
+    for number in range(MAX_KINDS + 50):
+        tally.refuse(CallFacts(server="s", tool=f"t{number}"), "deny")
+    assert sum(found.count for found in tally.refused) == MAX_KINDS + 50
+    assert len(tally.refused) == MAX_KINDS + 1
+    assert tally.refused[-1] == CallCount(server="", tool="", count=50, why="others")
+
+
+async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
+    """The clock stands still; what it stood is counted as waiting, and not twice."""
+    clock = Clock()
+    asked, answered = anyio.Event(), anyio.Event()
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if tool == "ask":
+            with clock.stop():
+                asked.set()
+                await answered.wait()
+        return {"content": []}
+
+    gate = Gate(Grant(servers=None, calls=10), call, Oversight(now=clock.now))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gate.call, "s", "ask", {})
+        await asked.wait()
+        before = gate.tally.busy_seconds
+        await anyio.lowlevel.checkpoint()
+        assert gate.tally.busy_seconds == before
+        assert clock.stood > 0
+        answered.set()
+    assert gate.tally.made == {"s": 1}
+
+
+async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() -> None:
+    """Each under its own heading, with as many calls as there were."""
+    journals = Journals()
+    made: list[str] = []
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        made.append(tool)
+        if tool == "die":
+            message = "gone"
+            raise ServerLostError(message, server=server)
+        return {"content": []}
+
+    first = Gate(Grant(servers=None, calls=10), call, Oversight(journal=journals.begin("a", "")))
+    await first.call("s", "put", {"n": 1})
+    with pytest.raises(ServerLostError):
+        await first.call("s", "die", {})
+    assert first.tally.unknown == (
+        CallCount(server="s", tool="die", count=1, why="no answer came"),
+    )
+    replay = Replay(journals.find("a", ""), run_id="b")
+    seen = Oversight(journal=journals.begin("b", "", replay), replay=replay)
+    second = Gate(Grant(servers=None, calls=10), call, seen)
+    await second.call("s", "put", {"n": 1})
+    with pytest.raises(OutcomeUnknownError, match="call 2 of run a"):
+        await second.call("s", "die", {})
+    await second.call("s", "put", {"n": 2})
+    assert made == ["put", "die", "put"]
+    assert second.tally.replayed == (CallCount(server="s", tool="put", count=1),)
+    assert second.tally.unknown == (CallCount(server="s", tool="die", count=1, why="not repeated"),)
+    assert (second.calls, second.tally.made) == (1, {"s": 1})

@@ -1,0 +1,62 @@
+"""What the tests of placeholders share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.guest import held, placeholders
+from bridge.guest.client import HELD_RESULT
+from bridge.guest.held import HeldResult, placeholder
+from bridge.guest.wire import Call
+from tests.guest.held_operations import SETUP
+
+PLAN = "0123456789abcdef"
+
+CREATED = {"plan": PLAN, "number": 1, "call": "git-hub.create-issue"}
+
+
+def whole(*path: str | int, number: int = 1) -> dict[str, str]:
+    """Return how a part of a result is sent by itself."""
+    return {"$heldResult": placeholders.write(PLAN, number, path)}
+
+
+def token(*path: str | int, number: int = 1) -> str:
+    """Return how a part of a result stands in a text."""
+    return placeholders.write(PLAN, number, path)
+
+
+@pytest.fixture
+def x(monkeypatch: pytest.MonkeyPatch) -> HeldResult:
+    """A placeholder in a program that was not stopped yet."""
+    monkeypatch.setattr(held, "_first", "")
+    monkeypatch.setattr(held, "_calls", {})
+    return placeholder(CREATED)
+
+
+def execute(code: str, x: object) -> dict[str, Any]:
+    """Run code as a program's own; return its globals."""
+    names: dict[str, Any] = {}
+    exec(SETUP, names)
+    names["x"] = x
+    exec(compile(code, "<run_python>", "exec"), names)
+    return names
+
+
+def hold(guest: Any, call: Call) -> None:
+    """Hold writes back, answer `echo`, and refuse what the gate refuses."""
+    before = guest.__dict__.setdefault("held", [])
+    arguments = call.params.get("arguments", {})
+    if call.params.get("tool") == "create-issue":
+        before.append(call)
+        name = f"{call.params['server']}.{call.params['tool']}"
+        shape = {"plan": PLAN, "number": len(before), "call": name}
+        guest.reply(call.id, {"held": shape})
+    elif "heldresult" in json.dumps(call.params):
+        message = "git-hub.echo would read something now, with what a held call will return."
+        error = {"kind": "usage", "message": message, "code": HELD_RESULT, "server": "git-hub"}
+        guest.reply(call.id, error=error)
+    else:
+        guest.reply(call.id, {"json": arguments})

@@ -1,0 +1,74 @@
+"""The server that writes its calls down, as an engine's and as a client's configuration."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from bridge.model import ServerSpec, Source
+
+RECORDER = Path(__file__).parent / "fakes" / "servers" / "recorder.py"
+
+Generation = Literal["sdk", "raw"]
+
+
+def recorder(
+    name: str,
+    log: Path,
+    *,
+    generation: Generation = "raw",
+    notes: Mapping[str, str] | None = None,
+    bare: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> ServerSpec:
+    """Return the definition of a recorder; several may write to one log or each to its own.
+
+    Args:
+        notes: What can be read from it.
+        bare: Leave its tools without annotations.
+    """
+    entry = recorder_entry(log, generation=generation, notes=notes, bare=bare, env=env)
+    return ServerSpec(
+        name=name,
+        transport="stdio",
+        source=Source(client="Test", scope="user", path="/test.json", key=f"mcpServers.{name}"),
+        command=entry["command"],
+        args=tuple(entry["args"]),
+        env=entry["env"],
+    )
+
+
+def recorder_entry(
+    log: Path,
+    *,
+    generation: Generation = "raw",
+    notes: Mapping[str, str] | None = None,
+    bare: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the same as an entry of a client's `mcpServers`."""
+    return {
+        "command": sys.executable,
+        "args": [str(RECORDER), generation, str(log)],
+        "env": {
+            "RECORDER_NOTES": json.dumps(dict(notes or {})),
+            **({"RECORDER_BARE": "1"} if bare else {}),
+            **(env or {}),
+        },
+    }
+
+
+def recorded(log: Path) -> list[tuple[str, Any]]:
+    """Return the calls that a recorder got: tool and arguments, in their order."""
+    if not log.exists():
+        return []
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [(line["tool"], line["arguments"]) for line in lines]
+
+
+def tools_recorded(log: Path) -> list[str]:
+    """Return the names alone."""
+    return [tool for tool, _ in recorded(log)]

@@ -1,0 +1,279 @@
+"""A person asked about calls, through the MCP surface and the official client, in both eras."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.types import CallToolResult, ElicitResult
+
+from bridge.engine import Engine, open_engine
+from bridge.server.app import build_server
+from bridge.server.clients import MAX_ROUNDS
+from bridge.settings import Settings, load
+from tests.asker_rig import call, text_of, value_of
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.recorder_rig import recorder, tools_recorded
+from tests.waiting import until
+
+ERAS = ["legacy", "2026-07-28"]
+
+POLICY = """\
+[policy]
+[policy.servers.desk]
+trust = true
+
+# Redescribing is how the tests change a tool.
+[[policy.rules]]
+name = "for the tests"
+tool = "redescribe"
+action = "allow"
+
+[[policy.rules]]
+name = "sending"
+tool = "send"
+action = "ask"
+reason = "it leaves the house"
+"""
+
+WRITE = "await mcp_desk.write_note(topic='t', text='x')"
+
+FIVE = (
+    "import asyncio\n"
+    "write = lambda n: mcp_desk.write_note(topic=f't{n}', text='x')\n"
+    "len(await asyncio.gather(*map(write, range(5))))"
+)
+
+
+class Person:
+    """Answers through a client; the last answer for ever."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.offered: list[str] = []
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        self.asked.append(params.message)
+        self.offered = params.requested_schema["properties"]["decision"]["enum"]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer in ("decline", "cancel"):
+            return ElicitResult(action="decline" if answer == "decline" else "cancel")
+        return ElicitResult(action="accept", content={"decision": answer})
+
+    def count(self) -> int:
+        """Return how often they were asked since this was asked last."""
+        found = len(self.asked)
+        self.asked.clear()
+        return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """What was really called."""
+    return tmp_path / "calls.log"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The policy's file."""
+    path = tmp_path / "config.toml"
+    path.write_text(POLICY)
+    return path
+
+
+Opening = Callable[[], Any]
+
+
+@pytest.fixture
+def opening(settings: Settings, backend: FakeBackend, config: Path, log: Path) -> Opening:
+    """Opens a bridge; one after the other has the same state."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Engine]:
+        async def choose(_: Settings) -> FakeBackend:
+            return backend
+
+        loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+        own = replace(settings, policy=loaded.policy)
+        finder = ListFinder(recorder("desk", log))
+        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+            yield engine
+
+    return opened
+
+
+@asynccontextmanager
+async def _client(
+    engine: Engine, era: str, person: Person | None, principal: str = "me"
+) -> AsyncIterator[Client]:
+    server = build_server(engine, principal=principal)
+    async with Client(server, mode=era, elicitation_callback=person) as client:
+        yield client
+
+
+def _error(result: CallToolResult) -> str:
+    assert result.is_error is True
+    return text_of(result)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_answer_holds_for_a_call_a_run_or_a_session(
+    opening: Opening, log: Path, era: str
+) -> None:
+    """A call that is not allowed is not made; what the model says in arguments allows none."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(opening())
+        person = Person("call")
+        me = await stack.enter_async_context(_client(engine, era, person))
+        assert value_of(await call(me, f"{WRITE}\n{WRITE}"))["done"] == "write_note"
+        assert "may a program call desk.write_note?" in person.asked[0]
+        assert 'topic = "t"' in person.asked[0]
+        assert person.offered == ["call", "run", "session", "always", "no"]
+        assert person.count() == 2
+        # For the run: one question for all that it makes at once, and the others in it.
+        person.answers = ["run"]
+        assert value_of(await call(me, f"{WRITE}\n{FIVE}")) == 5
+        assert person.count() == 1
+        assert value_of(await call(me, FIVE)) == 5
+        assert "Waiting in this run: 4 more of desk.write_note." in person.asked[0]
+        assert person.count() == 1
+        # Whoever says no is not asked again in this run, whatever the program asks with.
+        before = len(tools_recorded(log))
+        for answer in ("no", "decline", "cancel"):
+            person.answers = [answer]
+            pay = "await mcp_desk.transfer(to='x', amount=1, confirmed=True)"
+            code = f"try:\n    {pay}\nexcept MCPError as error:\n    print(error)\n{pay}"
+            refused = _error(await call(me, code))
+            assert "A person was asked whether desk.transfer may be called" in refused
+            assert "is not asked again" in refused
+            assert "confirmed = true" in person.asked[0]
+            assert person.count() == 1
+        assert len(tools_recorded(log)) == before
+        # For the session: the next run is not asked, and another owner is.
+        person.answers = ["session", "no"]
+        for _ in range(2):
+            assert value_of(await call(me, WRITE))["done"] == "write_note"
+        assert person.count() == 1
+        you = Person("no")
+        other = await stack.enter_async_context(_client(engine, era, you, "you"))
+        assert "said no" in _error(await call(other, WRITE))
+        assert you.count() == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
+    opening: Opening, config: Path, log: Path, era: str
+) -> None:
+    """The next bridge asks nobody, until the tool is another."""
+    send = "await mcp_desk.send(to='x', text='y')"
+    person = Person("always")
+    async with opening() as engine, _client(engine, era, person) as client:
+        for _ in range(2):
+            assert value_of(await call(client, send))["done"] == "send"
+        assert "asked because of: rule 'sending' (it leaves the house)" in person.asked[0]
+        assert person.count() == 1
+    text = await anyio.Path(config).read_text()
+    head, tail = text.split("\n# 2", 1)
+    assert f"{head}\n[[policy.rules]]{tail.split('[[policy.rules]]')[2]}" == POLICY
+    assert 'server = "desk"\ntool = "send"\naction = "allow"\ndigest = "sha256:' in tail
+    async with opening() as engine, _client(engine, era, person) as client:
+        await call(client, f"{send}\nawait mcp_desk.redescribe(tool='send', description='Other')")
+        assert person.count() == 0
+        person.answers = ["no"]
+        await until(lambda: _described(engine, "send") == "Other")
+        refused = _error(await call(client, send))
+        assert "(rule 'sending', changed tool), and said no" in refused
+        assert "changed tool (its description changed)" in person.asked[0]
+    assert tools_recorded(log).count("send") == 3
+
+
+def _described(engine: Engine, tool: str) -> str:
+    found = engine.servers.known.tool("desk", tool)
+    return "" if found is None else found.description
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_tool_that_changed_is_asked_about_until_it_is_taken_for_good(
+    opening: Opening, config: Path, era: str
+) -> None:
+    """Though the policy allows it."""
+    read = "await mcp_desk.list_notes()"
+    person = Person("run")
+    async with opening() as engine, _client(engine, era, person) as client:
+        await call(client, f"{read}\nawait mcp_desk.redescribe(tool='list_notes', description='!')")
+        await until(lambda: _described(engine, "list_notes") == "!")
+        assert person.count() == 0
+        for answer, asked in (("run", 1), ("call", 1), ("always", 1), ("no", 0)):
+            person.answers = [answer]
+            assert value_of(await call(client, read))["topics"] == []
+            assert person.count() == asked
+    assert await anyio.Path(config).read_text() == POLICY
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
+    opening: Opening, log: Path, era: str
+) -> None:
+    """What was to be shown to a person does not reach the program."""
+    async with opening() as engine, _client(engine, era, None) as client:
+        refused = _error(await call(client, WRITE))
+        assert (
+            "desk.write_note needs a person's approval (default for writes). The client that asked "
+            "for this run offers no way to ask its user (elicitation). It was not called."
+        ) in refused
+        assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
+        assert "mcp-code-bridge policy explain desk write_note" in refused
+        assert "may a program call" not in refused
+    assert tools_recorded(log) == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_deadline_stands_still_while_somebody_is_asked(
+    opening: Opening, era: str
+) -> None:
+    """A person takes longer than the program may."""
+
+    async def think(context: Any, params: Any) -> ElicitResult:
+        begun = anyio.current_time()
+        await until(lambda: anyio.current_time() - begun > 2.5)
+        return ElicitResult(action="accept", content={"decision": "call"})
+
+    async with opening() as engine:
+        server = build_server(engine, principal="me")
+        async with Client(server, mode=era, elicitation_callback=think) as client:
+            arguments = {"code": WRITE, "timeout": 2}
+            with anyio.fail_after(60):
+                result = await client.call_tool("run_python", arguments)
+    assert value_of(result)["done"] == "write_note"
+
+
+async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
+    opening: Opening, log: Path
+) -> None:
+    """Its result would be lost, and what the run did with it."""
+    person = Person("call")
+    async with opening() as engine, _client(engine, "2026-07-28", person) as client:
+        code = f"for _ in range({MAX_ROUNDS}):\n    {WRITE}\nprint('so far')\n{WRITE}"
+        refused = _error(await call(client, code))
+    assert "so far" in refused
+    assert "was asked 10 times in this run" in refused
+    assert person.count() == len(tools_recorded(log)) == MAX_ROUNDS
+
+
+async def test_whoever_cannot_be_told_from_others_has_no_say_in_the_next_run(
+    opening: Opening,
+) -> None:
+    """As over HTTP, where nothing is asked of callers."""
+    person = Person("call")
+    async with opening() as engine, _client(engine, "legacy", person, "") as client:
+        assert value_of(await call(client, WRITE))["done"] == "write_note"
+        assert person.offered == ["call", "run", "no"]

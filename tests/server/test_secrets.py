@@ -1,0 +1,236 @@
+"""A server that tells its own secret on every path: nothing of it reaches a sandbox or a client."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitResult, LoggingMessageNotificationParams
+from pydantic import BaseModel
+
+from bridge.engine import Engine
+from bridge.model import Isolation, ServerSpec, Source
+from bridge.sandbox.backend import ExitReport, LaunchSpec, Sandbox
+from bridge.server.app import build_server
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+
+LEAKY = Path(__file__).parents[1] / "fakes" / "servers" / "leaky.py"
+
+TOKEN = 'tok"en\\wörd/4+2=?'
+"""With all that encoders escape."""
+
+ARGUMENT = "zq81-kk20-pw77"
+
+MARK = "[redacted: LEAKY_TOKEN of leaky]"
+
+PLACES = [
+    "result",
+    "structured",
+    "key",
+    "large",
+    "failure",
+    "refusal",
+    "question",
+    "offer",
+    "resource",
+    "prompt",
+    "about",
+]
+"""Where the server says it, as `leaky.py` names them."""
+
+PROGRAM = """
+out = []
+for call in ("say", "data", "large", "fail", "refuse", "notify", "ask"):
+    try:
+        got = await getattr(mcp_leaky, call)(x="a")
+    except Exception as error:
+        got = [str(error), error.data]
+    text = got if isinstance(got, str) else repr(got)
+    out.append([call, text[:700], text[-700:]])
+out.append(str(await runtime.list_resources("leaky")))
+out.append(await runtime.read_resource("leaky", "leak:one"))
+out.append(str(await runtime.list_prompts("leaky")))
+out.append(str(await runtime.get_prompt("leaky", "one")))
+out.append(await runtime.list_tools("leaky"))
+out.append(await runtime.search_tool_docs("about"))
+out.append(mcp_leaky.say.__doc__)
+try:
+    await runtime.call_tool("-".join(["broken"]), "x")
+except Exception as error:
+    out.append(str(error))
+print(out)
+await runtime.call_tool("leaky", "say", {"x": "%s", "password": "hunter2"})
+out
+"""
+
+
+class Recorded:
+    """A sandbox, and what is sent into it."""
+
+    def __init__(self, inner: Sandbox, sent: list[bytes]) -> None:
+        self._inner = inner
+        self._sent = sent
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    @property
+    def isolation(self) -> Isolation:
+        return self._inner.isolation
+
+    async def send(self, data: bytes) -> None:
+        self._sent.append(data)
+        await self._inner.send(data)
+
+    async def receive(self) -> bytes:
+        return await self._inner.receive()
+
+    def diagnostics(self) -> str:
+        return self._inner.diagnostics()
+
+    async def kill(self) -> None:
+        await self._inner.kill()
+
+    async def wait(self) -> ExitReport:
+        return await self._inner.wait()
+
+
+class RecordingBackend(FakeBackend):
+    """Keeps all that any sandbox is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        async with super().launch(spec) as sandbox:
+            yield Recorded(sandbox, self.sent)
+
+
+def leaky(name: str, *words: str) -> ServerSpec:
+    """Return the definition of the server that tells its secret."""
+    return ServerSpec(
+        name=name,
+        transport="stdio",
+        source=Source(client="Test", scope="user", path="/test.json", key=name),
+        command=sys.executable,
+        args=(str(LEAKY), *words),
+        env={"LEAKY_TOKEN": TOKEN, "OTHER_PASSWORD": ARGUMENT, "LOG_LEVEL": "debug"},
+    )
+
+
+@pytest.fixture
+def backend() -> RecordingBackend:
+    """A backend that remembers."""
+    return RecordingBackend()
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """The server, and one that cannot be started."""
+    return ListFinder(leaky("leaky"), leaky("broken", "broken"))
+
+
+class Listener:
+    """Keeps all that one client is told, as it came."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def take(self, value: BaseModel | str) -> None:
+        self.heard.append(value if isinstance(value, str) else value.model_dump_json())
+
+    async def elicit(self, context: Any, params: Any) -> ElicitResult:
+        self.take(params)
+        return ElicitResult(action="accept", content={"name": "Ann"})
+
+    async def log(self, params: LoggingMessageNotificationParams) -> None:
+        self.take(params)
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.take(message or "")
+
+
+async def ask_for_everything(client: Client, listener: Listener) -> None:
+    """Use all that the bridge offers."""
+    listener.take(await client.list_tools())
+    program = {"code": PROGRAM.replace("%s", ARGUMENT)}
+    result = await client.call_tool("run_python", program, progress_callback=listener.on_progress)
+    assert result.is_error is False, result.structured_content["error"]
+    listener.take(result)
+    listener.take(await client.call_tool("run_python", {"code": "1", "servers": ["broken"]}))
+    listener.take(await client.call_tool("run_python", {"code": "await mcp_leaky.refuse()"}))
+    listener.take(await client.call_tool("search_tools", {"query": "about", "detail": "full"}))
+    listener.take(await client.call_tool("search_tools", {"query": "x", "server": "broken"}))
+    # What it has not found it says again.
+    listener.take(await client.call_tool("search_tools", {"query": ARGUMENT, "server": "leaky"}))
+    for uri in ("bridge://capabilities", "bridge://servers", "bridge://tools/leaky"):
+        listener.take(await client.read_resource(uri))
+    listener.take(await client.read_resource("bridge://stubs/leaky"))
+    with pytest.raises(MCPError) as caught:
+        await client.read_resource("bridge://tools/broken")
+    listener.take(caught.value.error)
+
+
+async def test_no_path_tells_a_secret(
+    engine: Engine, backend: RecordingBackend, settings: Settings
+) -> None:
+    """Each place is reached in each era, and has the mark instead."""
+    listeners = []
+    for era in ("legacy", "2026-07-28"):
+        listeners.append(listener := Listener())
+        options: dict[str, Any] = {"log_level": "debug"} if era != "legacy" else {}
+        with anyio.fail_after(120):
+            async with Client(
+                build_server(engine, principal="test"),
+                mode=era,
+                elicitation_callback=listener.elicit,
+                logging_callback=listener.log,
+                **options,
+            ) as client:
+                await ask_for_everything(client, listener)
+    for listener in listeners:
+        told = "\n".join(listener.heard)
+        for place in PLACES:
+            assert f"{place} {MARK}" in told, place
+    in_handshake_era = "\n".join(listeners[0].heard)
+    assert f"progress {MARK}" in in_handshake_era
+    assert f'"logger":"leaky/{MARK}"' in in_handshake_era
+    into = b"".join(backend.sent).decode("utf-8", "replace")
+    assert f"large {MARK}" in into
+    audit = "".join(path.read_text() for path in (settings.state_dir / "audit").rglob("*.jsonl"))
+    assert "leaky" in audit
+    assert "hunter2" not in audit
+    assert ARGUMENT not in audit
+    heard = [text for listener in listeners for text in listener.heard]
+    assert ARGUMENT not in "".join(heard)
+    for text in (*heard, into, audit):
+        for form in forms_of(TOKEN):
+            assert form not in text, form
+
+
+def forms_of(secret: str) -> set[str]:
+    """Return how a secret may be written, and the most of it that a cut may leave."""
+    forms = {secret, quote(secret, safe="")}
+    for before in ("", "x", "xy"):
+        encoded = base64.b64encode(f"{before}{secret}".encode()).decode().rstrip("=")
+        forms.add(encoded[4:-2])
+        forms.add(encoded[4:-2].replace("+", "-").replace("/", "_"))
+    for _ in range(4):
+        forms |= {json.dumps(form)[1:-1] for form in forms}
+        forms |= {json.dumps(form, ensure_ascii=False)[1:-1] for form in forms}
+    return forms | {form[:8] for form in forms if form[:3] == "tok"}
