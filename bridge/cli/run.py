@@ -17,6 +17,7 @@ from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
 from bridge.model import ApplyRequest, FindingSource, RunRequest, RunResult
 from bridge.render.plan import plan_text
+from bridge.render.receipt import receipt
 from bridge.render.structured import structured
 from bridge.render.text import finding_lines
 from bridge.settings import Settings
@@ -104,6 +105,8 @@ def show(result: RunResult, *, terminal: bool) -> None:
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
+        if result.usage.tool_calls or result.refused:
+            write_err(f"-- {receipt(result)}\n")
 
 
 def _request(arguments: argparse.Namespace) -> RunRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from bridge.cli import main as cli
 from bridge.cli.output import table
 from bridge.cli.run import exit_status, show
-from bridge.model import Finding, RunResult
+from bridge.model import Finding, RunResult, Usage
 
 
 def test_help_and_version_do_not_import_the_sdk() -> None:
@@ -130,6 +131,20 @@ def test_what_the_guard_found_is_shown_on_a_terminal_only(
     show(result, terminal=True)
     said = "guard: line 1: `os.system` starts processes (process)\n"
     assert capsys.readouterr() == ("out", f"err\n{said}")
+
+
+def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is no part of the program's output either."""
+    quiet = RunResult(run_id="r", status="success", summary="")
+    show(quiet, terminal=True)
+    assert capsys.readouterr() == ("", "")
+    called = replace(quiet, usage=Usage(tool_calls=2, tool_result_bytes=10, wall_ms=500))
+    show(called, terminal=False)
+    assert capsys.readouterr() == ("", "")
+    show(called, terminal=True)
+    assert capsys.readouterr().err.startswith("-- 2 tool calls, 10 bytes of tool results kept out")
 
 
 def test_tables_line_up() -> None:
