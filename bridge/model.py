@@ -331,12 +331,14 @@ class Plan:
         plan_id: What it is applied by; empty if there is nothing to apply.
         seconds: For which it can be applied.
         stopped: Why the program did not get to its end; empty if it did.
+        stale: What it read without the changes that calls held by then will make, in words.
     """
 
     plan_id: str
     seconds: float
     calls: tuple[HeldCall, ...] = ()
     stopped: str = ""
+    stale: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,12 @@
 """Text that every client can take.
 
-Owns the one repair that text from elsewhere needs before it goes into JSON or onto a terminal.
+Owns the repair that text from elsewhere needs before it goes into JSON or onto a terminal, and how
+keys that were made alike are told apart.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 
 def valid_text(text: str) -> str:
@@ -15,3 +18,13 @@ def valid_text(text: str) -> str:
         joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return joined.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+def unlike(key: str, taken: Collection[object]) -> str:
+    """Return `key`, or another that is not `taken`: keys that are shown alike hide no values."""
+    made, number = key, len(taken) + 1
+    while made in taken:
+        made = f"{key} ({number})"
+        # Not one after the other, which takes long where somebody has put all of them there.
+        number *= 2
+    return made

@@ -45,11 +45,16 @@ class ListFinder:
         return Discovery(servers=self.specs, skipped=(), warnings=(), stamp=())
 
 
+def settings_in(home: Path) -> Settings:
+    """Return settings that touch nothing outside a directory."""
+    environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_STATE_DIR": str(home / "state")}
+    return load({"warm": "0"}, environ)
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Settings that touch nothing outside the test's directory."""
-    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    return load({"warm": "0"}, environ)
+    return settings_in(tmp_path)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,3 +25,16 @@ async def until(condition: Callable[[], bool]) -> None:
 async def until_exists(path: Path) -> None:
     """Return once there is a file at `path`."""
     await until(path.exists)
+
+
+async def until_shown(typist: int, text: str, times: int = 1) -> str:
+    """Return what stands at a terminal, once `text` stands there so often.
+
+    The kernel hands over in pieces what was written to it, and some time later.
+    """
+    shown = b""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while shown.count(text.encode()) < times:
+            await anyio.wait_readable(typist)
+            shown += os.read(typist, 65536)
+    return shown.decode().replace("\r\n", "\n")

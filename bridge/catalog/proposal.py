@@ -9,7 +9,6 @@ somebody puts it into the settings file.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,10 +25,10 @@ MAX_TOOLS = 500
 
 MAX_SERVERS = 200
 
-_SHOWN_NAMES = 3
 _NAME_CHARS = 60
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_LEAST_GROUP = 3
+_REQUESTS = ("resources/read", "prompts/get")
+"""What the policy calls those of the protocol; a tool of such a name gets no line."""
 
 _READING = frozenset(
     """
@@ -62,10 +61,11 @@ _FROM_ANYBODY = frozenset(
 )
 _PRIVATE = frozenset(
     """
-    calendar contact contacts customer customers database db directory document documents drive
-    email emails event events file files filesystem inbox invoice mail mails message messages mysql
-    notes oracle patient payroll postgres query record records redis row rows salary schema secret
-    secrets sql sqlite table tables
+    account accounts calendar contact contacts credential credentials customer customers database
+    db directory document documents drive email emails env environment event events file files
+    filesystem git inbox invoice mail mails memory message messages mysql note notes oracle password
+    passwords patient payroll postgres query record records redis repo repository row rows salary
+    schema secret secrets sql sqlite table tables token tokens vault
     """.split()  # noqa: SIM905 - as words they can be read
 )
 _OUTGOING = frozenset(
@@ -78,7 +78,7 @@ _FETCHING = frozenset(
     ["browse", "crawl", "fetch", "http", "navigate", "scrape", "url", "web", "website"]
 )
 _OF_READS = (UNTRUSTED_INPUT, PRIVATE_DATA)
-_LOCAL = frozenset(["file", "files", "filesystem", "fs", "local", "memory", "sqlite"])
+_LOCAL = frozenset(["file", "files", "filesystem", "fs", "git", "local", "memory", "sqlite"])
 """Of servers: what these create stays on the machine."""
 
 
@@ -122,7 +122,8 @@ def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) ->
 _HEAD = """\
 # Proposed by `mcp-code-bridge policy init`, from the names of tools and from what servers say of
 # them. Either may be wrong, and a server can lie: check each line, and change what is not so.
-# A tool that matches no line is decided by the default for untrusted tools.
+# First of all those that read: they are allowed. A tool that has no line, because it is new, say,
+# is decided by the default for untrusted tools.
 
 [policy]
 pin = true  # ask again about a tool whose description or schema changed since it was allowed
@@ -145,60 +146,42 @@ def _server(name: str, tools: Sequence[Tool]) -> str:
         f"[policy.servers.{key}]  # {count}",
         "trust = false  # true believes all that it says of its own tools, now and later",
     ]
+    proposals = {
+        tool.name: _propose(name, tool) for tool in tools[:MAX_TOOLS] if _has_line(tool.name)
+    }
+    if proposals:
+        lines += ["", f"[policy.servers.{key}.tools]"]
     read: dict[str, None] = {}
-    for glob, proposal, covered in _grouped(name, tools[:MAX_TOOLS]):
-        lines.append("")
-        lines.append(f"[policy.servers.{key}.tools.{toml_value(glob)}]{_covering(glob, covered)}")
-        lines.append(f'effect = "{proposal.effect}"  # proposed because {proposal.why}; check')
-        if proposal.because:
-            lines.append(f"labels = {_listed(proposal.labels)}")
-            lines += [f"#   {label}: because {why}; check" for label, why in proposal.because]
+    for tool_name, proposal in proposals.items():
+        lines += _lines(tool_name, proposal)
         if proposal.effect == "read":
             read.update(dict.fromkeys(label for label in proposal.labels if label in _OF_READS))
     if read:
         # What tools return can often be had as a resource or in a prompt, too.
-        for request in ("resources/read", "prompts/get"):
-            lines += ["", f'[policy.servers.{key}.tools."{request}"]']
-            lines.append(f"labels = {_listed(read)}  # proposed because its tools have them; check")
+        for request in _REQUESTS:
+            lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
     unwritten = max(0, len(tools) - MAX_TOOLS)
-    unwritten += sum(not _writable(tool.name) for tool in tools[:MAX_TOOLS])
+    unwritten += sum(not _has_line(tool.name) for tool in tools[:MAX_TOOLS])
     if unwritten:
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
 
 
+def _lines(name: str, proposal: _Proposal) -> Iterator[str]:
+    """Yield what is written of one tool.
+
+    Never a glob: a tool that comes later would be let through for what others are called.
+    """
+    key = globs.literal(name)
+    key = key if _BARE.fullmatch(key) else toml_value(key)
+    labels = f", labels = {_listed(proposal.labels)}" if proposal.labels else ""
+    yield f'{key} = {{ effect = "{proposal.effect}"{labels} }}  # {proposal.why}'
+    for label, why in proposal.because:
+        yield f"#   {label}: {why}"
+
+
 def _listed(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
-
-
-def _covering(glob: str, covered: Sequence[str]) -> str:
-    if globs.is_plain(glob) or (len(covered) == 1 and glob == globs.literal(covered[0])):
-        return ""
-    shown = ", ".join(map(_shown, covered[:_SHOWN_NAMES]))
-    more = len(covered) - _SHOWN_NAMES
-    return f"  # {shown}{f' and {more:,} more' if more > 0 else ''}, and any to come"
-
-
-def _grouped(server: str, tools: Sequence[Tool]) -> Iterator[tuple[str, _Proposal, list[str]]]:
-    """Yield globs with what is proposed for the tools they match; those of one tool come first."""
-    proposals = {tool.name: _propose(server, tool) for tool in tools if _writable(tool.name)}
-    families: defaultdict[tuple[str, Effect, tuple[str, ...]], list[str]] = defaultdict(list)
-    for name, proposal in proposals.items():
-        head, joint, _ = name.partition("_")
-        if joint and head.isalnum():
-            families[head + joint, proposal.effect, proposal.labels].append(name)
-    grouped: dict[str, list[str]] = {}
-    for (head, _, _), names in families.items():
-        mates = [name for name in proposals if name.startswith(head)]
-        if len(names) >= _LEAST_GROUP and len(mates) == len(names):
-            # A glob that fits tools of another kind as well would speak for more to come, too.
-            grouped[head] = names
-    taken = {name for names in grouped.values() for name in names}
-    for name, proposal in proposals.items():
-        if name not in taken:
-            yield globs.literal(name), proposal, [name]
-    for head, names in grouped.items():
-        yield f"{globs.literal(head)}*", proposals[names[0]], names
 
 
 # --- one tool ------------------------------------------------------------------------------------
@@ -216,10 +199,10 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
     if said is None:
         assert named is not None
         effect, word = named
-        return effect, f"of {word!r} in its name"
+        return effect, f"{word!r} is in its name"
     if named is None or _SEVERITY[said] >= _SEVERITY[named[0]]:
-        return said, f"its server says so ({_hints(tool)})"
-    return named[0], f"of {named[1]!r} in its name, though its server says {said!r}"
+        return said, f"its server says so ({_hint(tool)})"
+    return named[0], f"{named[1]!r} is in its name, though its server says {said!r}"
 
 
 _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
@@ -235,13 +218,11 @@ def _annotated(tool: Tool) -> Effect | None:
     return "write" if destructive is False else None
 
 
-def _hints(tool: Tool) -> str:
-    told = [
-        f"{hint} {str(tool.annotations[hint]).lower()}"
-        for hint in ("readOnlyHint", "destructiveHint")
-        if isinstance(tool.annotations.get(hint), bool)
-    ]
-    return ", ".join(told)
+def _hint(tool: Tool) -> str:
+    """Return the annotation that decides, as a server writes it."""
+    if tool.annotations.get("readOnlyHint") is True:
+        return "readOnlyHint true"
+    return f"destructiveHint {str(tool.annotations.get('destructiveHint')).lower()}"
 
 
 def _named(name: str) -> tuple[Effect, str] | None:
@@ -298,3 +279,7 @@ def _shown(name: str) -> str:
 def _writable(name: str) -> bool:
     """Tell whether a file can have a glob of this name alone."""
     return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
+
+
+def _has_line(name: str) -> bool:
+    return _writable(name) and name not in _REQUESTS

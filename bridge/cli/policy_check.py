@@ -28,12 +28,17 @@ from bridge.gate.foreseeing import Outlook, flow_decision, outlook
 from bridge.gate.policy import Policy
 from bridge.model import Effect, Json
 from bridge.settings import Settings
+from bridge.settings.globs import matcher
+from bridge.settings.policy import PolicySpec
 
 DENIED = 1
 """The exit status of a program some of whose calls would be."""
 
 MAX_SHOWN_NAMES = 8
 """Arguments, or earlier calls, named on one line."""
+
+MAX_IDLE = 20
+"""Parts of a policy that are about no server, and named."""
 
 _READS = frozenset({READ_RESOURCE, GET_PROMPT})
 
@@ -62,10 +67,13 @@ async def check(arguments: argparse.Namespace, settings: Settings) -> int:
     That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
     """
     code = _program(arguments)
-    if code is None:
+    if code is None and not settings.policy.present:
         _say_fine(settings, as_json=arguments.json)
         return 0
     async with open_engine(settings) as engine:
+        if code is None:
+            _say_fine(settings, as_json=arguments.json, servers=engine.servers.names())
+            return 0
         return await _check_program(engine, code, as_json=arguments.json)
 
 
@@ -79,12 +87,15 @@ def _program(arguments: argparse.Namespace) -> str | None:
     return None if arguments.file is None else read_program(arguments.file)
 
 
-def _say_fine(settings: Settings, *, as_json: bool) -> None:
+def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> None:
     spec = settings.policy
+    idle = idle_parts(spec, servers) if spec.present else []
     counts = {"rules": len(spec.rules), "servers": len(spec.servers), "flow": len(spec.flows)}
     if as_json:
         place = str(spec.path) if spec.path is not None else None
-        write_out(json.dumps({"present": spec.present, "path": place, **counts}) + "\n")
+        write_out(
+            json.dumps({"present": spec.present, "path": place, **counts, "idle": idle}) + "\n"
+        )
     elif not spec.present:
         write_out(NO_POLICY)
     else:
@@ -93,6 +104,33 @@ def _say_fine(settings: Settings, *, as_json: bool) -> None:
             for name, count in zip(("rule", "server", "flow rule"), counts.values(), strict=True)
         )
         write_out(visible(f"{spec.path}: the policy is fine ({told}).\n"))
+        for text in idle:
+            write_err(visible(f"warning: {text}", keep="") + "\n")
+
+
+def idle_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
+    """Return what in a policy is about servers that there are not. Pure.
+
+    Such a line parses, and does nothing: a name that is misspelt in a rule that denies.
+    """
+    named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
+    named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
+    for flow in spec.flows:
+        named.append((f"the flow rule {flow.name!r}", flow.after_servers))
+        named.append((f"the flow rule {flow.name!r}", flow.to_servers))
+    named += [("[policy.budgets] per_minute", (glob,)) for glob, _ in spec.budgets.per_minute]
+    named += [("[policy.privacy] servers", spec.privacy.servers)]
+    named += [("[policy.privacy] reveal_to", spec.privacy.reveal_to)]
+    idle = dict.fromkeys(
+        (whose, glob)
+        for whose, globs in named
+        for glob in globs
+        # "*" is about all of them, however many there are.
+        if glob != "*" and not any(map(matcher(glob), servers))
+    )
+    told = [f"no server is called {glob!r}, as {whose} has it" for whose, glob in idle]
+    more = len(told) - MAX_IDLE
+    return [*told[:MAX_IDLE], f"{more:,} more are about no server"] if more > 0 else told
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:

@@ -12,10 +12,12 @@ from typing import get_args
 from bridge.cli.output import write_err, write_out
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
+from bridge.engine.applying import MAX_QUESTION
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
-from bridge.model import ApplyRequest, FindingSource, RunRequest, RunResult
+from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
+from bridge.model import ApplyRequest, FindingSource, Plan, RunRequest, RunResult
 from bridge.render.plan import plan_text
 from bridge.render.receipt import receipt
 from bridge.render.structured import structured
@@ -66,11 +68,22 @@ async def carried_out(
     plan = result.plan
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
-    show(result, terminal=True)
+    # The question has the list; where both go to the same screen, once is enough.
+    listed = not sys.stdout.isatty() or not asked_in_full(plan)
+    show(result, terminal=True, plan=listed)
     wish = ApplyRequest(plan_id=plan.plan_id, principal=request.principal, owner=request.owner)
     applied = await engine.apply(wish, client)
     write_err(f"{applied.summary}\n")
     return applied
+
+
+def asked_in_full(plan: Plan) -> bool:
+    """Tell whether the question about a plan says all that its list does."""
+    whole = plan_text(plan, how=False)
+    if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
+        return False
+    _, more = visible_lines(whole, MAX_PLAN_LINES, MAX_PLAN_CHARS)
+    return not more
 
 
 def exit_status(result: RunResult) -> int:
@@ -85,13 +98,17 @@ def exit_status(result: RunResult) -> int:
     return (result.exit_code or 0) & 0xFF or 1
 
 
-def show(result: RunResult, *, terminal: bool) -> None:
-    """Write a result: the program's own streams, and what else there is to say to a terminal."""
+def show(result: RunResult, *, terminal: bool, plan: bool = True) -> None:
+    """Write a result: the program's own streams, and what else there is to say to a terminal.
+
+    Args:
+        plan: Whether a plan is listed, too.
+    """
     write_out(result.stdout)
     write_err(result.stderr)
     if result.error:
         write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
-    if result.plan is not None:
+    if result.plan is not None and plan:
         write_out(f"{plan_text(result.plan, how=False)}\n")
         if result.plan.plan_id and not terminal:
             write_err("Run this in a terminal to be asked, and to have it done.\n")

@@ -206,9 +206,20 @@ def _chosen(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Js
     if text in words:
         return choices[words.index(text)]
     numbers = [str(number) for number in range(1, len(choices) + 1)]
-    if text in numbers and _titles(field):
+    titles = _titles(field)
+    if text in numbers and titles:
         return choices[numbers.index(text)]
-    message = f"Choose one of {', '.join(words)}."
+    if titles and text.lower() in _WORDS:
+        # Where a single choice is a yes, or a no, that is the one meant.
+        word = "yes" if _WORDS[text.lower()] else "no"
+        meant = [
+            choice
+            for choice, title in zip(choices, titles, strict=True)
+            if title.partition(",")[0].lower() == word
+        ]
+        if len(meant) == 1:
+            return meant[0]
+    message = f"Choose one of {', '.join(words)}{', or its number' if titles else ''}."
     raise ValueError(message)
 
 

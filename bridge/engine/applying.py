@@ -107,6 +107,10 @@ class Applying:
             except AuditError as error:
                 logger.debug("what became of a plan is not known: %s", error)
                 raise
+            if trace is None and self._gatekeeping.journals.knows(request.plan_id, request.owner):
+                message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
+                remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
+                raise UnknownPlanError(message, remedy=remedy) from None
             if trace is None:
                 raise
             message, remedy = _known_of(trace)
@@ -116,7 +120,11 @@ class Applying:
         self, kept: KeptPlan, request: ApplyRequest, watch: Watch, run_id: str
     ) -> Approval:
         """Ask for approval of the plan; that there was none is recorded."""
-        shown = plan_text(kept.plan, how=False, characters=MAX_QUESTION)
+        plan = kept.plan
+        if plan.stopped:
+            # In its own words nobody could tell it from what the bridge says.
+            plan = replace(plan, stopped="it looked at the result of a held call")
+        shown = plan_text(plan, how=False, characters=MAX_QUESTION)
         try:
             return await watch.oversight.approver.approve_plan(kept.plan, shown)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
@@ -159,7 +167,9 @@ class Applying:
             result = replace(result, usage=usage, timeout_seconds=self._times.apply)
             record(result)
             self._gatekeeping.plans.close(
-                kept, f"the run {run_id} applied it until {_moment()}: {result.summary}"
+                kept,
+                f"it was applied by the run {run_id}, which ended at {_moment()}: "
+                f"{result.summary.rstrip('.')}",
             )
         return result
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 import anyio
@@ -26,8 +27,10 @@ from bridge.engine.command_backends import (
 )
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.pipeline import Pipeline, run_pipeline
-from bridge.errors import BridgeError, InvalidRequestError, UsageError
-from bridge.model import CommandRequest, CommandResult, StageResult, Usage
+from bridge.engine.secrets import of_words
+from bridge.errors import AuditError, BridgeError, InvalidRequestError, UsageError
+from bridge.gate.audit import RunAudit
+from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
 from bridge.settings.places import home
@@ -49,12 +52,18 @@ class Commands:
 
     Args:
         runners: How backends are opened; the real ones unless a test says otherwise.
+        audit_of: The records of one command, by its run's id; nothing is recorded without.
     """
 
     def __init__(
-        self, settings: Settings, runners: Mapping[Runtime, OpenRunner] | None = None
+        self,
+        settings: Settings,
+        runners: Mapping[Runtime, OpenRunner] | None = None,
+        *,
+        audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
     ) -> None:
         self._settings = settings
+        self._audit_of = audit_of
         self._open: Mapping[Runtime, OpenRunner] = runners or {
             "process": open_process,
             "container": open_container,
@@ -89,10 +98,13 @@ class Commands:
             for runner in runners.values():
                 await runner.aclose()
 
-    async def run(self, request: CommandRequest, progress: Progress | None = None) -> CommandResult:
+    async def run(
+        self, request: CommandRequest, progress: Progress | None = None, *, principal: str = ""
+    ) -> CommandResult:
         """Run a command or pipeline and say how it went.
 
         Raises:
+            AuditError: Its beginning cannot be recorded.
             UsageError: The request is unusable, or the profile is.
             SandboxError: There is no sandbox, or it was lost.
         """
@@ -106,9 +118,17 @@ class Commands:
         started = time.monotonic()
         output = Capture(profile.output_bytes, Redactor(plan.secrets))
         errors = [Capture(profile.output_bytes, Redactor(plan.secrets)) for _ in plan.specs]
-        outcome = await self._carry_out(runner, plan, stdin, output, errors, progress)
-        wall = time.monotonic() - started
-        result = _result(run_id, request, plan, outcome, output, errors, wall)
+        begun: dict[str, Json] = {
+            "principal": principal,
+            "profile": profile.name,
+            "stages": _hidden(request, plan),
+            "stdinBytes": len(stdin),
+        }
+        async with _recorded(self._audit_of(run_id), begun) as results:
+            outcome = await self._carry_out(runner, plan, stdin, output, errors, progress)
+            wall = time.monotonic() - started
+            result = _result(run_id, request, plan, outcome, output, errors, wall)
+            results.append(result)
         logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
         return result
 
@@ -154,6 +174,45 @@ class Commands:
             if key not in self._runners:
                 self._runners[key] = await self._open[profile.runtime](self._settings, profile)
             return self._runners[key]
+
+
+def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:
+    """Return the words of each stage without the profile's secrets, and those among the words."""
+    shown: list[Json] = []
+    for words in request.stages:
+        hide = Redactor([*plan.secrets, *(value for _, value in of_words(words))]).text
+        shown.append([hide(word) for word in words])
+    return shown
+
+
+@asynccontextmanager
+async def _recorded(
+    audit: RunAudit, begun: Mapping[str, Json]
+) -> AsyncIterator[list[CommandResult]]:
+    """Record a command's beginning, before it runs, and its end, however that comes.
+
+    Yields:
+        What takes the result, if there is one.
+    """
+    await audit.commanded(begun)
+    results: list[CommandResult] = []
+    try:
+        yield results
+    finally:
+        end: dict[str, Json] = {"status": "lost"}
+        for result in results:
+            end = {
+                "status": result.status,
+                "reason": result.reason,
+                "exitCode": result.exit_code,
+                "wallMs": result.usage.wall_ms,
+            }
+        with anyio.CancelScope(shield=True):
+            try:
+                await audit.ended(end)
+            except AuditError as error:
+                # It is owed, and written before anything else.
+                logger.warning("the end of a command could not be recorded: %s", error)
 
 
 def _stdin(text: str) -> bytes:

@@ -96,11 +96,11 @@ class Engine:
         self._settings = settings
         self._servers = servers
         self.guide = Guide(servers, settings)
-        self.commands = Commands(settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
         self.gatekeeping = Gatekeeping(settings, servers)
+        self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of)
         self.applying = Applying(servers, self.gatekeeping)
         self._stack = AsyncExitStack()
 
@@ -343,6 +343,7 @@ class Engine:
                 "frame_bytes": MAX_GUEST_FRAME_BYTES,
                 **guest_limits(session.isolation, job.limits),
             },
+            plan=job.request.mode == "plan",
         )
 
     def _result(

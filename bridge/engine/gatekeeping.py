@@ -15,12 +15,13 @@ from functools import partial
 
 import anyio
 
-from bridge.engine.clearing import clear_value
+from bridge.aside import aside
+from bridge.engine.clearing import NOT_SHOWN, clear_value
 from bridge.engine.client import OneRun
 from bridge.engine.policy_file import PolicyFile
 from bridge.engine.program import Facts
 from bridge.engine.servers import Servers
-from bridge.errors import AuditError, UpstreamError
+from bridge.errors import AuditError, UnknownRunError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
@@ -34,7 +35,7 @@ from bridge.gate.privacy import Vault, Vaults
 from bridge.guest.placeholders import readable
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
-from bridge.render.receipt import bytes_kept_out, bytes_returned
+from bridge.render.receipt import bytes_returned
 from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -134,6 +135,10 @@ class Gatekeeping:
         self.plans = Plans()
         self.redactor = servers.secrets.redactor
 
+    def audit_of(self, run_id: str) -> RunAudit:
+        """Return the records of something that no policy decides on, as of a command."""
+        return RunAudit(self.audit, run_id, mask=self.redactor.arguments)
+
     def policy(self) -> Policy:
         """Return the policy in force.
 
@@ -160,19 +165,17 @@ class Gatekeeping:
             UnknownRunError: There is nothing to retry.
         """
         policy, flow = self._policy.now()
-        replay = None
-        if isinstance(request, RunRequest) and request.retry_of:
-            replay = Replay(
-                self.journals.find(request.retry_of, request.owner),
-                request.reads,
-                run_id=run_id,
-                mask=self.redactor.arguments,
-            )
+        self._grants.keep_to(policy.spec)
+        replay = self._replay(run_id, request)
         vault = self._vaults.of(request.owner, policy.spec.privacy)
         self._watch_over(run, vault)
+        if planned_by:
+            journal = self.journals.begin_plan(run_id, request.owner, planned_by)
+        else:
+            journal = self.journals.begin(run_id, request.owner, replay)
         oversight = Oversight(
-            define=self.define,
-            lists=lambda server: self._servers.known.tools(server) is not None,
+            define=self.define_now if policy.spec.present else self.define,
+            lists=self._servers.is_current,
             now=run.clock.now,
             policy=policy,
             flow=flow,
@@ -189,14 +192,27 @@ class Gatekeeping:
             audit=RunAudit(
                 self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
             ),
-            journal=self.journals.begin_plan(run_id, request.owner, planned_by)
-            if planned_by
-            else self.journals.begin(run_id, request.owner, replay),
+            journal=journal,
+            flow_state=journal.flow,
             vault=vault,
             replay=replay,
             holding=Holding(self.redactor.arguments) if _plans(request) else None,
         )
         return Watch(oversight=oversight, run=run, owner=request.owner)
+
+    def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
+        if not isinstance(request, RunRequest) or not request.retry_of:
+            return None
+        if self.plans.knows(request.retry_of, request.owner):
+            message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
+            remedy = "To make the plan's calls, give the id alone, as `apply`."
+            raise UnknownRunError(message, remedy=remedy)
+        return Replay(
+            self.journals.find(request.retry_of, request.owner),
+            request.reads,
+            run_id=run_id,
+            mask=self.redactor.arguments,
+        )
 
     async def concluded(self, result: RunResult, facts: Facts, watch: Watch) -> RunResult:
         """Return the result of a program with the plan that it made, if it was to make one."""
@@ -211,6 +227,8 @@ class Gatekeeping:
         else:
             stopped = ""
         result, stopped = _readable(result, stopped, holding)
+        # Here it is done beside the event loop; what keeps the plan takes it from there.
+        await aside([request.call.arguments for request in holding.requests], holding.shown)
         failed = result.status != "success"
         plan = self.plans.keep(
             holding, watch.owner, run_id=result.run_id, stopped=stopped, failed=failed
@@ -236,6 +254,22 @@ class Gatekeeping:
                 logger.debug("the tools of %s are not known: %s", server, error)
         return known.tool(server, tool)
 
+    async def define_now(self, server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it now, for a policy that decides by that.
+
+        Raises:
+            UpstreamError: The server cannot be reached, so that no call could be made.
+        """
+        try:
+            await self._servers.keep_current(server)
+        except UpstreamError as error:
+            if self._servers.pool.moment(server) is None:
+                raise
+            # It lists nothing, but may take calls; what it said before is not believed any more.
+            logger.debug("the tools of %s are not known: %s", server, error)
+            return None
+        return self._servers.known.tool(server, tool)
+
     def _watch_over(self, run: OneRun, vault: Vault) -> None:
         """Have what servers say to a run's client cleared; who is asked sees personal data."""
         redactor = self.redactor
@@ -244,7 +278,11 @@ class Gatekeeping:
             return clear_value(value, redactor)
 
         def tell(server: str, value: Json) -> Json:
-            return clear_value(vault.hidden(server, value), redactor)
+            try:
+                return clear_value(vault.hidden(server, value), redactor)
+            except UpstreamError:
+                # Too large to be searched for personal data.
+                return NOT_SHOWN
 
         run.secretless, run.tell = secretless, tell
 
@@ -255,6 +293,7 @@ def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunRes
     shown = partial(readable, plan=holding.plan, call_of=lambda number: calls.get(number, ""))
     result = replace(
         result,
+        summary=shown(result.summary),
         stdout=shown(result.stdout),
         stderr=shown(result.stderr),
         result=shown(result.result),
@@ -291,6 +330,8 @@ def receipt_of(result: RunResult, gate: Gate, watch: Watch) -> Receipt:
     tally, waiting = gate.tally, watch.run.clock.stood * 1000
     calls_ms = max(0.0, tally.busy_seconds * 1000)
     holding = watch.oversight.holding
+    # Once only: the run's value is written as JSON to be counted.
+    returned = bytes_returned(result)
     return Receipt(
         calls=dict(tally.made),
         replayed=sum(found.count for found in tally.replayed),
@@ -298,8 +339,8 @@ def receipt_of(result: RunResult, gate: Gate, watch: Watch) -> Receipt:
         refused=sum(found.count for found in tally.refused),
         unknown=sum(found.count for found in tally.unknown),
         result_bytes=gate.result_bytes,
-        returned_bytes=bytes_returned(result),
-        tokens_kept=bytes_kept_out(result) // BYTES_PER_TOKEN,
+        returned_bytes=returned,
+        tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
         code_ms=max(0, round(result.usage.wall_ms - calls_ms - waiting)),
         calls_ms=round(calls_ms),
         waiting_ms=round(waiting),

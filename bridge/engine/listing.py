@@ -98,6 +98,16 @@ class Lister:
         self._saved: dict[str, float] = {}
         self._requests: dict[str, Request] = {}
         self._failures: dict[str, _Failure] = {}
+        self._asked_at: dict[str, tuple[int, int] | None] = {}
+
+    def is_current(self, name: str) -> bool:
+        """Tell whether what is known of a server is what it says now, as far as it has told.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        now = self._pool.moment(name)
+        return now is not None and self._asked_at.get(name) == now
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
         """Return what earlier bridges, or this one, have kept of these servers. Reads files."""
@@ -125,12 +135,16 @@ class Lister:
             spec = self._pool.spec(name)
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
+            before = self._pool.moment(name)
             tools = await self._pool.tools(name)
+            after = self._pool.moment(name)
         except BridgeError as error:
             return error
         seconds = None if running else time.monotonic() - started
         self._failures.pop(name, None)
         await self._learn(spec, tools, seconds)
+        # A change that was announced while it was asked may be missing in the answer.
+        self._asked_at[name] = after if before in (None, after) else None
         return tools
 
     async def ask_briefly(self, name: str, turn: anyio.CapacityLimiter | None = None) -> Outcome:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 
+from bridge.aside import aside
 from bridge.catalog.docs import Detail
 from bridge.engine.guide import Guide
 from bridge.engine.servers import Servers
@@ -24,6 +26,17 @@ from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_val
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 
 logger = logging.getLogger(__name__)
+
+READS: Mapping[Kind, str] = {
+    "resources": READ_RESOURCE,
+    "templates": READ_RESOURCE,
+    "prompts": GET_PROMPT,
+}
+"""What rules know the request by that reads what is listed."""
+
+MAX_NAME_CHARS = 1024
+"""Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
+characters at most."""
 
 MAX_SEARCH_RESULTS = 50
 """More hits than this help nobody find anything."""
@@ -61,7 +74,7 @@ class Questions:
         return await answer(params)
 
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
-        name, tool = _text(params, "server"), _text(params, "tool")
+        name, tool = _text(params, "server"), _name(params, "tool")
         arguments = params.get("arguments")
         if arguments is None:
             arguments = {}
@@ -75,7 +88,10 @@ class Questions:
             raise as_failed_call(error, server=name, tool=tool) from error
         if isinstance(result, Held) or params.get("raw") is True:
             return result
-        error_text = tool_error(result, self._redactor.text)
+        error_text = None
+        if result.get("isError") is True:
+            # All of it is searched for secrets before it is cut.
+            error_text = await aside(result, partial(tool_error, result, self._redactor.text))
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
@@ -110,7 +126,8 @@ class Questions:
         return [offer for server in servers for offer in found.get(server, ())]
 
     async def _offers(self, server: str, kind: Kind) -> list[Json]:
-        offers = await self._servers.pool.offers(server, kind)
+        ask = partial(self._servers.pool.offers, server, kind)
+        offers = await self._gate.look_over(server, READS[kind], ask)
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
@@ -131,7 +148,7 @@ class Questions:
         return resource_value(result)
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
-        name, prompt = _text(params, "server"), _text(params, "name")
+        name, prompt = _text(params, "server"), _name(params, "name")
         arguments = params.get("arguments")
         if not isinstance(arguments, dict) or not all(
             isinstance(value, str) for value in arguments.values()
@@ -193,6 +210,14 @@ def _text(params: Mapping[str, Json], key: str) -> str:
         message = f"{key} must be a string that is not empty, not {type(value).__name__}."
         raise CallFailedError(message, kind="usage")
     return value
+
+
+def _name(params: Mapping[str, Json], key: str) -> str:
+    name = _text(params, key)
+    if len(name) > MAX_NAME_CHARS:
+        message = f"{key} has {len(name):,} characters; the limit is {MAX_NAME_CHARS:,}."
+        raise CallFailedError(message, kind="usage")
+    return name
 
 
 def _kind(params: Mapping[str, Json]) -> Kind:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import (
     LEAST_NAMED,
+    LEAST_WORDS,
     could_be_secret,
     has_known_format,
     is_secret,
@@ -43,6 +45,8 @@ OWN_PREFIX = "MCP_BRIDGE_"
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 
 ENVIRONMENT = "the environment"
+
+_BLANK = re.compile(r"\s")
 
 Found = Iterator[tuple[str, str]]
 """Secrets, each with the name of what it was found in."""
@@ -81,7 +85,8 @@ class Secrets:
         self._logins.move_to_end(server)
         news = False
         for name, value in values.items():
-            if len(value) >= LEAST_NAMED and value not in kept:
+            # Whoever gives out tokens must not have the bridge cut what it likes out of all texts.
+            if _is_credential(value) and not _BLANK.search(value) and value not in kept:
                 kept[value] = f"{name} of {server}"
                 news = True
         while len(kept) > MAX_TOKENS:
@@ -139,7 +144,7 @@ def of_spec(spec: ServerSpec) -> Found:
         yield from of_header(name, value)
     yield from of_url("url", spec.url)
     yield from of_words(spec.args)
-    if spec.oauth is not None and len(spec.oauth.client_secret) >= LEAST_NAMED:
+    if spec.oauth is not None and _is_credential(spec.oauth.client_secret):
         yield "OAuth client secret", spec.oauth.client_secret
 
 
@@ -193,10 +198,15 @@ def of_header(name: str, value: str) -> Found:
         text = rest.strip()
         if scheme.lower() == "basic":
             yield from _of_basic(name, text)
-        if len(text) >= LEAST_NAMED:
+        if _is_credential(text):
             yield name, text
         return
     yield from of_setting(name, text)
+
+
+def _is_credential(value: str) -> bool:
+    """Tell whether what can be nothing but a secret can be searched for."""
+    return could_be_secret(value) or len(value) >= LEAST_WORDS
 
 
 def _of_basic(name: str, text: str) -> Found:

@@ -254,6 +254,28 @@ class Servers:
         more = f" (and {len(told) - MAX_LEFT_OUT} more)" if len(told) > MAX_LEFT_OUT else ""
         return f"Configured but left out: {shown}{more}."
 
+    def is_current(self, name: str) -> bool:
+        """Tell whether a server's tools are known as it lists them now.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        return self._lister.is_current(name)
+
+    async def keep_current(self, name: str) -> None:
+        """Have a server's tools known as it lists them now; costs nothing while they are.
+
+        What an earlier bridge, or an earlier process of the server, said of them may be old.
+
+        Raises:
+            BridgeError: It cannot be asked.
+        """
+        if self._lister.is_current(name):
+            return
+        # What its last connection listed is kept until there is another.
+        await self._pool.start(name)
+        await self.load([name])
+
     async def look_up(
         self, names: Sequence[str], *, fresh: bool = False, patient: bool = False
     ) -> dict[str, BridgeError]:

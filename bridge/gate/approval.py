@@ -15,11 +15,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from bridge.aside import aside
 from bridge.errors import CannotAskError, SettingsError
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
@@ -43,7 +45,7 @@ from bridge.gate.unapproved import (
     refused_earlier,
 )
 from bridge.model import Json, Plan
-from bridge.settings.policy import PolicySpec, Rule
+from bridge.settings.policy import FlowRule, PolicySpec, Rule
 from bridge.settings.policy_edit import NewRule, add_rule
 
 logger = logging.getLogger(__name__)
@@ -100,6 +102,17 @@ class Grants:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._until: OrderedDict[tuple[str, Subject], float] = OrderedDict()
+        self._policy = PolicySpec()
+
+    def keep_to(self, policy: PolicySpec) -> None:
+        """Forget the answers to rules that are other ones by now, under the names that they had."""
+        if policy is self._policy:
+            return
+        before, now = _by_title(self._policy), _by_title(policy)
+        self._policy = policy
+        for owner, subject in list(self._until):
+            if before.get(subject.rule) != now.get(subject.rule):
+                del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
         """Have an answer hold for the session."""
@@ -195,8 +208,8 @@ class Approver:
         try:
             answer = await self._put(plan_question(plan, shown))
         except CannotAskError as error:
-            asking = next((held for held in plan.calls if held.action != "allow"), None)
-            if asking is None:
+            asking = [held for held in plan.calls if held.action != "allow"]
+            if not asking:
                 return Approval(earlier=True, note="the policy allows every call of the plan")
             raise plan_needed(asking, error.why) from None
         decision = read_answer(answer, ("apply",), "apply")
@@ -233,9 +246,9 @@ class Approver:
         open_asks = [ask for ask, _ in missing]
         subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
-        asked = question(
-            call, open_asks, choices, self._mask(dict(call.arguments)), self._others(call)
-        )
+        told = dict(call.arguments)
+        shown = await aside(told, partial(self._mask, told))
+        asked = question(call, open_asks, choices, shown, self._others(call))
         try:
             answer = await self._put(asked)
         except CannotAskError as error:
@@ -329,6 +342,12 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
             return rule
     message = f"The policy has no {rule_text}."
     raise SettingsError(message)
+
+
+def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
+    """Return the rules of a policy by what decisions call them; defaults are what they are."""
+    rules: dict[str, Rule | FlowRule] = {f"rule '{rule.name}'": rule for rule in policy.rules}
+    return rules | {f"{FLOW}'{rule.name}'": rule for rule in policy.flows}
 
 
 def _subject(call: CallFacts, ask: Decision) -> Subject:

@@ -15,6 +15,7 @@ from functools import partial
 
 import anyio
 
+from bridge.aside import aside
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -130,7 +131,7 @@ class Gate:
         wish = await self._revealed(number, call)
         real = wish.real
         request = partial(self._call_tool, server, tool, real.arguments)
-        base = seen.policy.decide(real)
+        base = await aside(real.arguments, partial(seen.policy.decide, real))
         base = self._insist_on_name(call, base)
         return await self._pass(wish, base, request, "content")
 
@@ -167,8 +168,38 @@ class Gate:
         await self._enter(server, method, params)
         call = CallFacts(server=server, tool=method, arguments=params)
         wish = await self._revealed(self._asked, call)
-        base = self._seen.policy.decide(wish.real, "read")
+        decide = partial(self._seen.policy.decide, wish.real, "read")
+        base = await aside(wish.real.arguments, decide)
         return await self._pass(wish, base, partial(ask, wish.real.arguments), part)
+
+    async def look_over(
+        self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
+    ) -> Sequence[dict[str, Json]]:
+        """Have a server list what it offers: names are data too, such as those of mails.
+
+        Nobody is asked, and nothing is recorded but a refusal: the program sends nothing.
+
+        Args:
+            method: `READ_RESOURCE` or `GET_PROMPT`: what rules know the reading of it by.
+
+        Raises:
+            CallDeniedError: Reading anything of it is not allowed.
+            UpstreamError: The server could not do it.
+        """
+        seen, call = self._seen, CallFacts(server=server, tool=method)
+        decision = seen.policy.decide(call, "read")
+        if decision.action == "deny":
+            message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
+            wish = _Wish(number=self._asked, call=call, real=call)
+            raise await self._refused(wish, decision, CallDeniedError(message))
+        try:
+            offers = await ask()
+        except UpstreamError as error:
+            seen.vault.hide_error(server, error)
+            raise
+        if offers and seen.policy.spec.present:
+            seen.flow_state.note(server, method, decision.labels)
+        return await aside(offers, partial(seen.vault.hidden, server, list(offers)))
 
     async def _revealed(self, number: int, call: CallFacts) -> _Wish:
         """Return a call with personal data in place of tokens, for those who get to see it.
@@ -178,7 +209,10 @@ class Gate:
             CallDeniedError: The server may not have what it stands for.
         """
         try:
-            arguments = self._seen.vault.reveal(call.server, dict(call.arguments))
+            told = dict(call.arguments)
+            arguments = told
+            if not self._seen.vault.idle:
+                arguments = await aside(told, partial(self._seen.vault.reveal, call.server, told))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule="privacy.reveal_to")
             wish = _Wish(number=number, call=call, real=call)
@@ -222,6 +256,7 @@ class Gate:
                     "A plan can use that only in other held calls."
                 )
                 raise HeldResultError(message)
+            seen.holding.reading(call)
         approval: Approval | None = None
         # What it does is known to the policy alone.
         wanted = [replace(ask, effect=base.effect) for ask in asks if ask.action == "ask"]
@@ -272,7 +307,9 @@ class Gate:
 
     async def _refused(self, wish: _Wish, decision: Decision, error: BridgeError) -> BridgeError:
         """Record that a call is not made; return why."""
-        self.tally.refuse(wish.call, f"{decision.action}: {decision.rule}")
+        # It was decided on before the budget was looked at: "allow" would be no reason.
+        spent = isinstance(error, CallBudgetError)
+        self.tally.refuse(wish.call, "budget" if spent else f"{decision.action}: {decision.rule}")
         await self._seen.audit.refused(wish.number, wish.call, decision, error.code)
         return error
 
@@ -310,7 +347,7 @@ class Gate:
         seen.journal.settle(entry, "ok", result)
         self.tally.replay(call)
         await seen.audit.replayed(wish.number, call)
-        return seen.vault.hide(call.server, result)
+        return await aside(result, partial(seen.vault.hide, call.server, result))
 
     async def _make(
         self,
@@ -336,9 +373,10 @@ class Gate:
             try:
                 result = await request()
             except BaseException as error:
-                if isinstance(error, UpstreamError):
-                    seen.vault.hide_error(call.server, error)
                 await self._lost(wish, entry, outcome_after(error), started)
+                if isinstance(error, UpstreamError):
+                    said = [error.message, error.host_detail, getattr(error, "data", None)]
+                    await aside(said, partial(seen.vault.hide_error, call.server, error))
                 raise
         size = result_size(result, part)
         self.result_bytes += size
@@ -347,7 +385,9 @@ class Gate:
         seen.journal.settle(entry, outcome, result)
         ms = (time.monotonic() - started) * 1000
         await seen.audit.called(wish.number, outcome, size=size, ms=ms)
-        return seen.vault.hide(call.server, result)
+        if seen.vault.idle:
+            return result
+        return await aside(result, partial(seen.vault.hide, call.server, result))
 
     async def _lost(self, wish: _Wish, entry: Entry, outcome: Outcome, started: float) -> None:
         """Record a call that ended without an answer."""

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
+from bridge.gate.flow import FlowState
 from bridge.gate.journal_entries import ENTRY_BYTES, Entry, Room, key_of, memory_of
 from bridge.gate.outcomes import Outcome
 from bridge.model import CallCount, Effect, Json, RetriedReads
@@ -79,6 +80,8 @@ class RunJournal:
         complete: Whether every call is in it.
         line: The run and the retries that this is one of.
         length: Of that line, as far as it is known here.
+        flow: What was called so far, also by the earlier run: what that read may stand in the
+            program of the retry as a text of its own.
     """
 
     def __init__(
@@ -99,6 +102,9 @@ class RunJournal:
         self._after = after
         self._entries: list[Entry] = []
         self._size = 0
+        self.flow = FlowState()
+        if earlier is not None:
+            self.flow.absorb(earlier.flow)
         self._taken_over: int = 0 if earlier is None else earlier.size
         if not self._take(self._taken_over):
             self.complete = False
@@ -193,6 +199,7 @@ class Replay:
         self._mask = mask
         self.line: _Line = journal.line
         self.length = journal.line.length
+        self.flow: FlowState = journal.flow
         self._answered: dict[bytes, deque[Entry]] = {}
         self._unknown: dict[bytes, Entry] = {}
         self.size: int = 0
@@ -345,6 +352,10 @@ class Journals:
             pass
         self._runs[journal.run_id] = (owner, journal)
         return journal
+
+    def knows(self, run_id: str, owner: str) -> bool:
+        """Tell whether this is the id of one of the owner's runs."""
+        return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
         """Return the journal of a run, or of a retry that went on from it.

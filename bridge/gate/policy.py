@@ -9,6 +9,7 @@ like another, written in other letters, is another.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -125,6 +126,12 @@ class _Known:
         self._digest: str | None = None
         self.effect, self.origin = _effect(self.server, self.tool, definition)
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
+
+    def seen_as(self, definition: Tool | None) -> _Known:
+        """Return the same of another definition; others, in threads, may decide on this one."""
+        other = copy.copy(self)
+        other.see(definition)
+        return other
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
         """Return the tool's labels by where they come from."""
@@ -309,7 +316,7 @@ class Policy:
                 self._known.clear()
             self._known[key] = known
         if known.definition is not definition:
-            known.see(definition)
+            known = self._known[key] = known.seen_as(definition)
         return known
 
     def _look_up(self, server: str, tool: str) -> _Known:

@@ -11,13 +11,21 @@ import hmac
 import json
 import re
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
+from bridge.aside import burden
+from bridge.errors import (
+    CallDeniedError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ToolCallError,
+    UpstreamError,
+)
 from bridge.gate.privacy_data import (
     REMAINS,
     SHOWN,
@@ -27,6 +35,7 @@ from bridge.gate.privacy_data import (
     Kind,
     find,
     plain_token,
+    portioned,
     token,
 )
 from bridge.model import Json
@@ -49,12 +58,20 @@ MAX_SOURCES = 16
 MAX_DEPTH = 200
 """Of a result; what is nested more deeply is not passed on, since it is not looked through."""
 
+MAX_SEARCHED = 24 * 1024 * 1024
+"""Of one result, or of the arguments of one call: characters, and 64 for each object. To look
+through as much takes seconds, beside the event loop. What is larger is not passed on."""
+
+_TOO_LARGE = "[too large to be searched for personal data]"
+
 _DEEPER = "[nested too deeply to be searched for personal data]"
 
 _LONG = 64
 """Characters from which on a field beside a MIME type may be Base64, and is left as it is."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
+_PORTION = 64 * 1024
+"""Characters that are looked at in one go, in which nothing else has its turn."""
 
 
 @dataclass
@@ -86,6 +103,8 @@ class Kept:
         self._key = secrets.token_bytes(32)
         self._by_same: OrderedDict[tuple[Kind, str], _Value] = OrderedDict()
         self._by_token: dict[str, _Value] = {}
+        # Large results are looked through in threads.
+        self._lock = threading.Lock()
         self.told: set[str] = set()
 
     def __len__(self) -> int:
@@ -93,21 +112,23 @@ class Kept:
 
     def token(self, found: Found, text: str, server: str) -> str:
         """Return the token of something that a server told."""
-        value = self._by_same.get((found.kind, found.same))
-        if value is None:
-            value = self._add(found, text)
-        self._use(value)
-        if server and len(value.sources) < MAX_SOURCES:
-            value.sources.add(server)
-        return value.token
+        with self._lock:
+            value = self._by_same.get((found.kind, found.same))
+            if value is None:
+                value = self._add(found, text)
+            self._use(value)
+            if server and len(value.sources) < MAX_SOURCES:
+                value.sources.add(server)
+            return value.token
 
     def find(self, text: str) -> _Value | None:
         """Return what a token stands for, if it is known."""
-        value = self._by_token.get(text)
-        if value is None or self._now() - value.used > MAX_SECONDS:
-            return None
-        self._use(value)
-        return value
+        with self._lock:
+            value = self._by_token.get(text)
+            if value is None or self._now() - value.used > MAX_SECONDS:
+                return None
+            self._use(value)
+            return value
 
     def _use(self, value: _Value) -> None:
         value.used = self._now()
@@ -164,6 +185,11 @@ class Vault:
         self._hides = any_matcher(self._privacy.servers)
         self._reveals = any_matcher(self._privacy.reveal_to)
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to hide and nothing to reveal, so that it need not be asked."""
+        return not self._kinds and not len(self._kept)
+
     def hide(self, server: str, value: dict[str, Json]) -> dict[str, Json]:
         """Return a server's result with tokens in place of personal data."""
         hidden: dict[str, Json] = self.hidden(server, value)
@@ -171,7 +197,16 @@ class Vault:
 
     def hidden(self, server: str, value: Json) -> Json:
         """Return anything that a server said, likewise."""
-        return self._hide(server, value, 0) if self._is_private(server) else value
+        if not self._is_private(server):
+            return value
+        if burden(value, MAX_SEARCHED) > MAX_SEARCHED:
+            message = (
+                f"What {server} answered is too large to be searched for personal data, as the "
+                "policy wants it, and is not passed on."
+            )
+            remedy = "Ask for less at a time (a page, a filter, a range)."
+            raise MessageTooLargeError(message, server=server, remedy=remedy, doubtful=False)
+        return self._hide(server, value, 0)
 
     def _is_private(self, server: str) -> bool:
         return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
@@ -183,6 +218,11 @@ class Vault:
     def hide_error(self, server: str, error: UpstreamError) -> None:
         """Put tokens in place of personal data in what a server says of a failure."""
         if self._is_private(server):
+            data = getattr(error, "data", None)
+            if burden([error.message, error.host_detail, data], MAX_SEARCHED) > MAX_SEARCHED:
+                error.message, error.host_detail = _TOO_LARGE, ""
+                if isinstance(error, ToolCallError):
+                    error.data = None
             error.message = self._hide_text(server, error.message)
             error.host_detail = self._hide_text(server, error.host_detail)
             error.args = (error.message,)
@@ -244,8 +284,11 @@ class Vault:
             InvalidRequestError: A token is none of this owner's, or was changed.
             CallDeniedError: The server may not have what it stands for.
         """
-        if not self._kinds and not len(self._kept):
+        if self.idle:
             return arguments
+        if burden(arguments, MAX_SEARCHED) > MAX_SEARCHED:
+            message = "The arguments are too large to be searched for tokens of personal data."
+            raise InvalidRequestError(message, remedy="Pass on less at a time.")
         revealed: dict[str, Json] = self._reveal(server, arguments, 0)
         return revealed
 
@@ -254,7 +297,7 @@ class Vault:
             return self._reveal_text(server, value)
         if isinstance(value, int) and value >= 10**18:
             known = self._kept.find(str(value))
-            return value if known is None else int(self._told(server, known).replace(" ", ""))
+            return value if known is None else _number(self._told(server, known))
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
@@ -273,7 +316,7 @@ class Vault:
         if not any(sign in text for sign in SIGNS):
             return text
         parts, kept = [], 0
-        for match in TOKENS.finditer(text):
+        for match in portioned(TOKENS, text):
             kind = match.lastgroup or ""
             written = match[0]
             known = self._kept.find(plain_token(kind, written))
@@ -290,7 +333,7 @@ class Vault:
         if parts:
             parts.append(text[kept:])
         for part in parts[::2] if parts else (text,):
-            left = REMAINS.search(part)
+            left = next(portioned(REMAINS, part), None)
             if left is not None:
                 raise _changed(left[0])
         return "".join(parts) if parts else text
@@ -306,6 +349,11 @@ class Vault:
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
+
+
+def _number(card: str) -> int:
+    """Return a card's number, however the text that it was first met in wrote it."""
+    return int("".join(filter(str.isdigit, card)))
 
 
 def _unknown(kind: Kind, written: str) -> InvalidRequestError:
@@ -330,5 +378,8 @@ def _is_encoded(key: Json, value: Json) -> bool:
         key in ("data", "blob")
         and isinstance(value, str)
         and len(value) >= _LONG
-        and _BASE64.fullmatch(value) is not None
+        and all(
+            _BASE64.fullmatch(value, start, start + _PORTION)
+            for start in range(0, len(value), _PORTION)
+        )
     )

@@ -46,6 +46,25 @@ class Found:
     same: str
 
 
+_PORTION = 64 * 1024
+"""Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
+
+_LONGEST = 256
+"""Characters that no match of a pattern here has, with what is looked at after it."""
+
+
+def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield what `finditer` of a pattern without long matches does, a portion at a time."""
+    least = 0
+    for start in range(0, len(text), _PORTION):
+        stop = start + _PORTION
+        for found in pattern.finditer(text, max(start, least), stop + _LONGEST):
+            if found.start() >= stop:
+                break
+            yield found
+            least = found.end()
+
+
 _BEFORE_AT = re.compile(r"[\w.+%'!#$&*/=?^{|}~-]{1,64}")
 _AFTER_AT = re.compile(r"(?:[^\W_](?:[\w-]{0,62}[^\W_])?\.){1,8}[^\W\d_][\w-]{0,61}[^\W_]")
 
@@ -85,14 +104,14 @@ _NO_DIGITS = re.compile(r"[^0-9]")
 def phones(text: str) -> Iterator[Found]:
     """Yield telephone numbers: international ones, and those of North America with separators."""
     if "+" in text or "00" in text:
-        for found in _INTERNATIONAL.finditer(text):
+        for found in portioned(_INTERNATIONAL, text):
             if found.start() and text[found.start() - 1].isalnum():
                 continue
             digits = _NO_DIGITS.sub("", found[0])
             same = digits.removeprefix("00") if found[0][0] == "0" else digits
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
                 yield Found(found.start(), found.end(), "phone", same)
-    for found in _AMERICAN.finditer(text):
+    for found in portioned(_AMERICAN, text):
         same = _NO_DIGITS.sub("", found[0])[-10:]
         yield Found(found.start(), found.end(), "phone", f"1{same}")
 
@@ -116,7 +135,7 @@ _IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,30}")
 def ibans(text: str) -> Iterator[Found]:
     """Yield account numbers: of a country's length, and with the right check digits."""
     least = 0
-    for head in _IBAN.finditer(text):
+    for head in portioned(_IBAN, text):
         length = _IBAN_LENGTHS.get(head[0][:2].upper())
         if length is None or head.start() < least:
             continue
@@ -157,7 +176,7 @@ _CARD = re.compile(r"(?<![\w.,@-])[2-6](?:[ -]?[0-9]){12,18}(?![\w@-])(?!\.[0-9]
 
 def cards(text: str) -> Iterator[Found]:
     """Yield numbers of payment cards: of a usual length and issuer, the last digit being right."""
-    for found in _CARD.finditer(text):
+    for found in portioned(_CARD, text):
         same = _NO_DIGITS.sub("", found[0])
         if 13 <= len(same) <= 19 and luhn_is_valid(same):
             yield Found(found.start(), found.end(), "card", same)
@@ -186,7 +205,7 @@ _IP6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{3,39}(?![\w:.]|-[0-
 def addresses(text: str) -> Iterator[Found]:
     """Yield addresses of machines on the internet; those that many networks have say nothing."""
     for pattern in (_IP4, _IP6):
-        for found in pattern.finditer(text):
+        for found in portioned(pattern, text):
             try:
                 address = ipaddress.ip_address(found[0])
             except ValueError:

@@ -103,6 +103,9 @@ def question(
         lines.append(f"{_INDENT}asked because of: {because(ask)}")
         if ask.led:
             lines.append(f"{_INDENT}this run called before: {_listed(ask.led, MAX_LED)}")
+        if ask.rule == CHANGED and name == str(call):
+            # Not in the question: it is the server's text, and long.
+            lines.append(f"{_INDENT}as it is now: `mcp-code-bridge tools {name}` shows it")
     lines += ["", *argument_lines(call, arguments), ""]
     if others.alike or others.more:
         lines += [_waiting(name, others), ""]

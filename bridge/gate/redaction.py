@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from bridge.gate.redaction_needles import Needles, json_needles, text_needles
 from bridge.gate.redaction_shapes import MASK, masked, names_secret
 from bridge.model import Json
+from bridge.text import unlike
 
 MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
@@ -80,8 +81,36 @@ class Redactor:
         return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
 
     def frame(self, line: bytes) -> bytes:
-        """Return a line of JSON without known secrets in its texts and keys."""
-        return self._frames.replaced(line) if self._known else line
+        """Return a line of JSON without known secrets in its texts and keys.
+
+        Raises:
+            ValueError: It has some, and is no JSON, or is nested too deeply.
+        """
+        cleared = self._frames.replaced(line) if self._known else line
+        if cleared is line:
+            return line
+        try:
+            json.loads(cleared)
+        except RecursionError:
+            raise ValueError(_DEEPER) from None
+        except ValueError:
+            # It also stands outside of texts, as a number or as marks between values.
+            return self._texts_only(line)
+        return cleared
+
+    def _texts_only(self, line: bytes) -> bytes:
+        try:
+            cleared = json.dumps(self._cleared(json.loads(line)), separators=(",", ":"))
+        except RecursionError:
+            raise ValueError(_DEEPER) from None
+        return cleared.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
+
+    def _cleared(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(key): self._cleared(item) for key, item in value.items()}
+        return [self._cleared(item) for item in value] if isinstance(value, list) else value
 
     def value(self, value: Json) -> Json:
         """Return a value without known secrets, keys included; the very same if there are none.
@@ -107,8 +136,17 @@ class Redactor:
     def arguments(self, value: Json) -> Json:
         """Return arguments as they may be logged and shown: without anything like a secret.
 
-        Also what stands under a key that says so, and what has the format of a secret.
+        Also what stands under a key that says so, and what has the format of a secret. The very
+        same if there is nothing of the kind in them.
         """
+        texts = _texts(value)
+        if texts is not None:
+            # To search them all at once takes a fifth of the time, and this is done for each call.
+            # A line feed is in none of the formats, and whatever precedes or follows one of them
+            # may be a line feed. What seems to reach over two texts is looked at again.
+            together = "\n".join(texts)
+            if self.shown(together) is together:
+                return value
         return self._shown(value, 0)
 
     def shown(self, text: str) -> str:
@@ -123,15 +161,36 @@ class Redactor:
         if depth >= MAX_DEPTH:
             return _DEEPER
         if isinstance(value, dict):
-            return {
-                self.shown(key) if isinstance(key, str) else key: (
-                    _without(item)
-                    if isinstance(key, str) and names_secret(key)
-                    else self._shown(item, depth + 1)
-                )
-                for key, item in value.items()
-            }
+            found: dict[Json, Json] = {}
+            for key, item in value.items():
+                secret = isinstance(key, str) and names_secret(key)
+                shown = unlike(self.shown(key), found) if isinstance(key, str) else key
+                found[shown] = _without(item) if secret else self._shown(item, depth + 1)
+            return found
         return [self._shown(item, depth + 1) for item in value]
+
+
+def _texts(value: Json) -> list[str] | None:
+    """Return all texts in arguments; None if some are to be hidden whatever they say."""
+    found: list[str] = []
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Json] = []
+        for one in level:
+            if isinstance(one, str):
+                found.append(one)
+            elif isinstance(one, dict):
+                for key, item in one.items():
+                    if not isinstance(key, str) or names_secret(key):
+                        return None
+                    found.append(key)
+                    below.append(item)
+            elif isinstance(one, (list, tuple)):
+                below.extend(one)
+        if not below:
+            return found
+        level = below
+    return None
 
 
 def _without(value: Json) -> Json:

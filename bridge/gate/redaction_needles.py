@@ -146,6 +146,8 @@ def _number(word: bytes, format: Literal["Q", "I"]) -> int:
 
 def _begins_a_character(data: bytes, start: int) -> bool:
     """Tell whether in JSON a character of a text begins at `start`, rather than half an escape."""
+    if b"\\" not in data[max(0, start - 5) : start]:
+        return True
     if _odd_backslashes(data, start):
         return False
     # In `\\u00e9` five more characters belong to the backslash.
@@ -158,8 +160,13 @@ def _begins_a_character(data: bytes, start: int) -> bool:
 
 def _odd_backslashes(data: bytes, end: int) -> bool:
     before = end
-    while before and data[before - 1] == 0x5C:
-        before -= 1
+    while before:
+        # Piece by piece: a server may put millions of them before what it knows to be a secret.
+        piece = data[max(0, before - 4096) : before]
+        kept = piece.rstrip(b"\\")
+        before -= len(piece) - len(kept)
+        if kept:
+            break
     return (end - before) % 2 == 1
 
 

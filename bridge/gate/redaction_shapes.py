@@ -161,6 +161,11 @@ _BY_SIGN = _by_sign()
 """By a character without which none of these is in a text, which most texts lack."""
 
 _SCHEMES = re.compile(r"\b(?:Bearer|Basic|Token) +([A-Za-z0-9+/=._~-]{8,})", re.IGNORECASE)
+_SCHEME = re.compile(r"\b(?:Bearer|Basic|Token) ", re.IGNORECASE)
+_LONGEST_SCHEME = 8
+_PORTION = 64 * 1024
+"""Characters that a pattern is looked for in without a pause."""
+
 _SCHEME_WORDS = ("earer ", "asic ", "oken ", "EARER ", "ASIC ", "OKEN ")
 
 _USER = re.compile(r"[^\s/?#@\"'<>\\]{1,512}@")
@@ -199,9 +204,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
                     yield found.span()
                 at = text.find(begins, at + len(begins) if found is None else found.end())
     if any(word in text for word in _SCHEME_WORDS):
-        for found in _SCHEMES.finditer(text):
-            if looks_random(found[1], least=8):
-                yield found.span(1)
+        yield from _schemes(text)
     at = text.find("://")
     while at >= 0:
         found = _USER.match(text, at + 3)
@@ -212,16 +215,40 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
         yield from _keys(text)
 
 
+def _schemes(text: str) -> Iterator[tuple[int, int]]:
+    """Yield what follows the name of a scheme, a portion at a time: see `bridge.aside`."""
+    least = 0
+    for start in range(0, len(text), _PORTION):
+        stop = start + _PORTION
+        for head in _SCHEME.finditer(text, max(start, least), stop + _LONGEST_SCHEME):
+            found = _SCHEMES.match(text, head.start())
+            if found is not None and found.start() >= least:
+                least = found.end()
+                if looks_random(found[1], least=8):
+                    yield found.span(1)
+
+
 def _keys(text: str) -> Iterator[tuple[int, int]]:
     """Yield where private keys stand; one that does not end goes on to the end of the text."""
-    start = _PEM_BEGIN.search(text)
+    start = _frame(text, 0, "-----BEGIN ", _PEM_BEGIN)
     while start is not None:
-        end = _PEM_END.search(text, start.end())
+        end = _frame(text, start.end(), "-----END ", _PEM_END)
         if end is None:
             yield start.start(), len(text)
             return
         yield start.start(), end.end()
-        start = _PEM_BEGIN.search(text, end.end())
+        start = _frame(text, end.end(), "-----BEGIN ", _PEM_BEGIN)
+
+
+def _frame(text: str, start: int, begins: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Return the next line of a key's frame, with a look at each place where one may begin."""
+    at = text.find(begins, start)
+    while at >= 0:
+        found = pattern.match(text, at)
+        if found is not None:
+            return found
+        at = text.find(begins, at + 1)
+    return None
 
 
 def has_known_format(value: str) -> bool:

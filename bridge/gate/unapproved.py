@@ -16,6 +16,13 @@ from bridge.model import HeldCall
 from bridge.settings.globs import literal
 from bridge.settings.policy_edit import toml_value
 
+MAX_KINDS = 5
+"""Of a plan's calls that are named in an error, each with what would allow it."""
+
+_IN_TERMINAL = (
+    "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
+)
+
 MAX_RULE_CHARS = 200
 """Of a rule that is named in an error or a comment."""
 
@@ -23,19 +30,26 @@ FLOW = "flow rule "
 """How the rules begin that ask because of earlier calls, which no rule on a tool can answer."""
 
 
-def plan_needed(held: HeldCall, why: str) -> ApprovalNeededError:
-    """Return the error on a plan, of which at least this call needs a person who cannot be asked.
+def plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
+    """Return the error on a plan, some of whose calls need a person who cannot be asked.
 
     Args:
+        asking: Those calls, at least one.
         why: Nobody can be asked.
     """
-    call = CallFacts(server=held.server, tool=held.tool)
-    rule = one_line(held.rule, MAX_RULE_CHARS)
+    kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
+    shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:MAX_KINDS]]
+    parts = [f"{named(call)} ({one_line(rule, MAX_RULE_CHARS)})" for call, rule in shown]
+    if len(kinds) > MAX_KINDS:
+        parts.append(f"{len(kinds) - MAX_KINDS:,} more")
     message = (
-        f"The plan needs a person's approval, for {named(call)} at least ({rule}). {why} "
-        "Nothing of it was done."
+        f"The plan needs a person's approval, for {', '.join(parts)}. {why} Nothing of it was done."
     )
-    return ApprovalNeededError(message, remedy=_remedy(call, [held.rule]))
+    ways = _IN_TERMINAL
+    # No rule takes a definition for what it was before.
+    if all(rule != CHANGED for _, rule in shown):
+        ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
+    return ApprovalNeededError(message, remedy=f"Only the user can allow it: they {ways}.")
 
 
 def plan_refused(said: str) -> ApprovalRefusedError:

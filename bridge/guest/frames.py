@@ -204,7 +204,8 @@ class Run(Frame):
     `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
     `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
-    processes where the guest has to limit itself because the engine could not.
+    processes where the guest has to limit itself because the engine could not. `plan`: calls that
+    change something are held back.
     """
 
     code: str
@@ -213,6 +214,7 @@ class Run(Frame):
     discovered: List[Dict[str, Any]] = _fresh(list)
     capabilities: str = ""
     limits: Dict[str, Any] = _fresh(dict)
+    plan: bool = False
 
 
 class Clock(Frame):

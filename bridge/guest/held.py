@@ -15,13 +15,23 @@ import re
 import sys
 from abc import ABCMeta
 
-from bridge.guest.placeholders import LABEL, WHOLE, Unknown, find, label, write
+from bridge.guest.held_methods import BETWEEN, DICT_METHODS, LOOKS, TEXT_LOOKS, TEXT_METHODS
+from bridge.guest.placeholders import (
+    LABEL,
+    READING,
+    WHOLE,
+    Unknown,
+    find,
+    for_reading,
+    label,
+    write,
+)
 from bridge.guest.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
 
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
@@ -85,12 +95,13 @@ def check(line: bytes) -> int:
     """
     if _first:
         raise HeldResultError(_first)
-    if LABEL.encode() in line and any(label(*known).encode() in line for known in _calls.items()):
+    known = [label(*each).encode() for each in _calls.items()] if LABEL.encode() in line else []
+    if any(each in line for each in known) or (_calls and b"end" + READING.encode() in line):
         # Labels are for people to read, and nothing that a call could be made with.
         problem = (
             "it passes on what is only to be read: the repr of a held call's result, the text of a "
-            "container with one, or what call_tool_raw gave. Put fields into f-strings, pass "
-            "containers as they are, use call_tool."
+            "container with one, one in JSON or quoted, or what call_tool_raw gave. Put fields "
+            "into f-strings, pass containers as they are, use call_tool."
         )
         raise stopping(problem)
     return _lineno()
@@ -192,8 +203,10 @@ class HeldResult(Unknown, metaclass=ABCMeta):
         if _is_program(asking):
             stop(self, "asks for the type of")
         if asking.f_code.co_name == "default" and asking.f_globals["__name__"] == "json.encoder":
-            hint = " Pass the container as it is, or json.dumps(..., default=str) for a text."
+            hint = " Pass the container as it is, or print json.dumps(..., default=str)."
             stop(self, "writes as JSON", hint)
+        if asking.f_globals.get("__name__") == "functools":
+            stop(self, "asks for the type of")
         return HeldResult
 
     def __getattr__(self, name: str) -> Any:
@@ -204,7 +217,7 @@ class HeldResult(Unknown, metaclass=ABCMeta):
             raise AttributeError(name)
         if name == "get":
             return self._get
-        if name in _DICT_METHODS:
+        if name in DICT_METHODS:
             return _caller(self, name)
         return _part(self, name)
 
@@ -253,8 +266,43 @@ class HeldText(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        # Quoted, as what will stand there would not be.
+        return for_reading(str.__repr__(self))
+
     def __str__(self) -> str:
         return self
+
+    def __bool__(self) -> bool:
+        if not any(self._literals()):
+            stop(self, "tests")
+        return True
+
+    def strip(self, characters: Any = None, /) -> str:
+        """Return it without what stands around it, which is known if no placeholder does."""
+        return self._stripped("strip", characters, 0, -1)
+
+    def lstrip(self, characters: Any = None, /) -> str:
+        """Return it without what stands before it."""
+        return self._stripped("lstrip", characters, 0)
+
+    def rstrip(self, characters: Any = None, /) -> str:
+        """Return it without what stands behind it."""
+        return self._stripped("rstrip", characters, -1)
+
+    def _stripped(self, name: str, characters: Any, *ends: int) -> str:
+        literals = self._literals()
+        if not all(getattr(str, name)(literals[end], characters) for end in ends):
+            stop(self, "calls .%s() of" % name)
+        return HeldText(getattr(str, name)(self, characters))
+
+    def _literals(self) -> List[str]:
+        """Return what stands before, between and behind the placeholders."""
+        text, position, found = str.__str__(self), 0, []
+        for each in find(text):
+            found.append(text[position : each.start])
+            position = each.end
+        return [*found, text[position:]]
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -312,7 +360,7 @@ def _refuse_pickling(held: Any) -> NoReturn:
 def _asking() -> FrameType:
     """Return the frame in which a placeholder's class is asked for."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
+    while frame.f_back is not None and frame.f_globals.get("__name__") in BETWEEN:
         frame = frame.f_back
     return frame
 
@@ -342,54 +390,11 @@ def _stopper(doing: str) -> Callable[..., NoReturn]:
     return method
 
 
-_BETWEEN = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
-"""Modules through which `isinstance` goes."""
-
-_DICT_METHODS = frozenset(
-    ("clear", "copy", "items", "keys", "pop", "popitem", "setdefault", "update", "values")
-)
-"""What results have as methods, so that fields of these names are items only."""
-
-_ARITHMETIC = "sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
-
-_LOOKS = (
-    ("tests", "bool"),
-    ("compares", "eq ne lt le gt ge"),
-    ("uses ... as a key or in a set", "hash"),
-    ("takes the length of", "len"),
-    ("loops over", "iter reversed aiter"),
-    ("looks into", "contains"),
-    ("needs ... as a number", "int float complex index round trunc floor ceil"),
-    ("needs ... as bytes", "bytes"),
-    ("needs ... as a path", "fspath"),
-    ("awaits", "await"),
-    ("opens", "enter exit aenter aexit"),
-    ("changes", "setattr delattr setitem delitem"),
-    ("asks for the fields of", "dir"),
-    ("calculates with", "neg pos abs invert"),
-    ("calculates with", _ARITHMETIC),
-    ("calculates with", "r" + _ARITHMETIC.replace(" ", " r")),
-)
-"""What programs do that takes the value itself, and the methods that Python calls for it."""
-
-_TEXT_LOOKS = (
-    *_LOOKS[:7],
-    ("calculates with", "mod rmod mul rmul"),
-    ("takes a part of", "getitem"),
-)
-
-_TEXT_METHODS = """
-    capitalize casefold center count encode endswith expandtabs find format format_map index isalnum
-    isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle
-    isupper join ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust
-    rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill
-"""
-
-for _doing, _names in _LOOKS:
+for _doing, _names in LOOKS:
     for _each in _names.split():
         setattr(HeldResult, "__%s__" % _each, _stopper(_doing))
-for _doing, _names in _TEXT_LOOKS:
+for _doing, _names in TEXT_LOOKS:
     for _each in _names.split():
         setattr(HeldText, "__%s__" % _each, _stopper(_doing))
-for _each in _TEXT_METHODS.split():
+for _each in TEXT_METHODS.split():
     setattr(HeldText, _each, _stopper("calls .%s() of" % _each))

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 PREFIX = "heldresult"
 
+READING = "toberead"
+"""Follows a placeholder in a text that is for reading only."""
+
 WHOLE = "$heldResult"
 """The one key of an object that stands for a result, or a part of one, with its own type."""
 
@@ -100,7 +103,7 @@ def readable(value: Any, plan: str, call_of: Callable[[int], str], depth: int = 
         return label(found.number, call, found.path) if found is not None and call else match[0]
 
     if isinstance(value, str):
-        return re.sub(_TOKEN, named, value) if PREFIX in value else value
+        return re.sub("%s(?:%s)?" % (_TOKEN, READING), named, value) if PREFIX in value else value
     if isinstance(value, list):
         return [readable(item, plan, call_of, depth + 1) for item in value]
     if isinstance(value, dict):
@@ -111,6 +114,11 @@ def readable(value: Any, plan: str, call_of: Callable[[int], str], depth: int = 
             for key, item in value.items()
         }
     return value
+
+
+def for_reading(text: str) -> str:
+    """Return a text whose placeholders are shown by name, and refused in calls."""
+    return re.sub(_TOKEN, lambda match: match[0] + READING, text)
 
 
 def find(text: str) -> Iterator[Placeholder]:

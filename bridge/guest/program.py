@@ -47,8 +47,13 @@ class Refused(Exception):
         self.kind = kind
 
 
-def compile_program(source: str) -> Tuple[types.CodeType, bool]:
+def compile_program(
+    source: str, plan: Optional[Dict[str, Any]] = None
+) -> Tuple[types.CodeType, bool]:
     """Return the program's code and whether it ends in an expression.
+
+    Args:
+        plan: Its globals, if it is to make a plan.
 
     Raises:
         Refused: It does not compile.
@@ -58,6 +63,10 @@ def compile_program(source: str) -> Tuple[types.CodeType, bool]:
     try:
         tree = _parse(source)
         has_value = _keep_last_value(tree)
+        if plan is not None:
+            from bridge.guest.looks import watch
+
+            watch(tree, plan)
         code = compile(tree, FILENAME, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
         raise Refused(describe_syntax(error), type(error).__name__) from None
@@ -112,6 +121,7 @@ class Program:
 
     def __init__(self, run: Run, namespace: Dict[str, Any]) -> None:
         self._source = run.code
+        self._plan = run.plan
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
         self.module = types.ModuleType("__main__")
         self.module.__dict__.update(namespace)
@@ -120,7 +130,8 @@ class Program:
     def run(self) -> Done:
         """Run the program to the end of its main thread's work."""
         try:
-            code, has_value = compile_program(self._source)
+            plan = self.module.__dict__ if self._plan else None
+            code, has_value = compile_program(self._source, plan)
         except Refused as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
@@ -149,6 +160,9 @@ class Program:
         held = sys.modules.get("bridge.guest.held")
         if held is not None:
             held.blame(error)
+            from bridge.guest.looks import plainly
+
+            plainly(error)
         hook = sys.excepthook
         if hook is not sys.__excepthook__:
             try:

@@ -10,6 +10,7 @@ reader's eye obeys.
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,12 +79,24 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
                 break
         if left:
             page.must("")
-            page.must(f"{_calls(left)} more; the structured result's plan lists all.")
+            page.must(
+                f"{_calls(left)} more: the structured result's plan lists what fits there, the "
+                "audit log each."
+            )
     else:
-        page.must("No call is held.")
+        page.must("No call is held, so there is nothing to apply.")
     if plan.stopped:
         page.must("")
         page.must(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
+    if plan.stale:
+        page.must("")
+        page.must(
+            "Read after calls to the same server had been held, so without what those will "
+            f"change: {printable(plan.stale)[:MAX_VALUE]}."
+        )
+    if how and (why := _unknown_effects(plan.calls)):
+        page.must("")
+        page.must(why)
     if how and plan.plan_id:
         minutes = f"{plan.seconds / MINUTE:g} minutes"
         page.must("")
@@ -91,7 +104,27 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
             f"within {minutes}."
         )
+    elif how and plan.calls and not plan.stopped:
+        page.must("")
+        page.must("The program failed, so there is nothing to apply: correct it and plan again.")
     return "\n".join(page.lines)
+
+
+def _unknown_effects(calls: Sequence[HeldCall]) -> str:
+    """Return why calls are held that may only read, and what the user can do about it."""
+    rules = {call.rule for call in calls}
+    if "no policy" in rules:
+        return (
+            "Without a policy nothing is known to only read, so calls of tools are held all alike. "
+            "`mcp-code-bridge policy init` proposes the user one that tells reads from the rest."
+        )
+    if any(rule.startswith("default for untrusted") for rule in rules):
+        return (
+            'Calls held by "default for untrusted tools" may only read: nobody whom the policy '
+            "believes says what they do. The user can, as `mcp-code-bridge policy explain SERVER "
+            "TOOL` shows."
+        )
+    return ""
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -105,6 +138,8 @@ def printable(text: str, keep: str = "") -> str:
         for character in text
     )
 
+
+_GAP = re.compile(" {9,}")
 
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
@@ -178,7 +213,7 @@ class _Page:
             return len(group.calls)
         columns = _columns(group.calls, common)
         rows = [_row(call, columns) for call in group.calls[:MAX_ROWS]]
-        titles = ["", *(printable(column)[:MAX_CELL] for column in columns[:MAX_COLUMNS])]
+        titles = ["", *(_flat(column)[:MAX_CELL] for column in columns[:MAX_COLUMNS])]
         shown = 0
         for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
             if not self.block([line]):
@@ -186,8 +221,16 @@ class _Page:
             shown = number
         if shown < len(group.calls):
             self.must(f"  … and {_calls(len(group.calls) - shown)} more")
-        for call, row in list(zip(group.calls, rows, strict=False))[:IN_FULL]:
-            if row.cut:
+        hidden = columns[MAX_COLUMNS:]
+        if hidden:
+            names = ", ".join(_cut(_flat(column), MAX_CELL) for column in hidden[:MAX_COLUMNS])
+            more = len(hidden) - MAX_COLUMNS
+            self.must(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
+        seen: set[str] = set()
+        for number, (call, row) in enumerate(zip(group.calls, rows, strict=False)):
+            # And the first that has something which no other has shown.
+            if (row.cut and number < IN_FULL) or not seen.issuperset(row.hidden):
+                seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 self.block([f"  #{call.number} in full:", *_in_full(rest, "    ")])
         return shown
@@ -195,17 +238,21 @@ class _Page:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
+    """A call in a table; `hidden` are its arguments without a column."""
+
     cells: list[str]
     cut: bool
+    hidden: Sequence[str]
 
 
 def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
-    cells, cut = [f"#{call.number}"], len(columns) > MAX_COLUMNS
+    hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
+    cells, cut = [f"#{call.number}"], bool(hidden)
     for column in columns[:MAX_COLUMNS]:
         text = _json(call.arguments[column]) if column in call.arguments else _ABSENT
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
-    return _Row(cells=cells, cut=cut)
+    return _Row(cells=cells, cut=cut, hidden=hidden)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -223,7 +270,7 @@ def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]
 def _in_full(arguments: Mapping[str, Json], indent: str = "  ") -> list[str]:
     lines = []
     for key, value in arguments.items():
-        name = _cut(printable(key), MAX_NAME)
+        name = _cut(_flat(key), MAX_NAME)
         lines.append(f"{indent}{name} = {_cut(_json(value), MAX_VALUE)}")
     return lines
 
@@ -264,7 +311,7 @@ def _kind(call: HeldCall) -> tuple[str, ...]:
 
 
 def _name(call: HeldCall) -> str:
-    return _cut(printable(f"{call.server}.{call.tool}"), 2 * MAX_NAME)
+    return _cut(_flat(f"{call.server}.{call.tool}"), 2 * MAX_NAME)
 
 
 def _decided(call: HeldCall) -> str:
@@ -275,11 +322,20 @@ def _decided(call: HeldCall) -> str:
 
 def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
     # As JSON, since to Python 1, 1.0 and True are the same.
-    return key in arguments and _json(arguments[key]) == _json(value)
+    return key in arguments and _dumped(arguments[key]) == _dumped(value)
 
 
 def _json(value: Json) -> str:
-    return printable(json.dumps(value, ensure_ascii=False, default=str))
+    return _flat(_dumped(value))
+
+
+def _dumped(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _flat(text: str) -> str:
+    """Return text that stays on its line: behind a gap, it would begin one where it is wrapped."""
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(text))
 
 
 def _cut(text: str, size: int) -> str:

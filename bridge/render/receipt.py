@@ -46,11 +46,14 @@ def receipt(result: RunResult) -> str:
 def call_lines(result: RunResult) -> list[str]:
     """Return a line for each thing that is to be known of calls that were not simply made."""
     lines = []
-    if result.status in ("error", "timeout") and result.receipt and result.receipt.calls:
+    retry = f'retry_of="{result.run_id}"'
+    failed = result.status in ("error", "timeout")
+    # The error on a plan says so in its own words.
+    if failed and result.receipt and result.receipt.calls and retry not in result.error:
         # Its other name, runId, is in the structured content, which not every model sees.
         lines.append(
             f"[retry] {_counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
-            f'code with retry_of="{result.run_id}" does not repeat what was done.'
+            f"code with {retry} does not repeat what was done."
         )
     if result.replayed:
         count = _counted(sum(found.count for found in result.replayed), "call")
@@ -59,7 +62,8 @@ def call_lines(result: RunResult) -> list[str]:
         # A program that ended early may have come to them later.
         count = _counted(sum(found.count for found in result.unused), "call")
         lines.append(
-            f"[retry] {count} of the run before not asked for again: {_named(result.unused)}"
+            f"[retry] {count} of the run before not asked for again, with the same arguments: "
+            f"{_named(result.unused)}. What was done stands."
         )
     if result.refused:
         count = _counted(sum(found.count for found in result.refused), "call")

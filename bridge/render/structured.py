@@ -24,6 +24,9 @@ MAX_DEPTH = 64
 """Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
 255 levels and other clients' parsers earlier."""
 
+MAX_PLAN_CHARACTERS = 64 * 1024
+"""Of a plan's calls, as JSON: what clients put before a model. The rest is counted."""
+
 
 def structured(result: RunResult) -> dict[str, Any]:
     """Return the contract's fields; those that are empty are left out."""
@@ -186,9 +189,11 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
 
 
 def plan_fields(plan: Plan) -> dict[str, Json]:
-    """Return a plan; each call with what is known of it."""
-    calls: list[Json] = [
-        {
+    """Return a plan; each call with what is known of it, as far as there is room for them."""
+    calls: list[Json] = []
+    left = MAX_PLAN_CHARACTERS
+    for call in plan.calls:
+        fields: dict[str, Json] = {
             "number": call.number,
             "server": call.server,
             "tool": call.tool,
@@ -197,13 +202,17 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
             "action": call.action,
             "rule": call.rule,
         }
-        for call in plan.calls
-    ]
-    fields: dict[str, Json] = {
+        left -= len(_dump(to_json(fields)))
+        if left < 0:
+            break
+        calls.append(fields)
+    fields = {
         "id": plan.plan_id,
         "seconds": _plain_number(plan.seconds),
         "calls": calls,
+        "callsOmitted": len(plan.calls) - len(calls),
         "stopped": plan.stopped,
+        "stale": plan.stale,
     }
     return {name: value for name, value in fields.items() if value not in ("", 0)}
 

@@ -13,11 +13,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from bridge.aside import aside
 from bridge.errors import (
     BridgeError,
     CallBudgetError,
@@ -270,16 +272,19 @@ class Dispatcher:
         try:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:
-            return self._encode_error(call.id, error)
+            told = [error.message, error.data]
+            return await aside(told, partial(self._encode_error, call.id, error))
         except BridgeError as error:
-            return self._encode_error(call.id, as_failed_call(error))
+            failed = as_failed_call(error)
+            told = [failed.message, failed.data]
+            return await aside(told, partial(self._encode_error, call.id, failed))
         except Exception:
             # A named per-request boundary: a defect in one handler must not end other calls.
             logger.exception("call %d (%s) failed inside the bridge", call.id, call.method)
             message = "The bridge failed to serve this call; see its log."
             return self._encode_error(call.id, CallFailedError(message, kind="internal"))
         try:
-            line = encode_reply(call.id, value, self._clear)
+            line = await self._encode(call.id, value)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
             return self._encode_error(call.id, CallFailedError(message, kind="upstream"))
@@ -290,6 +295,11 @@ class Dispatcher:
             )
             return self._encode_error(call.id, CallFailedError(message, kind="limit"))
         return line
+
+    async def _encode(self, call_id: int, value: Json) -> bytes:
+        work = partial(encode_reply, call_id, value, self._clear)
+        # Without anything to take out, it takes no longer than what was done with it before.
+        return work() if self._clear is None else await aside(value, work)
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
         # Before it is cut, lest half a secret be left.
@@ -309,7 +319,13 @@ class Dispatcher:
         if not line or len(line) > self._limits.reply_bytes:
             document = {**document, "data": None, "message": message[:1000]}
             line = encode(Reply(id=call_id, error=document))
-        return line if self._clear is None else self._clear.frame(line)
+        if self._clear is None:
+            return line
+        try:
+            return self._clear.frame(line)
+        except ValueError:
+            document = {**document, "data": None, "message": message[:1000]}
+            return self._clear.frame(encode(Reply(id=call_id, error=document)))
 
 
 _KINDS = {

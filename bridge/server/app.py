@@ -156,7 +156,7 @@ class _Surface:
 
         try:
             request = parse_command(params.arguments, commands.profiles)
-            result = await commands.run(request, _progress(context))
+            result = await commands.run(request, _progress(context), principal=self._runs.principal)
         except BridgeError as error:
             logger.info("command refused: %s", error)
             result = failed_command(error)

@@ -44,6 +44,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "description": "Seconds the program may take.",
             },
             "mode": {
+                "type": "string",
                 "enum": ["run", "plan"],
                 "default": "run",
                 "description": "plan: reads happen, calls that change something are held back and "
@@ -59,6 +60,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "from its journal, not repeated.",
             },
             "reads": {
+                "type": "string",
                 "enum": ["replay", "refresh"],
                 "default": "replay",
                 "description": "With retry_of: whether reads are answered so too, or made again.",
@@ -101,17 +103,48 @@ _RECEIPT = _object(
     "codeMs",
 )
 
+_PLAN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "seconds": {"type": "number"},
+        "calls": {
+            "type": "array",
+            "items": _object(
+                {
+                    "number": "integer",
+                    "server": "string",
+                    "tool": "string",
+                    "arguments": "object",
+                    "effect": "string",
+                    "action": "string",
+                    "rule": "string",
+                },
+                "number",
+                "server",
+                "tool",
+                "arguments",
+            ),
+        },
+        "callsOmitted": {"type": "integer"},
+        "stopped": {"type": "string"},
+        "stale": {"type": "string"},
+    },
+}
+
 OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "runId": {"type": "string"},
-        "status": {"enum": ["success", "error", "timeout", "validation_error"]},
+        "status": {"type": "string", "enum": ["success", "error", "timeout", "validation_error"]},
         "summary": {"type": "string"},
         "reason": {"type": "string"},
         "exitCode": {"type": "integer"},
         "stdout": {"type": "array", "items": {"type": "string"}},
         "stderr": {"type": "array", "items": {"type": "string"}},
+        "noFinalNewline": {"type": "array", "items": {"type": "string"}},
         "result": {},
+        "resultRepr": {"type": "string"},
         "error": {"type": "string"},
         "servers": {"type": "array", "items": {"type": "string"}},
         "timeoutSeconds": {"type": "number"},
@@ -124,7 +157,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
                     "line": {"type": "integer"},
                     "column": {"type": "integer"},
                     "rule": {"type": "string"},
-                    "severity": {"enum": ["deny", "note"]},
+                    "severity": {"type": "string", "enum": ["deny", "note"]},
                     "message": {"type": "string"},
                 },
                 "required": ["rule", "severity", "message"],
@@ -132,7 +165,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         },
         "findingsOmitted": {"type": "integer"},
         "isolation": {"type": "object"},
-        "plan": {"type": "object"},
+        "plan": _PLAN,
         "replayed": _CALL_COUNTS,
         "unused": _CALL_COUNTS,
         "refused": _CALL_COUNTS,
@@ -196,6 +229,8 @@ def _choice(name: str, value: Json, choices: Sequence[str]) -> str:
         return choices[0]
     if not isinstance(value, str) or value not in choices:
         message = f"`{name}` must be one of {', '.join(choices)}, not {value!r:.80}."
+        if value == "apply":
+            message = f'{message} A plan is applied with its id alone: run_python(apply="...").'
         raise InvalidRequestError(message)
     return value
 

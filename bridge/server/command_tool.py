@@ -32,7 +32,7 @@ COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "runId": {"type": "string"},
-        "status": {"enum": ["success", "error", "timeout", "validation_error"]},
+        "status": {"type": "string", "enum": ["success", "error", "timeout", "validation_error"]},
         "summary": {"type": "string"},
         "profile": {"type": "string"},
         "reason": {"type": "string"},
@@ -124,6 +124,7 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "profile": {
+                "type": "string",
                 "enum": list(profiles),
                 "description": "Which profile to run in."
                 + (" May be left out." if len(profiles) == 1 else ""),

@@ -45,7 +45,7 @@ class Runs:
 
     def __init__(self, engine: Engine, principal: str) -> None:
         self._engine = engine
-        self._principal = principal
+        self.principal = principal
         self._levels: OrderedDict[str, str] = OrderedDict()
 
     async def call(
@@ -109,7 +109,7 @@ class Runs:
     ) -> RunResult:
         try:
             request = parse_request(params.arguments)
-            request = replace(request, principal=self._principal, owner=owner)
+            request = replace(request, principal=self.principal, owner=owner)
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
             return await self._engine.run(request, client)
@@ -126,8 +126,8 @@ class Runs:
 
         The newer era has no connections over HTTP, so that there each run's client is its own.
         """
-        if self._principal:
-            return self._principal
+        if self.principal:
+            return self.principal
         held = context.session.client_params
         if held is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return Same(context)
@@ -139,9 +139,9 @@ class Runs:
         headers = getattr(request, "headers", None) or {}
         credential = str(headers.get("authorization", ""))
         if not credential:
-            return self._principal
+            return self.principal
         digest = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{self._principal}#{digest[:32]}"
+        return f"{self.principal}#{digest[:32]}"
 
     def _level(self, context: Context) -> str:
         return self._levels.get(_session_id(context), DEFAULT_LEVEL)

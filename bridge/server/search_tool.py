@@ -68,6 +68,7 @@ def search_tool() -> types.Tool:
                 },
                 "server": {"type": "string", "description": "Only this server's tools."},
                 "detail": {
+                    "type": "string",
                     "enum": ["summary", "full"],
                     "default": "summary",
                     "description": '"full" adds schemas and examples.',

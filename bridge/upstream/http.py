@@ -146,6 +146,9 @@ class CappedClient(httpx2.AsyncClient):
         if response.status_code == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers:
             # This is how a server says that it no longer knows the session.
             self.expired = True
+            if kind == "text/event-stream":
+                # Nothing would end it, and the SDK does not look into it either.
+                return response
             with suppress(httpx2.StreamError):
                 if says_unknown_session(await response.aread()):
                     # In the SDK's words, by which alone a request is known that may be made again.

@@ -170,6 +170,14 @@ class Pool:
         """Return what is known of every server now."""
         return MappingProxyType({name: s.state() for name, s in self._sessions.items()})
 
+    def moment(self, server: str) -> tuple[int, int] | None:
+        """Return what changes when a server may have other tools; None while it is not connected.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        return self._session(server).moment
+
     async def start(self, server: str) -> None:
         """Have a server ready for calls.
 

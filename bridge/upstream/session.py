@@ -11,6 +11,7 @@ server once, and none is given a connection that is being closed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,9 @@ State = Literal["idle", "starting", "ready", "failed", "login required", "closed
 
 
 _FORGETFUL = "It keeps forgetting its session."
+
+_NUMBERS = itertools.count(1)
+"""Of connections, over all sessions: a server that is redefined gets another session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ class Session:
         self._link: Link | None = None
         self._closed = False
         self._connections = 0
+        self._number = 0
+        self._listed_by = 0
         self._tools: tuple[Tool, ...] | None = None
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
@@ -161,6 +167,15 @@ class Session:
         """Whether its present connection was ever asked for the list of tools."""
         return self._link is not None and self._link.listings > 0
 
+    @property
+    def moment(self) -> tuple[int, int] | None:
+        """What changes with its connection and with each word of changed tools; None without one.
+
+        What it listed at another moment may not be what a call would meet now.
+        """
+        link = self._link
+        return None if link is None or not link.usable else (self._number, self._changes)
+
     def rest(self) -> None:
         """Close its connection if that served nothing but listing; the next request makes one."""
         if self._link is not None and self._link.rest():
@@ -178,11 +193,14 @@ class Session:
     async def tools(self) -> tuple[Tool, ...]:
         """Return its tools, from the cache while the server has announced no change.
 
+        One that was closed as idle is not started for it; once it is up again, it is asked again.
+
         Raises:
             UpstreamError: It cannot be started, or did not answer.
         """
-        if self._tools is not None and not self._closed:
-            return self._tools
+        kept = self._tools
+        if kept is not None and not self._closed and (self.moment is None or self._is_own_list()):
+            return kept
         return await self._asked(self._listed)
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
@@ -223,7 +241,7 @@ class Session:
     async def _listed(self) -> tuple[Tool, ...]:
         async with self._use() as link, link.listing:
             link.listings += 1
-            if self._tools is not None:
+            if self._tools is not None and self._is_own_list():
                 return self._tools
             if not link.usable and not self._closed:
                 # The one before us had no answer; asking here again would have none either.
@@ -233,7 +251,11 @@ class Session:
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if link.cacheable and link.usable and before == self._changes:
                 self._tools = tools
+                self._listed_by = self._number
             return tools
+
+    def _is_own_list(self) -> bool:
+        return self._listed_by == self._number
 
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
@@ -333,6 +355,7 @@ class Session:
                 self.forget_offers("resources")
                 self.forget_offers("prompts")
             self._connections += 1
+            self._number = next(_NUMBERS)
             previous = link.ended if link and not link.ended.is_set() else None
             self._link = link = self._connect(self, previous)
         return link

@@ -40,7 +40,9 @@ def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[
 @pytest.mark.parametrize(
     ("server", "tool", "annotations", "effect", "labels"),
     [
-        ("git", "git_status", {}, "read", []),
+        ("git", "git_status", {}, "read", ["private-data"]),
+        ("git", "git_create_branch", WRITES, "write", []),
+        ("everything", "get-env", READS, "read", ["private-data"]),
         ("git", "git_push", {}, "write", ["exfiltration"]),
         ("fetch", "fetch", READS, "read", ["exfiltration", "untrusted-input"]),
         ("gmail", "search_messages", {}, "read", ["private-data", "untrusted-input"]),
@@ -66,33 +68,40 @@ def test_a_tool_is_judged_by_its_name_and_its_annotations_whichever_is_stricter(
     assert _proposed(server, tool, annotations) == (effect, labels)
 
 
-def test_tools_of_one_kind_and_beginning_share_a_line_unless_another_kind_begins_so_too() -> None:
-    tools = _tools(
-        "s",
-        **{f"get_{n}": READS for n in "abcd"},
-        **{f"set_{n}": WRITES for n in "abc"},
-        set_delete=DESTROYS,
+def test_a_tool_that_comes_later_is_vouched_for_by_no_line_of_others() -> None:
+    """However it is called: it would be let through, unread by anybody, as the reads are."""
+    tools = _tools("s", **{f"get_{n}": READS for n in "abcd"})
+    policy = Policy(_spec(propose({"s": tools}, {})))
+    [later] = _tools("s", get_e=READS)
+    decision = policy.decide(CallFacts(server="s", tool="get_e", definition=later))
+    assert (decision.action, decision.rule) == ("ask", "default for untrusted tools")
+
+
+def test_a_tool_is_a_line_that_says_why() -> None:
+    text = propose({"mail": _tools("mail", send=READS, list=READS)}, {"dead": "it did not\nstart"})
+    assert (
+        """
+[policy.servers.mail]  # 2 tools
+trust = false  # true believes all that it says of its own tools, now and later
+
+[policy.servers.mail.tools]
+send = { effect = "write", labels = ["exfiltration"] }  # 'send' is in its name, though its server \
+says 'read'
+#   exfiltration: what 'send' is given may be seen by others
+list = { effect = "read", labels = ["untrusted-input", "private-data"] }  # its server says so \
+(readOnlyHint true)
+#   untrusted-input: what 'mail' returns may be written by anybody
+#   private-data: what 'mail' returns may be yours alone
+"resources/read" = { labels = ["untrusted-input", "private-data"] }  # as its tools have them
+"""
+        in text
     )
-    text = propose({"s": tools}, {})
-    assert '[policy.servers.s.tools."get_*"]  # get_a, get_b, get_c and 1 more' in text
-    assert '[policy.servers.s.tools."set_a"]' in text
-    policy = Policy(_spec(text))
-    for tool in tools:
-        decision = policy.decide(CallFacts(server="s", tool=tool.name, definition=tool))
-        expected = "read" if tool.name.startswith("get") else "write"
-        assert decision.effect == ("destructive" if tool.name == "set_delete" else expected)
-
-
-def test_each_line_says_why_and_that_it_is_to_be_checked() -> None:
-    text = propose({"mail": _tools("mail", send=READS)}, {"dead": "it did not\nstart"})
-    assert "proposed because of 'send' in its name, though its server says 'read'; check" in text
-    assert "exfiltration: because what 'send' is given may be seen by others; check" in text
     assert "# dead is left out, as it did not say which tools it has: it did not start\n" in text
-    assert "trust = false" in text
 
 
 NAMES = st.text(min_size=1, max_size=30) | st.sampled_from(
     ["a*", "a?", "a\\", '"', "a\n[policy]\npin = 3", "\x7f", "\ud800", "]", "#", "get_", "é", "a.b"]
+    + ["resources/read", "prompts/get", "mail"]
 )
 
 

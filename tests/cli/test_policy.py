@@ -197,7 +197,12 @@ async def test_a_policy_that_parses_is_fine_and_one_that_does_not_is_refused_wit
     assert "There is no policy" in capsys.readouterr().out
     home.configure(POLICY)
     assert await home.check() == 0
-    assert "the policy is fine (2 rules, 1 server, 1 flow rule)" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "the policy is fine (2 rules, 1 server, 1 flow rule)" in captured.out
+    warning = "no server is called 'git*', as the rule 'git is closed' has it"
+    assert captured.err == f"warning: {warning}\n"
+    assert await home.check(as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["idle"] == [warning]
     home.configure("[[policy.rules]]\nname = 'x'\naction = 'alow'\n")
     with pytest.raises(SettingsError, match=r"policy\.rules.*alow"):
         home.settings()

@@ -5,20 +5,23 @@ from __future__ import annotations
 import io
 import os
 import pty
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bridge.cli.run import TERMINAL, carried_out, exit_status, show
+from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, show
 from bridge.cli.terminal import Terminal
 from bridge.engine import open_engine
 from bridge.errors import ApprovalRefusedError
-from bridge.model import RunRequest, RunResult
+from bridge.gate.question import MAX_PLAN_LINES
+from bridge.model import HeldCall, Plan, RunRequest, RunResult
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
+from tests.waiting import until_shown
 
 __all__ = ["backend", "settings"]
 
@@ -68,11 +71,37 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
             capsys.readouterr()
             os.write(typist, b"apply\n")
             applied = await run(person)
-        question = os.read(typist, 65536).decode()
+        asked = "may 2 calls of a plan be made, exactly as listed?"
+        question = await until_shown(typist, asked, 2)
         os.close(typist)
-        assert question.count("may 2 calls of a plan be made, exactly as listed?") == 2
+        assert question.count(asked) == 2
         assert (exit_status(applied), applied.plan) == (0, None)
         shown = capsys.readouterr()
         assert "#2 desk.write_note" in shown.out
         assert "2 of 2 calls done." in shown.err
         assert tools_recorded(log) == ["create", "write_note"]
+
+
+def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On one screen once is enough; what the question leaves out is listed before it."""
+    call = HeldCall(
+        number=1,
+        server="desk",
+        tool="create",
+        arguments={},
+        action="ask",
+        rule="default for writes",
+    )
+    plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
+    assert asked_in_full(plan)
+    assert not asked_in_full(replace(plan, stopped="line 2: it looks at a held result"))
+    text = "x" * 200
+    long = tuple(replace(call, number=n, tool=f"t{n}", arguments={"text": text}) for n in range(99))
+    assert not asked_in_full(replace(plan, calls=long))
+    many = replace(call, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
+    assert not asked_in_full(replace(plan, calls=(many,)))
+    result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
+    show(result, terminal=True, plan=False)
+    assert capsys.readouterr().out == "planned\n"

@@ -14,6 +14,7 @@ import pytest
 from bridge.cli.terminal import MAX_TRIES, Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
+from tests.waiting import until_shown
 
 FORM: dict[str, Json] = {
     "type": "object",
@@ -84,7 +85,7 @@ async def test_choices_are_listed_by_what_they_are_called(
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
     answer = await _ask(desk, typed, params)
     assert answer == {"action": "accept", "content": {"decision": decision}}
-    shown = os.read(desk[0], 4096).decode().replace("\r\n", "\n")
+    shown = await until_shown(desk[0], "brackets): ")
     assert (
         "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
         "Decision (a number or a word in brackets): "
@@ -95,9 +96,10 @@ async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
     """And no escape sequence of the server's obeyed."""
     params: dict[str, Json] = {"mode": "url", "message": "\x1b[2J", "url": "https://example.com"}
     assert await _ask(desk, "\n", params) == {"action": "accept"}
-    shown = os.read(desk[0], 4096).decode()
+    shown = await until_shown(desk[0], "press Enter: ")
     assert "\\x1b[2J" in shown
     assert "https://example.com" in shown
+    assert "\x1b" not in shown
 
 
 async def test_without_a_terminal_nobody_is_asked() -> None:
@@ -117,6 +119,8 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
         ({"oneOf": [{"const": "a", "title": "A"}]}, "a", "a"),
         ({"oneOf": [{"const": "b", "title": "A"}]}, "1", "b"),
         ({"type": "string", "enum": ["2", "3"], "enumNames": ["A", "B"]}, "2", "2"),
+        ({"enum": ["apply", "none"], "enumNames": ["Yes, all 3", "No"]}, "y", "apply"),
+        ({"enum": ["a", "b", "none"], "enumNames": ["Yes", "Yes, all", "No"]}, "N", "none"),
         ({"type": "number"}, "1.5", 1.5),
         ({"type": "boolean"}, "No", False),
         ({"type": "array"}, "a, b", ["a", "b"]),
@@ -136,6 +140,8 @@ def test_a_line_is_read_by_its_fields_schema(
     [
         ({"enum": ["a", "b"]}, "c", "one of a, b"),
         ({"enum": ["a", "b"]}, "1", "one of a, b"),
+        ({"enum": ["a", "b"], "enumNames": ["Yes", "Yes, all"]}, "y", "a, b, or its number"),
+        ({"enum": ["a", "b"], "enumNames": ["Nothing", "Yeso"]}, "y", "one of a, b"),
         ({"enum": ["a", "b"], "enumNames": ["A"]}, "1", "one of a, b"),
         ({"type": "integer"}, "1.5", "whole number"),
         ({"type": "number"}, "x", "a number"),

@@ -18,6 +18,7 @@ from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
+from tests.waiting import until_shown
 
 __all__ = ["backend", "settings"]
 
@@ -57,7 +58,7 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
             assert (await run(person)).result == "done"
             # Written into the policy, which the next run has read again.
             assert (await run(person)).result == "done"
-        shown = os.read(typist, 65536).decode().replace("\r\n", "\n")
+        shown = await until_shown(typist, "brackets): ")
     os.close(typist)
     assert "may a program call desk.write_note?\n\n    it changes something" in shown
     assert "  1. Yes, this one call [call]\n  2. Yes, and every other call of" in shown

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.e2e.rig import BRIDGE, REPOSITORY, SCRIPTS, User, document_of, text_of
+from tests.e2e.rig import BRIDGE, REPOSITORY, SCRIPTS, User, document_of, engines, text_of
 from tests.waiting import until
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules"
@@ -44,6 +44,15 @@ FIXTURE_FREE = [
     ("conformance-next", "tools-list"),
 ]
 """Scenarios of the official suite that need no tools or prompts of the suite's own."""
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()[:1]]
+)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    """One engine: what these programs see of the bridge is the same on all, and they are slow."""
+    name: str = request.param
+    return name
 
 
 def _peer(name: str) -> Path:

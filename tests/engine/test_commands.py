@@ -18,15 +18,19 @@ import pytest
 from bridge.engine.command_backends import Runner
 from bridge.engine.commands import Commands
 from bridge.errors import (
+    AuditError,
     BrokenIsolationError,
     EngineNotFoundError,
     InvalidRequestError,
     LaunchError,
     SettingsError,
 )
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.model import CommandRequest
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
+from tests.audit_rig import records
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine.command_rig import (
     CANARY,
@@ -415,3 +419,32 @@ def test_an_ordinary_user_s_commands_write_as_that_user() -> None:
     assert "OSError" in told["seen"]["write"]["made"]
     assert list(told["control"]["read"].values()) == [CANARY]
     assert told["control"]["write"] == {"made": True}
+
+
+async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place) -> None:
+    """Without secrets, whether the profile's or among its words; what it fails with, too."""
+    settings = there.settings(
+        {"TOKEN": SECRET}, executables=["cat"], secrets=["TOKEN"], check_arguments=False
+    )
+    log = AuditLog(there.root / "audit")
+    words = ["cat", f"/no/{SECRET}", "--password", "hunter-2-hunter"]
+    async with Commands(settings, audit_of=lambda run: RunAudit(log, run)) as commands:
+        result = await commands.run(
+            CommandRequest(profile="tool", stages=(tuple(words),)), principal="somebody"
+        )
+    begun, ended = records(there.root / "audit")
+    assert (begun["kind"], begun["run"]) == ("command", result.run_id)
+    assert (begun["principal"], begun["profile"]) == ("somebody", "tool")
+    assert begun["stages"] == [["cat", "[redacted]", "--password", "[redacted]"]]
+    assert (ended["kind"], ended["run"], ended["status"]) == ("end", result.run_id, result.status)
+    assert ended["exitCode"] == result.exit_code == 1
+
+
+async def test_a_command_that_cannot_be_recorded_does_not_run(there: Place) -> None:
+    """As with a program."""
+    (there.root / "audit").write_text("in the way of the directory")
+    log = AuditLog(there.root / "audit")
+    async with Commands(there.settings(), audit_of=lambda run: RunAudit(log, run)) as commands:
+        with pytest.raises(AuditError):
+            await peeked(commands, {"write": ["out/never"]})
+    assert not (there.workspace / "out" / "never").exists()

@@ -12,7 +12,9 @@ import anyio
 import pytest
 
 from bridge.engine import Engine, open_engine
+from bridge.errors import UnknownPlanError, UnknownRunError
 from bridge.model import ApplyRequest, Plan, RunRequest, RunResult
+from bridge.render.text import compact
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -103,8 +105,8 @@ await mcp_rec.send(to="ann", text="see " + parent.url)
 STOPPING = {
     "item.id > 3": "it compares ‹result of #1 rec.create›.id: nobody knows that yet.",
     "await mcp_rec.read_note(topic=item.title)": "A plan can use that only in other held calls.",
-    "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "that was changed",
-    "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "cannot be a key of a dict",
+    "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "it calls .upper() of",
+    "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "as a key or in a set",
     "await mcp_rec.create(title=str([item]))": "it passes on what is only to be read",
     "', '.join([item.title])": "expected str instance, HeldResult found",
 }
@@ -138,3 +140,50 @@ async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
     result, made = await plan(planner, f'item = await {CREATE}(title="one")\n1 / 0')
     assert (result.status, made.stopped) == ("error", "")
     assert "ZeroDivisionError" in result.error
+    code = f'item = await {CREATE}(title="one")\nraise ValueError(f"bad {{item.id}}")'
+    result, made = await plan(planner, code)
+    assert (result.status, made.stopped) == ("error", "")
+    assert "ValueError: bad ‹result of #1 rec.create›.id" in result.error
+    assert "heldresult" not in result.summary
+
+
+async def test_what_was_read_without_the_held_calls_is_told(planner: Engine) -> None:
+    """A read happens at once, and finds what was there before the writes that come first."""
+    code = """
+await mcp_rec.read_note(topic="a")
+await mcp_rec.write_note(topic="a", text="new")
+print((await mcp_rec.read_note(topic="a")).text)
+"""
+    result, made = await plan(planner, code)
+    assert (result.stdout, made.stale) == ("note a\n", "1 × rec.read_note")
+    assert "without what those will change: 1 × rec.read_note." in compact(result)
+    _, made = await plan(planner, 'await mcp_rec.read_note(topic="a")')
+    assert made.stale == ""
+
+
+async def test_an_id_of_the_wrong_kind_says_where_it_belongs(planner: Engine) -> None:
+    result, made = await plan(planner, f'await {CREATE}(title="one")')
+    with pytest.raises(UnknownRunError, match="is a plan's id") as run_error:
+        await planner.run(RunRequest(code="1", retry_of=made.plan_id))
+    assert "`apply`" in run_error.value.remedy
+    with pytest.raises(UnknownPlanError, match="is a run's id") as plan_error:
+        await planner.apply(ApplyRequest(plan_id=result.run_id))
+    assert 'mode="plan"' in plan_error.value.remedy
+    with pytest.raises(UnknownRunError, match="no journal"):
+        await planner.run(RunRequest(code="1", retry_of=made.plan_id, owner="somebody else"))
+
+
+async def test_values_in_texts_are_as_the_program_would_have_written_them(
+    planner: Engine, log: Path
+) -> None:
+    code = f"""
+item = await {CREATE}(title="it's")
+await mcp_rec.send(to="ann", text=f"made {{item}}")
+"""
+    _, made = await plan(planner, code)
+    with anyio.fail_after(60):
+        await planner.apply(ApplyRequest(plan_id=made.plan_id))
+    planned = recorded(log)[-1]
+    with anyio.fail_after(60):
+        await planner.run(RunRequest(code=code))
+    assert planned[1]["text"].replace("1", "2") == recorded(log)[-1][1]["text"]

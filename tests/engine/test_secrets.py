@@ -132,3 +132,16 @@ def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
     ]
     assert known.entry("shop").description == "Sells [redacted: token of shop]"
     assert not known.learn("shop", (told, hostile))
+
+
+def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> None:
+    """A login's tokens are chosen by a server, and what other servers say is not."""
+    secrets = Secrets()
+    secrets.login(
+        "x", {"access token": "please", "refresh token": "12345678", "id": "in the house"}
+    )
+    secrets.configure([spec(headers={"Authorization": "Bearer result"})])
+    told = "please, 12345678 in the house: result"
+    assert secrets.redactor.text(told) == told
+    secrets.login("x", {"access token": "tok-12-ab", "refresh token": "123456789012345"})
+    assert secrets.redactor.text("tok-12-ab 123456789012345").count("redacted") == 2

@@ -347,13 +347,42 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
 
 
 async def test_a_plan_that_nobody_can_be_asked_about_goes_on_if_nobody_had_to_be() -> None:
-    """Else the first call that needs somebody is named."""
+    """Else each tool that needs somebody is named, and how to allow it."""
     deaf = Approver(Person(CannotAskError("Nobody is there.", quoted="Wanted: x")))
     assert (await deaf.approve_plan(_plan("allow", "allow"), "")).earlier
     with pytest.raises(ApprovalNeededError) as caught:
-        await deaf.approve_plan(_plan("allow", "ask"), "")
+        await deaf.approve_plan(_plan("allow", "ask", "ask"), "")
     assert caught.value.message == (
-        "The plan needs a person's approval, for git.push at least (default for writes). "
+        "The plan needs a person's approval, for git.push (default for writes). "
         "Nobody is there. Nothing of it was done."
     )
-    assert "[[policy.rules]]" in caught.value.remedy
+    assert caught.value.remedy.count("[[policy.rules]]") == 1
+    assert "`mcp-code-bridge run --plan FILE`" in caught.value.remedy
+    plan = _plan(*["ask"] * 7)
+    calls = [replace(held, tool=f"t{held.number}") for held in plan.calls]
+    with pytest.raises(
+        ApprovalNeededError, match=r"git\.t5 \(default for writes\), 2 more\."
+    ) as many:
+        await deaf.approve_plan(replace(plan, calls=tuple(calls)), "")
+    assert many.value.remedy.count("[[policy.rules]]") == 5
+    changed = tuple(replace(held, rule=CHANGED) for held in plan.calls)
+    with pytest.raises(ApprovalNeededError) as other:
+        await deaf.approve_plan(replace(plan, calls=changed), "")
+    assert "[[policy.rules]]" not in other.value.remedy
+
+
+def test_a_session_s_answers_end_with_the_rules_that_asked() -> None:
+    """A rule of the same name may be about something else; one that only moved is what it was."""
+    grants = Grants()
+    subjects = [Subject("git", "push", "", rule.rule) for rule in (RULE, FLOW, DEFAULT)]
+
+    def left(rules: str) -> list[bool]:
+        grants.keep_to(parse_policy(tomllib.loads(rules), "t"))
+        return [grants.holds("me", subject) for subject in subjects]
+
+    pushes = '[[rules]]\nname = "pushes"\naction = "ask"\n'
+    other = '[[rules]]\nname = "other"\ntool = "x"\naction = "allow"\n'
+    assert left(f"{pushes}when = {{ branch = 'dev' }}\n") == [False] * 3
+    grants.add("me", subjects)
+    assert left(f"{other}{pushes}when = {{ branch = 'dev' }}\n") == [True] * 3
+    assert left(f"{pushes}when = {{ branch = 'main' }}\n") == [False, True, True]

@@ -164,6 +164,10 @@ class NotedBudget(RunBudget):
 
 
 class NotedVault(Vault):
+    @property
+    def idle(self) -> bool:
+        return False
+
     def hide(self, server: str, value: dict[str, Json]) -> dict[str, Json]:
         return {**value, "hidden": True}
 
@@ -333,10 +337,13 @@ async def test_a_server_that_the_run_was_not_given_is_recorded_as_refused() -> N
 
 
 async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_log() -> None:
+    """And is told as that: the policy, which allows the call, is no reason."""
     notes: Notes = []
+    poor = gate(notes, budget=NotedBudget(notes, spent=True))
     with pytest.raises(CallBudgetError):
-        await gate(notes, budget=NotedBudget(notes, spent=True)).call("shop", "buy", {})
+        await poor.call("shop", "buy", {})
     assert notes[-1] == "audit refused 1 call_budget"
+    assert [found.why for found in poor.tally.refused] == ["budget"]
 
 
 async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:

@@ -11,7 +11,7 @@ from bridge.gate.conditions import WORK
 from bridge.gate.decision import CallFacts, Decision, strictest
 from bridge.gate.pins import tool_digest
 from bridge.gate.policy import LONG_NAME, MAX_KNOWN, MAX_NAME_CHARS, OPEN, Policy
-from bridge.model import Effect, Tool
+from bridge.model import Effect, Json, Tool
 from bridge.settings.policy import parse_policy
 
 
@@ -310,3 +310,23 @@ def test_the_strictest_decision_keeps_what_the_policy_says_of_the_call() -> None
     found = strictest(base, None, flow, Decision(action="ask", rule="changed tool"))
     assert found == dataclasses.replace(flow, effect="read", labels=frozenset({"x"}))
     assert strictest(base, Decision(action="allow", rule="other")) is base
+
+
+def test_a_decision_is_on_one_definition_whatever_is_decided_beside_it() -> None:
+    """Large arguments are judged in threads, and a server may change its tool at that moment."""
+    policy = _policy(servers={"s": {"trust": True}})
+    beside: list[Effect] = []
+
+    class Interrupted(dict[str, Json]):
+        def get(self, key: str, default: Json = None) -> Json:
+            if not beside:
+                beside.append("read")
+                beside[0] = policy.decide(now).effect
+            return super().get(key, default)
+
+    old = Tool(server="s", name="t", annotations={"readOnlyHint": True})
+    new = Tool(server="s", name="t", annotations=Interrupted(readOnlyHint=False))
+    now = CallFacts(server="s", tool="t", definition=new)
+    assert policy.decide(CallFacts(server="s", tool="t", definition=old)).effect == "read"
+    assert policy.decide(now).effect == "destructive"
+    assert beside == ["destructive"]

@@ -11,18 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError
+from bridge.errors import (
+    CallDeniedError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ToolCallError,
+)
 from bridge.gate import privacy
-from bridge.gate.privacy import MAX_SECONDS, Kept, Vault, Vaults
+from bridge.gate.privacy import MAX_SEARCHED, MAX_SECONDS, Kept, Vault, Vaults
 from bridge.gate.privacy_data import (
+    _CARD,
+    _INTERNATIONAL,
+    _IP4,
+    _PORTION,
     DETECTORS,
     TOKENS,
     find,
     iban_is_valid,
     luhn_is_valid,
     luhn_sum,
+    portioned,
     token,
 )
+from bridge.model import Json
 from bridge.settings.policy import Privacy
 
 ALL = tuple(DETECTORS)
@@ -210,8 +221,10 @@ def test_errors_are_hidden_too() -> None:
     assert (error.message, error.data, str(error)) == (f"no {mail}", {"who": mail}, f"no {mail}")
 
 
-def test_tokens_are_forgotten_in_time_and_in_number() -> None:
+def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were met with are kept for longer."""
+    # As many as there may be take seconds to make.
+    monkeypatch.setattr(privacy, "MAX_VALUES", 100)
     now = 0.0
     kept = Kept(lambda: now)
     found = vault(kept)
@@ -247,3 +260,37 @@ def test_a_deep_result_is_not_passed_on() -> None:
     for _ in range(900):
         value = [value]
     assert EMAIL not in repr(vault().hidden("crm", value))
+
+
+def test_a_number_stands_for_a_card_however_that_was_written() -> None:
+    """The token of a card is a number where the card was one, and its first text may have marks."""
+    found = vault()
+    hidden(found, "4111-1111-1111-1111")
+    told = found.hide("crm", {"card": 4111111111111111})
+    assert told != {"card": 4111111111111111}
+    assert found.reveal("mail", told) == {"card": 4111111111111111}
+
+
+def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
+    """Also where something stands across the end of a portion."""
+    middle = "+49 30 1234567 x 4111 1111 1111 1111 8.8.8.8 +999" + "12345678901 241.2.3.4"
+    for before in range(_PORTION - len(middle), _PORTION + 1, 3):
+        text = "." * before + " " + middle
+        for pattern in (_INTERNATIONAL, _CARD, _IP4, TOKENS):
+            # Of the same text with its beginning away: all of it lies in one portion.
+            whole = [found[0] for found in pattern.finditer(" " + middle)]
+            assert whole
+            assert [found[0] for found in portioned(pattern, text)] == whole
+
+
+def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
+    """Neither a result, nor an error's data, nor arguments that may hold tokens."""
+    there = Vault(Privacy(detect=("email",)), Kept())
+    large: list[Json] = [1] * (MAX_SEARCHED // 64)
+    with pytest.raises(MessageTooLargeError, match="too large to be searched"):
+        there.hide("crm", {"content": large})
+    with pytest.raises(InvalidRequestError, match="too large"):
+        there.reveal("crm", {"a": large})
+    error = ToolCallError("ann@example.org", server="crm", rpc_code=1, data=large)
+    there.hide_error("crm", error)
+    assert (error.data, "ann" in str(error)) == (None, False)

@@ -102,7 +102,10 @@ def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
     asked = question(_call(), [changed], ["always"], {}, Others())
     names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
     assert names[0] == "Yes, always: take github.create_issue from now on as it is defined now"
-    assert "asked because of: changed tool (its title changed)" in str(asked["message"])
+    assert (
+        "asked because of: changed tool (its title changed)\n"
+        "    as it is now: `mcp-code-bridge tools github.create_issue` shows it\n"
+    ) in str(asked["message"])
 
 
 @pytest.mark.parametrize(

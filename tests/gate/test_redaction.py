@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.gate.redaction import MAX_DEPTH, Redactor
+from bridge.gate.redaction_needles import _begins_a_character
 from bridge.gate.redaction_shapes import MASK, is_secret, masked, names_secret
+from bridge.text import unlike
 
 SECRET = "s3cr3t-Value/42"
 MARK = "[redacted: TOKEN of shop]"
@@ -249,3 +251,78 @@ def test_formats_are_searched_in_linear_time() -> None:
     """Each of these would take minutes if a search began anew at each place."""
     for text in ("sk-", "eyJ", "eyJ.", "://", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"):
         masked(text * 40_000)
+
+
+_PIECES = st.sampled_from(
+    [
+        SECRET,
+        SECRET[:6],
+        SECRET[6:],
+        "ghp_" + "a1" * 12,
+        "ghp_",
+        "a1" * 12,
+        "\n",
+        "x",
+        "://u:p@h",
+        "@",
+    ]
+    + ["AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "-----BEGIN PRIVATE KEY-----", "\ud800"]
+)
+_TEXTS = st.lists(_PIECES, max_size=4).map("".join)
+_KEYS = _TEXTS.filter(lambda key: not names_secret(key))
+
+
+@given(
+    value=st.recursive(
+        _TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(_KEYS, inner)
+    )
+)
+def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> None:
+    """And what only seems to be one where two texts meet is left alone."""
+    known = redactor()
+
+    def each(value: Any) -> Any:
+        if isinstance(value, str):
+            return known.shown(value)
+        if isinstance(value, dict):
+            found: dict[str, Any] = {}
+            for key, item in value.items():
+                found[unlike(known.shown(key), found)] = each(item)
+            return found
+        return [each(item) for item in value] if isinstance(value, list) else value
+
+    assert known.arguments(value) == each(value)
+
+
+def test_keys_that_are_hidden_hide_no_values() -> None:
+    """Else a program hides an argument from whoever is asked by having another shown like it."""
+    first, second = (f"ghp_{letter * 36}" for letter in ("aB3", "cD4"))
+    found = Redactor().arguments({"m": {first[:40]: "seen", second[:40]: "too"}})
+    assert sorted(found["m"].values()) == ["seen", "too"]
+
+
+@pytest.mark.parametrize("secret", ["1234567", "null}}", "},{}", "[1,2,3", "p4ssaabb1"])
+def test_a_frame_stays_json_whatever_a_secret_looks_like(secret: str) -> None:
+    """Also where it, or an encoding of it, stands outside of texts; in texts it is taken out."""
+    number = int(secret.encode().hex()) if secret.encode().hex().isdigit() else 1234567
+    value = {"id": number, "a": [{}, {}, [1, 2, 3], None], "told": f"<{secret}>", "x": {"y": None}}
+    line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    cleared = Redactor({secret: "KEY"}).frame(line)
+    assert json.loads(cleared) == {**value, "told": "<[redacted: KEY]>"}
+    assert cleared.endswith(b"\n")
+
+
+def test_a_long_row_of_backslashes_is_not_looked_at_one_by_one() -> None:
+    """A server knows its own secret, and what it may put before it."""
+
+    class Counted(bytes):
+        looked = 0
+
+        def __getitem__(self, key: Any) -> Any:
+            Counted.looked += 1
+            return bytes.__getitem__(self, key)
+
+    row = Counted(b"\\" * 1_000_000)
+    assert _begins_a_character(row, 1_000_000)
+    assert not _begins_a_character(row, 999_999)
+    assert Counted.looked < 2000

@@ -9,6 +9,7 @@ import pytest
 from bridge.guest import held
 from tests.guest.held_operations import ALLOWED, MATCHES, SETUP, STOPPED
 from tests.guest.held_rig import hold, token, whole
+from tests.guest.test_looks import LOOKS, MORE
 
 TABLE = """
 wrong = []
@@ -41,6 +42,28 @@ if sys.version_info >= (3, 10):
     stopped += {newer!r}
 """
     finished = guest_on.run(head + TABLE, hold)
+    assert finished.stdout == "[]\n"
+    assert finished.outcome.error_type == "HeldResultError"
+
+
+def test_every_python_sees_what_it_does_not_ask_about(guest_on: Any) -> None:
+    looks = ",\n".join(f"lambda: {expression}" for expression, _ in LOOKS)
+    code = f"""{SETUP}{MORE}
+x = await mcp_git_hub.create_issue()
+wrong = []
+for number, look in enumerate([
+{looks}
+]):
+    try:
+        look()
+    except BaseException as error:
+        if type(error).__name__ != "HeldResultError":
+            wrong.append([number, repr(error)])
+    else:
+        wrong.append([number, "went on"])
+print(wrong)
+"""
+    finished = guest_on.run(code, hold, plan=True)
     assert finished.stdout == "[]\n"
     assert finished.outcome.error_type == "HeldResultError"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
 from bridge.render.plan import IN_FULL, MAX_CHARACTERS, MAX_ROWS, plan_summary, plan_text
+from bridge.render.structured import MAX_PLAN_CHARACTERS, structured
 from bridge.render.text import compact
 
 ID = "ab" * 16
@@ -27,7 +30,7 @@ def held(
         arguments=arguments,
         effect=effect,
         action="ask" if asks else "allow",
-        rule="default for writes" if asks else "no policy",
+        rule="default for writes" if asks else "rule 'own'",
     )
 
 
@@ -50,9 +53,9 @@ def test_calls_of_one_tool_are_grouped_with_what_differs_in_a_table() -> None:
         "4 calls held, none of them made:\n"
         "  1 × m.delete (destructive; needs approval: default for writes)\n"
         "  2 × github.create_issue (write; needs approval: default for writes)\n"
-        "  1 × github.create_label (write; allowed: no policy)\n"
+        "  1 × github.create_label (write; allowed: rule 'own')\n"
         "\n"
-        "#1 github.create_label (write; allowed: no policy)\n"
+        "#1 github.create_label (write; allowed: rule 'own')\n"
         '  name = "bug"\n'
         "\n"
         "#2 to #3: 2 × github.create_issue (write; needs approval: default for writes)\n"
@@ -110,7 +113,24 @@ def test_a_long_plan_is_cut_and_says_how_much_is_left_out() -> None:
     text = plan_text(plan(*many))
     assert len(text) < MAX_CHARACTERS + 4_000
     assert "700 of 70 other kinds" in text
-    assert "calls more; the structured result's plan lists all." in text
+    assert "calls more: the structured result's plan lists" in text
+
+
+def test_the_structured_form_of_a_long_plan_is_cut_too() -> None:
+    """Clients put it before a model; what is left out is counted."""
+
+    def told(count: int) -> dict[str, Any]:
+        made = plan(*issues(count))
+        result = RunResult(run_id="r", status="success", summary="s", plan=made)
+        found: dict[str, Any] = structured(result)["plan"]
+        return found
+
+    assert len(told(100)["calls"]) == 100
+    assert "callsOmitted" not in told(100)
+    large = told(1_000)
+    assert len(json.dumps(large)) < MAX_PLAN_CHARACTERS * 1.1
+    assert [call["number"] for call in large["calls"][:2]] == [1, 2]
+    assert large["callsOmitted"] == 1_000 - len(large["calls"]) > 100
 
 
 def test_nothing_in_a_plan_can_forge_a_line_or_hide() -> None:
@@ -158,4 +178,42 @@ def test_the_compact_text_of_a_run_has_its_plan() -> None:
     )
     assert compact(result) == f"out\n[plan]\n{plan_text(plan(held(1)))}"
     stopped = plan_text(plan(plan_id="", stopped="line 3 looks"))
-    assert stopped == "No call is held.\n\nThe program stopped: line 3 looks"
+    assert stopped == (
+        "No call is held, so there is nothing to apply.\n\nThe program stopped: line 3 looks"
+    )
+
+
+def test_an_argument_that_has_no_column_is_named_and_shown_where_it_first_is() -> None:
+    """Else one call of forty takes what nobody sees."""
+    calls = [held(n, a=n, b=n, c=n, d=n, e=n, f=n) for n in range(1, 11)]
+    calls[6] = held(7, **calls[6].arguments, bcc="spy@example.org")
+    text = plan_text(plan(*calls), how=False)
+    assert "\n  not in the table: bcc\n  #7 in full:\n" in text
+    assert '    bcc = "spy@example.org"' in text
+    assert text.count("in full:") == 1
+
+
+def test_no_text_passes_for_a_line_of_its_own() -> None:
+    """Behind a gap it would begin one, where lines are wrapped; what differs still differs."""
+    gap = " " * 60
+    arguments: dict[str, Any] = {f"to{gap}#2 x.y": f"a{gap}#3 x.y"}
+    text = plan_text(plan(held(1, **arguments)), how=False)
+    assert gap not in text
+    assert text.count("[60 spaces]") == 2
+    same = plan_text(plan(held(1, a=f"{gap}"), held(2, a="[60 spaces]")), how=False)
+    assert "each with" not in same
+
+
+def test_a_plan_that_cannot_be_applied_or_holds_what_may_be_a_read_says_why() -> None:
+    """A model has to know what is to be done next, and the user what would help."""
+
+    def ruled(rule: str) -> HeldCall:
+        return replace(held(1), rule=rule)
+
+    failed = plan_text(plan(held(1), plan_id=""))
+    assert failed.endswith("there is nothing to apply: correct it and plan again.")
+    bare = plan_text(plan(ruled("no policy")))
+    assert "`mcp-code-bridge policy init`" in bare
+    assert "policy explain" in plan_text(plan(ruled("default for untrusted tools")))
+    assert "mcp-code-bridge" not in plan_text(plan(held(1)))
+    assert "mcp-code-bridge" not in plan_text(plan(ruled("no policy")), how=False)

@@ -54,7 +54,8 @@ def test_each_thing_that_is_to_be_known_has_a_line() -> None:
     assert render(replace(NOTED, stdout="out\n")) == (
         "out\n"
         "[retry] 7 calls answered from the journal: 6 × github.create_issue, 1 × github.push\n"
-        "[retry] 1 call of the run before not asked for again: 1 × slack.post\n"
+        "[retry] 1 call of the run before not asked for again, with the same arguments: "
+        "1 × slack.post. What was done stands.\n"
         "[gate] 2 calls not made: 2 × git.push (deny: rule 'no force pushes')\n"
         "[gate] 1 call of unknown outcome: 1 × crm.create (no answer came). It may have happened: "
         "look before you make it again."
@@ -81,6 +82,8 @@ def test_a_program_that_failed_after_calls_says_how_it_is_retried(status: Any) -
     assert line.startswith("[retry] 2 calls went out. ")
     assert 'retry_of="4f"' in line
     assert call_lines(replace(failed, receipt=Receipt())) == []
+    # What failed while a plan was applied says it already.
+    assert call_lines(replace(failed, error=f'{line} Try retry_of="4f".')) == []
 
 
 def test_many_kinds_are_cut_and_counted_and_no_name_breaks_its_line() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -64,6 +65,10 @@ LASTING = ("oom",)
 REMEMBERED = "state/shapes"
 """What the bridge has learnt of the results of tools. It writes that down seconds after the run in
 which it learnt it, so in the midst of whichever attack comes then."""
+
+AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d(?:\.\d+)?(\.jsonl)")
+"""A file of the audit log. There is another at midnight and when one is full, in the midst of
+whichever attack comes then; what else may be there is not to change."""
 
 STEADY_LOOKS = 5
 """Looks at a number that have to agree."""
@@ -257,11 +262,14 @@ class Arena:
             "children": len(children()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
             "files": sorted(
-                str(path.relative_to(self.home))
-                for path in self.home.rglob("*")
-                if not path.name.endswith(".log")
-                and path.name not in LASTING
-                and not path.is_relative_to(self.home / REMEMBERED)
+                {
+                    # A day's files count as one.
+                    AUDITED.sub(r"\1DAY\2", str(path.relative_to(self.home)))
+                    for path in self.home.rglob("*")
+                    if not path.name.endswith(".log")
+                    and path.name not in LASTING
+                    and not path.is_relative_to(self.home / REMEMBERED)
+                }
             ),
         }
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.model import Finding, RunRequest, RunResult
+from bridge.model import (
+    CallCount,
+    Finding,
+    HeldCall,
+    Isolation,
+    Plan,
+    Receipt,
+    RunRequest,
+    RunResult,
+)
 from bridge.render.structured import structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
+from bridge.server.command_tool import command_tool
+from bridge.server.search_tool import search_tool
+from bridge.settings.commands import CommandProfile
 
 
 def test_good_arguments_become_a_request() -> None:
@@ -49,6 +63,83 @@ def test_the_schemas_are_schemas() -> None:
     """Clients validate with them."""
     for schema in (input_schema(120, 30), OUTPUT_SCHEMA):
         jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+        for value in schema.values():
+            yield from _nodes(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _nodes(value)
+
+
+def test_schemas_stay_within_what_strict_clients_convert() -> None:
+    """Some models' interfaces refuse choices without a type, and alternatives at the top."""
+    profiles = {"only": CommandProfile(name="only", workspace=Path("/srv"), executables=("ls",))}
+    tools = [search_tool(), command_tool(profiles)]
+    schemas = [input_schema(120, 30), *(tool.input_schema for tool in tools), OUTPUT_SCHEMA]
+    for schema in schemas:
+        assert schema["type"] == "object"
+        assert schema["properties"]
+        assert not {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys()
+        for node in _nodes(schema):
+            assert not isinstance(node.get("enum"), list) or node["type"] == "string"
+
+
+def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None:
+    """So that a client's types know every field."""
+    counts = (
+        CallCount(server="s", tool="t", count=2, why="deny"),
+        CallCount(server="", tool="", count=1),
+    )
+    held = HeldCall(number=1, server="s", tool="t", arguments={"a": [1]}, rule="r")
+    result = RunResult(
+        run_id="r1",
+        status="error",
+        summary="x",
+        reason="policy",
+        exit_code=0,
+        stdout="a",
+        stderr="b\n",
+        has_result=True,
+        result=None,
+        result_repr="<x>",
+        error="e",
+        servers=("s",),
+        timeout_seconds=1.5,
+        truncated={"stdout": 3},
+        findings=(Finding(line=1, rule="process", message="x"),),
+        findings_omitted=1,
+        isolation=Isolation(backend="fake"),
+        plan=Plan(plan_id="ab" * 8, seconds=60, calls=(held,) * 1_000, stopped="why", stale="why"),
+        replayed=counts,
+        unused=counts,
+        refused=counts,
+        unknown=counts,
+        receipt=Receipt(
+            calls={"s": 1},
+            replayed=1,
+            held=1,
+            refused=1,
+            unknown=1,
+            result_bytes=1,
+            returned_bytes=1,
+            tokens_kept=1,
+            code_ms=1,
+            calls_ms=1,
+            waiting_ms=1,
+            audit="0" * 64,
+        ),
+    )
+    document = structured(result)
+    jsonschema.validate(document, OUTPUT_SCHEMA)
+    known = OUTPUT_SCHEMA["properties"]
+    assert document.keys() == known.keys()
+    for part in ("plan", "receipt"):
+        assert document[part].keys() == known[part]["properties"].keys()
+    assert "callsOmitted" in document["plan"]
 
 
 def test_what_the_guard_found_fits_the_announced_schema() -> None:

@@ -31,7 +31,7 @@ from bridge.engine import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.asker_rig import asker, call, text_of, value_of
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until
 
@@ -42,10 +42,43 @@ ERAS = ["legacy", "2026-07-28"]
 Elicit = ElicitationFnT
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that an engine can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def backend() -> FakeBackend:
+    """The backend under the engine."""
+    return FakeBackend()
+
+
+@pytest.fixture(scope="module")
+async def engine(
+    backend: FakeBackend, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    """One engine for all tests, with the server that asks, which takes a second to start."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    settings = settings_in(tmp_path_factory.mktemp("home"))
+    async with open_engine(settings, finder=ListFinder(asker()), choose_backend=choose) as opened:
+        yield opened
+    assert backend.live == set()
+
+
 @pytest.fixture
-def finder() -> ListFinder:
-    """The server that asks, and nothing else."""
-    return ListFinder(asker())
+async def undisturbed(engine: Engine, backend: FakeBackend) -> AsyncIterator[None]:
+    """See that no test leaves a run to the next."""
+    assert backend.live == set()
+    yield
+    await until(lambda: not backend.live)
+    assert (engine.suspended.waiting, engine.suspended.live) == (0, 0)
+
+
+pytestmark = pytest.mark.usefixtures("undisturbed")
 
 
 @pytest.fixture
@@ -132,7 +165,7 @@ async def test_several_questions_of_a_program_are_all_answered(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_cancels_while_it_is_asked_ends_the_run(
-    server: Server[Any], backend: FakeBackend, era: str
+    server: Server[Any], engine: Engine, backend: FakeBackend, era: str
 ) -> None:
     """With its sandbox. In the newer era it is between two requests then, and just never returns:
     what ends the run is tested with `SuspendedRuns`.
@@ -155,6 +188,14 @@ async def test_a_client_that_cancels_while_it_is_asked_ends_the_run(
                 await until(lambda: not backend.live)
             else:
                 assert len(backend.live) == 1
+                await _give_up(engine, backend)
+
+
+async def _give_up(engine: Engine, backend: FakeBackend) -> None:
+    """Let the time be over that a run waits for its client to come back."""
+    for run in engine.suspended.runs():
+        run.scope.deadline = anyio.current_time()
+    await until(lambda: not backend.live)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -255,9 +296,7 @@ async def test_a_client_that_never_comes_back_leaves_nothing(
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)
-        for run in engine.suspended.runs():
-            run.scope.deadline = anyio.current_time()
-        await until(lambda: not backend.live)
+        await _give_up(engine, backend)
         assert (engine.suspended.waiting, engine.suspended.live) == (0, 0)
         late = await _raw(modern, request_state=first.request_state)
         assert "given up" in text_of(late)

@@ -63,11 +63,12 @@ class RawClient:
 
     async def answer(self, request_id: int | str | None) -> dict[str, Any]:
         """Return the answer to one request."""
-        while True:
-            line = await self.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
-            message: dict[str, Any] = json.loads(line)
-            if "method" not in message and message["id"] == request_id:
-                return message
+        with anyio.fail_after(PATIENCE):
+            while True:
+                line = await self.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
+                message: dict[str, Any] = json.loads(line)
+                if "method" not in message and message["id"] == request_id:
+                    return message
 
     async def rest(self) -> bytes:
         """Return what stands on stderr when the process has ended."""
@@ -87,31 +88,52 @@ def environ(home: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def served(home: Path) -> AsyncIterator[RawClient]:
+async def started(home: Path) -> AsyncIterator[RawClient]:
     """Start the bridge with no engine and no server, and shake hands."""
     reading, writing = os.pipe()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            PipeEnd(reading) as stdout,
-            await anyio.open_process(
-                [str(COMMAND)],
-                env=environ(home),
-                cwd=home,
-                stdin=PIPE,
-                stdout=writing,
-                stderr=PIPE,
-            ) as process,
-        ):
-            os.close(writing)
-            client = RawClient(process, stdout)
-            try:
+    async with (
+        PipeEnd(reading) as stdout,
+        await anyio.open_process(
+            [str(COMMAND)],
+            env=environ(home),
+            cwd=home,
+            stdin=PIPE,
+            stdout=writing,
+            stderr=PIPE,
+        ) as process,
+    ):
+        os.close(writing)
+        client = RawClient(process, stdout)
+        try:
+            with anyio.fail_after(PATIENCE):
                 await client.send(HELLO)
                 assert "result" in await client.answer(0)
                 await client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
-                yield client
-            finally:
-                if process.returncode is None:
-                    process.kill()
+            yield client
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+@asynccontextmanager
+async def served(home: Path) -> AsyncIterator[RawClient]:
+    """Start a bridge for one test."""
+    with anyio.fail_after(PATIENCE):
+        async with started(home) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that a bridge can stay from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RawClient]:
+    """One bridge for all the lines that it has to go on after: it takes a second to start."""
+    async with started(tmp_path_factory.mktemp("bridge")) as client:
+        yield client
 
 
 HELLO = json.dumps(
@@ -155,20 +177,18 @@ DEEP = "[" * 3000 + "]" * 3000
         r'''"print('\\ud800 \ud800')"''',
     ],
 )
-async def test_a_lone_surrogate_escape_is_repaired(tmp_path: Path, code: str) -> None:
+async def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str) -> None:
     """It is legal JSON, so the request is answered as any other."""
-    async with served(tmp_path) as client:
-        await client.send(call(1, code))
-        answer = await client.answer(1)
-        assert answer["result"]["structuredContent"]["reason"] == "engine"
+    await client.send(call(1, code))
+    answer = await client.answer(1)
+    assert answer["result"]["structuredContent"]["reason"] == "engine"
 
 
-async def test_bytes_that_are_not_utf8_are_repaired(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
     """As the SDK's own reader does."""
-    async with served(tmp_path) as client:
-        await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
-        answer = await client.answer(1)
-        assert answer["result"]["structuredContent"]["reason"] == "engine"
+    await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
+    answer = await client.answer(1)
+    assert answer["result"]["structuredContent"]["reason"] == "engine"
 
 
 @pytest.mark.parametrize(
@@ -183,16 +203,15 @@ async def test_bytes_that_are_not_utf8_are_repaired(tmp_path: Path) -> None:
     ],
 )
 async def test_a_request_that_cannot_be_read_is_answered_with_an_error(
-    tmp_path: Path, line: str, request_id: int | str, code: int, complaint: str
+    client: RawClient, line: str, request_id: int | str, code: int, complaint: str
 ) -> None:
     """Its sender would wait for ever; and the requests after it are served."""
-    async with served(tmp_path) as client:
-        await client.send(line)
-        error = (await client.answer(request_id))["error"]
-        assert error["code"] == code
-        assert complaint in error["message"]
-        await client.send('{"jsonrpc":"2.0","id":8,"method":"ping"}')
-        assert (await client.answer(8))["result"] == {}
+    await client.send(line)
+    error = (await client.answer(request_id))["error"]
+    assert error["code"] == code
+    assert complaint in error["message"]
+    await client.send('{"jsonrpc":"2.0","id":8,"method":"ping"}')
+    assert (await client.answer(8))["result"] == {}
 
 
 async def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ import httpx2
 import pytest
 
 from bridge.model import MEBIBYTE, ServerSpec, Source
-from bridge.upstream.http import CappedClient, OversizeBody
+from bridge.upstream.http import SESSION_HEADER, CappedClient, OversizeBody
+
+
+def spec_of(url: str) -> ServerSpec:
+    """Return the definition of a server there."""
+    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+    return ServerSpec(name="server", transport="http", source=source, url=url)
 
 
 async def read(data: bytes, encoding: str) -> bytes:
@@ -36,11 +42,9 @@ async def read(data: bytes, encoding: str) -> bytes:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/mcp"
-        source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
-        spec = ServerSpec(name="server", transport="http", source=source, url=url)
         try:
             async with (
-                CappedClient(spec, max_body_bytes=MEBIBYTE) as client,
+                CappedClient(spec_of(url), max_body_bytes=MEBIBYTE) as client,
                 client.stream("GET", url) as response,
             ):
                 return await response.aread()
@@ -75,3 +79,37 @@ async def test_compression_that_cannot_be_bounded_is_refused(encoding: str) -> N
 async def test_a_body_that_is_not_compressed_as_it_says_is_refused() -> None:
     with pytest.raises(httpx2.StreamError, match="as its header says"):
         await read(b"plain text", "gzip")
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_what_says_404_within_a_session_is_not_read_to_its_end(kind: str) -> None:
+    """It may have none: an event stream is looked at not at all, and JSON up to the cap."""
+    pieces = 0
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal pieces
+            self.send_response(404)
+            self.send_header("content-type", kind)
+            self.end_headers()
+            with suppress(ConnectionError):
+                while pieces < 64:
+                    self.wfile.write(bytes(MEBIBYTE))
+                    pieces += 1
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/mcp"
+        try:
+            async with CappedClient(spec_of(url), max_body_bytes=MEBIBYTE) as client:
+                async with client.stream("POST", url, headers={SESSION_HEADER: "one"}) as response:
+                    assert response.status_code == 404
+                assert client.expired
+        finally:
+            thread.join()
+    # Beside the cap there is what the kernel takes in.
+    assert pieces < 32

@@ -315,6 +315,10 @@ class _Reader:
                 base = self._meanings.of(node.value, place)
                 if base is not None and base.kind in (RUNTIME, PACKAGE):
                     self._account(node.value)
+                elif base is not None and base.kind == SERVER and base.server is not None:
+                    self._account(node)
+                    why = f"it is not known to have a tool {clip(node.attr, _MAX_NAME_CHARS)!r}"
+                    self._any_tool(node.lineno, base.server, why)
             return
         if isinstance(node, ast.Attribute | ast.Subscript):
             # Told once, of the whole expression.

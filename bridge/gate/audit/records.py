@@ -29,6 +29,7 @@ Kind = Literal[
     "replayed",
     "plan",
     "apply",
+    "command",
     "end",
     "policy",
     "retention",
@@ -142,7 +143,8 @@ def fitted(record: Mapping[str, Json]) -> Record:
     What is cut is in "cut": name of the field to the digest of all of it as canonical JSON.
     """
     found = dict(record)
-    cut: dict[str, str] = {}
+    before = record.get("cut")
+    cut: dict[str, str] = dict(before) if isinstance(before, Mapping) else {}
     for name, value in record.items():
         try:
             text = canonical(value)

@@ -3,19 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import anyio
 
+from bridge.aside import VALUE, aside, burden
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
+from bridge.gate.audit.chain import canonical
 from bridge.gate.audit.log import AuditLog
-from bridge.gate.audit.records import Kind, Record, approval_fields, call_record
+from bridge.gate.audit.records import (
+    MAX_RECORD_BYTES,
+    Kind,
+    Record,
+    approval_fields,
+    call_record,
+    fitted,
+)
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json
 
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
 """In place of arguments that are nested too deeply to be masked."""
+
+
+SMALL = 2 * 1024
+"""Of arguments that fit into a record however their characters are escaped."""
+
+
+MAX_SEARCHED = 2 * 1024 * 1024
+"""Of arguments, as `burden` counts, that are searched for secrets; of what is larger only so much
+is, and recorded. Few of them are kept in a record in any case."""
+
+LONGEST_SEARCHED = 128 * 1024
+"""Characters of one text, in those. What a record keeps of it is far from where it is cut, so that
+no half of a secret is left."""
+
+
+def _beginning(value: Json, room: list[int]) -> Json:
+    """Return what there is room for, with the length of what is left out."""
+    room[0] -= VALUE
+    if isinstance(value, str):
+        kept = min(len(value), LONGEST_SEARCHED)
+        if kept > room[0]:
+            return f"… ({len(value)} characters, not searched for secrets)"
+        room[0] -= kept
+        return value if kept == len(value) else f"{value[:kept]}… ({len(value)} in all)"
+    if not isinstance(value, dict | list):
+        return value
+    found: Json
+    if isinstance(value, list):
+        found = []
+        for item in value:
+            if room[0] <= 0:
+                return [*found, f"… {len(value) - len(found)} more"]
+            found.append(_beginning(item, room))
+        return found
+    found = {}
+    for key, item in value.items():
+        if room[0] <= 0:
+            return {**found, "…": f"{len(value) - len(found)} more"}
+        # The name has room before what stands under it.
+        name = _beginning(key, room)
+        found[name] = _beginning(item, room)
+    return found
 
 
 def _as_it_is(value: Json) -> Json:
@@ -65,7 +117,7 @@ class RunAudit:
         """
         if not self._log.recording:
             return
-        record = self._call("call", number, call, decision)
+        record = await self._call("call", number, call, decision)
         if approval is not None:
             record["approval"] = approval_fields(approval)
         # If the disk fails once the record is written, the call stands there and is not made.
@@ -101,7 +153,8 @@ class RunAudit:
             AuditError: It could not be.
         """
         if self._log.recording:
-            await self._append(self._call("refused", number, call, decision) | {"why": why})
+            record = await self._call("refused", number, call, decision)
+            await self._append(record | {"why": why})
 
     async def held(self, number: int, call: CallFacts, decision: Decision) -> None:
         """Record a call that a plan holds back.
@@ -110,7 +163,7 @@ class RunAudit:
             AuditError: It could not be.
         """
         if self._log.recording:
-            await self._append(self._call("held", number, call, decision))
+            await self._append(await self._call("held", number, call, decision))
 
     async def replayed(self, number: int, call: CallFacts) -> None:
         """Record a call that was answered from a journal.
@@ -119,7 +172,7 @@ class RunAudit:
             AuditError: It could not be; the answer must not be used.
         """
         if self._log.recording:
-            await self._append(self._call("replayed", number, call, None))
+            await self._append(await self._call("replayed", number, call, None))
 
     async def planned(self, plan_id: str, facts: Mapping[str, Json]) -> None:
         """Record a plan that the run made: owner, how many calls, for how long it can be applied.
@@ -137,6 +190,16 @@ class RunAudit:
         """
         known = {"policy": self._policy, **facts, "plan": plan_id}
         await self._append(self._event("apply", known))
+
+    async def commanded(self, facts: Mapping[str, Json]) -> None:
+        """Record, as this run's beginning, a command: principal, profile, words.
+
+        Raises:
+            AuditError: It could not be; the command must not run.
+        """
+        stages = facts.get("stages")
+        shown = await aside(stages, partial(self._mask, stages))
+        await self._append(self._event("command", {**facts, "stages": shown}))
 
     async def ended(self, facts: Mapping[str, Json]) -> None:
         """Record a run's end: status, reason, counts, times.
@@ -159,12 +222,30 @@ class RunAudit:
         found = {name: value for name, value in facts.items() if value not in ("", None, [])}
         return {**found, "kind": kind, "run": self._run_id}
 
-    def _call(self, kind: Kind, number: int, call: CallFacts, decision: Decision | None) -> Record:
+    async def _call(
+        self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
+    ) -> Record:
+        arguments, cut = await aside(call.arguments, partial(self._shown, call.arguments))
+        record = call_record(kind, self._run_id, number, call, arguments, decision)
+        return record | {"cut": cut} if cut else record
+
+    def _shown(self, arguments: Mapping[str, Json]) -> tuple[Json, Json]:
+        """Return arguments as they are recorded, and what is said of what was cut of them."""
+        told: Json = dict(arguments)
         try:
-            arguments = self._mask(dict(call.arguments))
+            if burden(told, MAX_SEARCHED) > MAX_SEARCHED:
+                told = _beginning(told, [MAX_SEARCHED])
+            shown = self._mask(told)
         except RecursionError:
-            arguments = UNREADABLE
-        return call_record(kind, self._run_id, number, call, arguments, decision)
+            return UNREADABLE, None
+        try:
+            if burden(shown, SMALL) <= SMALL or len(canonical(shown)) <= MAX_RECORD_BYTES:
+                return shown, None
+        except RecursionError:
+            return shown, None
+        # Here, where it may be done in a thread; under the lock everybody waits for it.
+        record = fitted({"arguments": shown})
+        return record["arguments"], record.get("cut")
 
     def _outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> Record:
         return {

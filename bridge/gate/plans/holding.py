@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,10 @@ MAX_CHARACTERS = 8 * 1024 * 1024
 
 MAX_NAME = 256
 """Characters of a tool's name, which lists and errors repeat; the protocol recommends half."""
+
+
+MAX_STALE = 5
+"""Tools named of those that read what held calls will change."""
 
 
 class Held(dict[str, Json]):
@@ -78,6 +83,18 @@ class Holding:
         self._mask = mask or (lambda value: value)
         self._requests: list[HeldRequest] = []
         self._characters = 0
+        self._shown: tuple[HeldCall, ...] = ()
+        self._changing: set[str] = set()
+        self._stale: Counter[str] = Counter()
+
+    @property
+    def stale(self) -> str:
+        """What was read from servers that by then had something held back, in words."""
+        named = list(self._stale.items())
+        told = [f"{count:,} × {name}" for name, count in named[:MAX_STALE]]
+        if len(named) > MAX_STALE:
+            told.append(f"{sum(count for _, count in named[MAX_STALE:]):,} of other tools")
+        return ", ".join(told)
 
     @property
     def count(self) -> int:
@@ -128,6 +145,7 @@ class Holding:
             message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
             raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
         self._characters += size
+        self._changing.add(call.server)
         number = self.count + 1
         rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
         before = FlowState()
@@ -147,15 +165,22 @@ class Holding:
         )
         return Held(held={"plan": self.plan, "number": number, "call": str(call)})
 
+    def reading(self, call: CallFacts) -> None:
+        """Note a call that reads: held calls to its server might have changed what it finds."""
+        if call.server in self._changing:
+            self._stale[str(call)[:MAX_NAME]] += 1
+
     def spoil(self, why: str) -> None:
         """Have nothing of it applied: it holds a call that the program was told is refused."""
         self.spoiled = self.spoiled or why
 
     def shown(self) -> tuple[HeldCall, ...]:
-        """Return the calls as they are shown."""
+        """Return the calls as they are shown; to find that out is worth a thread."""
+        if len(self._shown) == self.count:
+            return self._shown
         each = characters_each(self.count)
         names = {request.number: str(request.call) for request in self._requests}
-        return tuple(
+        self._shown = tuple(
             HeldCall(
                 number=request.number,
                 server=request.call.server,
@@ -167,3 +192,4 @@ class Holding:
             )
             for request in self._requests
         )
+        return self._shown

@@ -86,12 +86,14 @@ class Plans:
             stopped: Why the program did not get to its end, if it stopped where a plan does.
             failed: It failed, so that what it held is no plan of anything.
         """
-        calls = holding.shown()
+        calls, stale = holding.shown(), holding.stale
         stopped = holding.spoiled or stopped
         if failed or holding.spoiled or not calls:
-            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped)
+            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
         plan_id = secrets.token_hex(16)
-        plan = Plan(plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped)
+        plan = Plan(
+            plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped, stale=stale
+        )
         self._drop_expired()
         self._kept[plan_id] = KeptPlan(
             plan=plan,
@@ -125,6 +127,11 @@ class Plans:
         del self._kept[plan_id]
         self._remember(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
         return kept
+
+    def knows(self, plan_id: str, owner: str) -> bool:
+        """Tell whether this is, or was, the id of one of the owner's plans."""
+        kept = self._kept.get(plan_id)
+        return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
 
     def remembers(self, plan_id: str, owner: str) -> bool:
         """Tell whether it is known here what became of a plan that is gone."""

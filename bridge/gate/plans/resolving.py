@@ -1,9 +1,9 @@
 """Placeholders replaced by what the calls have returned. Pure.
 
-Owns the way from a result to a part of it, and how each type of JSON is put into a text: a text as
-it is, anything else as compact JSON. What stands alone keeps its type. Nothing is quoted: a program
-that quoted a placeholder, for a shell or an address, has quoted the placeholder and not what it
-stands for. Policies therefore see the arguments as they are after this.
+Owns the way from a result to a part of it, and how a value is put into a text: as Python's `str`
+writes it, which is what the program would have made of it. What stands alone keeps its type.
+Nothing is quoted: a program that quoted a placeholder, for a shell or an address, has quoted the
+placeholder and not what it stands for. Policies therefore see the arguments as they are after this.
 """
 
 from __future__ import annotations
@@ -68,10 +68,8 @@ def shown_path(path: Sequence[Step]) -> str:
 
 
 def as_text(value: Json) -> str:
-    """Return how a value stands in a text."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Return how a value stands in a text: as in the program's own f-string, where it is known."""
+    return str(value)
 
 
 class _Resolver:

@@ -14,6 +14,7 @@ from bridge.gate.plans.references import stands_whole
 from bridge.guest import placeholders
 from bridge.guest.placeholders import LABEL, WHOLE, label
 from bridge.model import Json
+from bridge.text import unlike
 
 MAX_CALL_CHARACTERS = 8_000
 """Shown of one call's arguments."""
@@ -38,7 +39,10 @@ def readable(value: Json, names: Mapping[int, str]) -> Json:
     if isinstance(value, Mapping):
         if stands_whole(value):
             return _text(str(value[WHOLE]), names)
-        return {_literal(key): readable(item, names) for key, item in value.items()}
+        found: dict[str, Json] = {}
+        for key, item in value.items():
+            found[unlike(_literal(key), found)] = readable(item, names)
+        return found
     if isinstance(value, list | tuple):
         return [readable(item, names) for item in value]
     return value
@@ -114,7 +118,7 @@ class _Cutter:
             if self._left <= 0:
                 found["…"] = f"({len(value) - len(found):,} more keys)"
                 break
-            found[self._text(key)] = self.value(item)
+            found[unlike(self._text(key), found)] = self.value(item)
         self._left -= 2
         return found
 

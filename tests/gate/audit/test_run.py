@@ -11,14 +11,17 @@ from typing import Any, get_args
 import anyio
 import pytest
 
+from bridge.aside import burden
 from bridge.errors import AuditError, CallDeniedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.chain import canonical
 from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind, policy_digest
+from bridge.gate.audit.run import MAX_SEARCHED
 from bridge.gate.calls import Gate, Grant
 from bridge.gate.decision import Decision
 from bridge.gate.oversight import Oversight
+from bridge.model import Json
 from bridge.settings.policy import Condition, PolicySpec, Rule
 from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole
 
@@ -235,3 +238,22 @@ async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by
     command = text.partition("sed -n 7p 2026-12-31.jsonl | ")[2].partition("\n")[0]
     process = await anyio.run_process(["sh", "-c", command], input=line)
     assert process.stdout.decode().split()[0] == json.loads(line)["hash"]
+
+
+async def test_of_huge_arguments_only_so_much_is_searched_and_recorded(tmp_path: Path) -> None:
+    """What is not searched is not recorded either, and half a secret never."""
+    searched: list[int] = []
+
+    def mask(value: Json) -> Json:
+        searched.append(burden(value))
+        return value
+
+    audit = RunAudit(AuditLog(tmp_path / "audit"), "r1", mask=mask)
+    for arguments in ({"a": "x" * 9_000_000}, {"b": ["y" * 300_000] * 40}, {"c": [1] * 200_000}):
+        await audit.calling(1, a_call(**arguments), ALLOWED, None)
+    assert max(searched) <= 2 * MAX_SEARCHED
+    one, texts, numbers = records(tmp_path / "audit")
+    assert one["arguments"]["a"].startswith("x" * 1000 + "…")
+    assert "not searched" in texts["arguments"]["b"][-1]
+    assert numbers["arguments"]["c"][:3] == [1, 1, 1]
+    assert {"arguments"} == set(one["cut"]) == set(numbers["cut"])

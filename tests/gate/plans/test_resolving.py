@@ -59,16 +59,14 @@ def test_what_stands_alone_keeps_its_type(path: tuple[Step, ...], value: Any) ->
     [
         (("title",), 'a "b"'),
         (("number",), "7"),
-        (("open",), "true"),
-        (("labels", 1), "null"),
-        (("labels",), '["x",null]'),
+        (("open",), "True"),
+        (("labels", 1), "None"),
+        (("labels",), "['x', None]"),
         (("ratio",), "1.5"),
     ],
 )
-def test_in_a_text_a_text_stands_as_it_is_and_all_else_as_json(
-    path: tuple[Step, ...], value: str
-) -> None:
-    """What an f-string is made of is text, whatever the type was."""
+def test_in_a_text_values_stand_as_python_writes_them(path: tuple[Step, ...], value: str) -> None:
+    """As in the f-string of the program that made the plan, had it been run without one."""
     given_text = f"see <{text(1, *path)}> and {text(1, 'number')}"
     assert resolve({"a": given_text}, {1: known(ISSUE)}) == {"a": f"see <{value}> and 7"}
 
@@ -228,11 +226,7 @@ def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, Known]]
             return {WHOLE: write(PLAN, number, path)}, value
         if kind == 3:
             before, after = draw(st.text("x ‹", max_size=3)), draw(st.text("y&", max_size=3))
-            inside = (
-                value
-                if isinstance(value, str)
-                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            )
+            inside = str(value)
             return f"{before}{write(PLAN, number, path)}{after}", f"{before}{inside}{after}"
         inner = [node(depth + 1) for _ in range(draw(st.integers(0, 3)))]
         if kind == 4:
@@ -300,3 +294,14 @@ def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     """A plan of a thousand calls is as long as one of fifty."""
     assert characters_each(1) == characters_each(8) == MAX_CALL_CHARACTERS
     assert MAX_CALL_CHARACTERS > characters_each(100) > characters_each(1_000) >= 64
+
+
+def test_keys_that_are_shown_alike_hide_no_values() -> None:
+    """Else a person approves of less than is sent."""
+    alike = LABEL.replace("result", "the text: result")
+    found = readable({f"{LABEL}1": "seen", f"{alike}1": 2}, {})
+    assert isinstance(found, dict)
+    assert list(found.values()) == ["seen", 2]
+    keys = {"a" * 30 + "1": "seen", "a" * 30 + "2": "too"}
+    cut = shown({"env": keys, "b": "x" * 90}, {}, lambda value: value, 64)
+    assert list(cut["env"].values()) == ["seen", "too"]

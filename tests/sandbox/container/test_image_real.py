@@ -25,7 +25,7 @@ import pytest
 
 from bridge.errors import EngineDownError, ImageBuildError, ImageMissingError, ImagePullError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container.image import choose, describe, local_name
+from bridge.sandbox.container.image import ImageStatus, choose, describe, local_name
 from bridge.sandbox.container.image_build import BuildRequest, assemble, build
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
@@ -95,11 +95,18 @@ async def listening(url: str) -> None:
             await anyio.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that an engine can stay from test to test."""
+    return "asyncio"
+
+
 @pytest.fixture(
+    scope="module",
     params=[
         pytest.param("docker", marks=pytest.mark.docker),
         pytest.param("podman", marks=pytest.mark.podman),
-    ]
+    ],
 )
 async def engine(
     request: pytest.FixtureRequest,
@@ -111,6 +118,12 @@ async def engine(
             yield SdkImages(client, request.param), client
         finally:
             client.close()
+
+
+@pytest.fixture(scope="module")
+async def built(engine: tuple[SdkImages, docker.APIClient]) -> ImageStatus:
+    """Build the image, once for all tests that only need one: it takes seconds."""
+    return await build(engine[0], BuildRequest(offline=True), context(), progress=print)
 
 
 def _endpoint(kind: str) -> Iterator[str]:
@@ -146,13 +159,11 @@ def run(client: docker.APIClient, image: str, *argv: str) -> Any:
 
 
 async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
-    engine: tuple[SdkImages, docker.APIClient],
+    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus
 ) -> None:
     """Issue 2, item 7: no registry is asked, and no module is compiled at a run."""
     images, client = engine
-    lines: list[str] = []
-    told = await build(images, BuildRequest(offline=True), context(), progress=lines.append)
-    assert (told.flavour, told.guest_matches, told.stale) == ("slim", True, "")
+    assert (built.flavour, built.guest_matches, built.stale) == ("slim", True, "")
     assert await choose(None, images) in (SLIM, local_name("data"))
     assert not [n for n in await images.names(SLIM.rpartition(":")[0]) if "-new-" in n]
 
@@ -168,22 +179,20 @@ async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compi
 
 
 async def test_a_rebuild_replaces_the_image_and_leaves_none_without_a_name(
-    engine: tuple[SdkImages, docker.APIClient],
+    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus
 ) -> None:
     images, _ = engine
-    first = await build(images, BuildRequest(offline=True), context(), progress=print)
     second = await build(images, BuildRequest(offline=True), context(), progress=print)
     facts = await images.inspect(SLIM)
     assert facts is not None
     assert facts.id == second.id
-    assert second.id == first.id or await images.inspect(first.id) is None
+    assert second.id == built.id or await images.inspect(built.id) is None
 
 
 async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
-    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus, tmp_path: Path
 ) -> None:
     images, _ = engine
-    await build(images, BuildRequest(offline=True), context(), progress=print)
     before = await images.inspect(SLIM)
     bad = tmp_path / "bad.tar"
     bad.write_text("root:x:0:0\n" * 100, encoding="utf-8")
@@ -195,10 +204,9 @@ async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
 
 
 async def test_a_containerfile_is_built_through_the_engines_api(
-    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus, tmp_path: Path
 ) -> None:
     images, client = engine
-    await build(images, BuildRequest(offline=True), context(), progress=print)
     text = (
         f"FROM scratch AS guest\nFROM {SLIM} AS good\nCOPY --from=guest / /told/\n"
         "FROM good AS bad\nRUN exit 3\n"
