@@ -8,7 +8,7 @@ turn every few milliseconds, one long call of a built-in does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import anyio
@@ -39,21 +39,35 @@ def burden(value: Any, limit: float = math.inf) -> int:
     """
     size = VALUE
     left: list[Any] = [value]
-    while left:
+    while left and size <= limit:
         one = left.pop()
         kind = type(one)
-        # By type first: to ask whether something is a mapping takes longer than all the rest, and
-        # this looks at the arguments and the result of each call several times.
+        # By type first, and what is in an object at once: this looks at the arguments and the
+        # result of each call several times, and to ask what is a mapping takes longest of all.
         if kind is str or kind is bytes:
             size += len(one)
-        elif kind not in _PLAIN and isinstance(one, (dict, list, tuple, Mapping)):
+        elif kind in _PLAIN:
+            continue
+        elif kind is dict or isinstance(one, Mapping):
+            size += 2 * VALUE * len(one)
+            if size <= limit:
+                size += _texts(one, left) + _texts(one.values(), left)
+        elif isinstance(one, (list, tuple)):
             size += VALUE * len(one)
             if size <= limit:
-                left.extend(one)
-                if isinstance(one, (dict, Mapping)):
-                    left.extend(one.values())
-        if size > limit:
-            break
+                size += _texts(one, left)
+    return size
+
+
+def _texts(items: Iterable[Any], left: list[Any]) -> int:
+    """Return the characters of the texts among items, and put what is no text on a list."""
+    size = 0
+    for one in items:
+        kind = type(one)
+        if kind is str:
+            size += len(one)
+        elif kind not in _PLAIN:
+            left.append(one)
     return size
 
 

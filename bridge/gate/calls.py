@@ -208,11 +208,12 @@ class Gate:
             InvalidRequestError: A token stands for nothing.
             CallDeniedError: The server may not have what it stands for.
         """
+        vault = self._seen.vault
+        if vault.idle:
+            return _Wish(number=number, call=call, real=call)
+        told = dict(call.arguments)
         try:
-            told = dict(call.arguments)
-            arguments = told
-            if not self._seen.vault.idle:
-                arguments = await aside(told, partial(self._seen.vault.reveal, call.server, told))
+            arguments = await aside(told, partial(vault.reveal, call.server, told))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule="privacy.reveal_to")
             wish = _Wish(number=number, call=call, real=call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -17,6 +17,9 @@ from bridge.model import Effect, Json
 
 ENTRY_BYTES = 512
 """Of an entry without result and names, with its places in lists and dicts; rounded up."""
+
+_HOLDERS = frozenset({dict, list, tuple})
+"""Types of JSON values with others in them."""
 
 _CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -59,18 +62,24 @@ def memory_of(value: Json, limit: int) -> int | None:
     Counts objects, because a megabyte of brackets is tens of megabytes of lists. Looks at no more
     of them than it takes to reach the limit.
     """
-    size = 0
+    size = sys.getsizeof(value)
     left: list[Json] = [value]
-    while left:
+    while left and size <= limit:
         one = left.pop()
-        size += sys.getsizeof(one)
-        if size > limit:
-            return None
         if isinstance(one, dict):
-            left.extend(one)
-            left.extend(one.values())
+            size += _of_items(one, left) + _of_items(one.values(), left)
         elif isinstance(one, list | tuple):
-            left.extend(one)
+            size += _of_items(one, left)
+    return size if size <= limit else None
+
+
+def _of_items(items: Iterable[Json], left: list[Json]) -> int:
+    """Return the bytes of items themselves, and put those that hold others on a list."""
+    size = 0
+    for one in items:
+        size += sys.getsizeof(one)
+        if type(one) in _HOLDERS:
+            left.append(one)
     return size
 
 

@@ -120,6 +120,10 @@ class RunAudit:
         record = await self._call("call", number, call, decision)
         if approval is not None:
             record["approval"] = approval_fields(approval)
+        head = self._log.append_now(record)
+        if head is not None:
+            self.head = head
+            return
         # If the disk fails once the record is written, the call stands there and is not made.
         undone = self._outcome(number, "not-sent", size=0, ms=0)
         self.head = await self._log.append(record, undone)
@@ -225,6 +229,13 @@ class RunAudit:
     async def _call(
         self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
+        if burden(call.arguments, SMALL) <= SMALL:
+            # As nearly all are; they need no thread, and are recorded whole.
+            try:
+                shown = self._mask(dict(call.arguments))
+            except RecursionError:
+                shown = UNREADABLE
+            return call_record(kind, self._run_id, number, call, shown, decision)
         arguments, cut = await aside(call.arguments, partial(self._shown, call.arguments))
         record = call_record(kind, self._run_id, number, call, arguments, decision)
         return record | {"cut": cut} if cut else record
