@@ -34,7 +34,8 @@ class PolicyFile:
     def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
         self._settings = settings
         self._changed = changed
-        self._state: tuple[int, ...] | None = _state(settings.policy.path)
+        # Read once more at the first run: it may have changed since the settings were read.
+        self._state: tuple[int, ...] | None = None
         self._policy = Policy(settings.policy)
         self._flow = Flow(settings.policy.flows)
         self._error: SettingsError | None = None
@@ -68,6 +69,8 @@ class PolicyFile:
         raise SettingsError(message, remedy=remedy)
 
     def _take(self, spec: PolicySpec) -> None:
+        if spec == self._policy.spec:
+            return
         logger.info("the policy was read again")
         self._policy, self._flow = Policy(spec), Flow(spec.flows)
         was, self.digest = self.digest, policy_digest(spec)

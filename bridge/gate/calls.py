@@ -7,7 +7,6 @@ what records are parts of their own; see `bridge.gate.oversight`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,17 +31,13 @@ from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, stricte
 from bridge.gate.journal_entries import Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.oversight import Oversight
+from bridge.gate.sizes import result_size
 from bridge.gate.tally import Tally
 from bridge.model import Effect, Json
-
-LARGE_CHARACTERS = 64 * 1024
-"""A text from here on is not counted as JSON, with what that escapes, but as it is."""
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
 """What rules call the requests that are no tools; by the protocol both only read."""
-
-_TEXT = json.JSONEncoder(ensure_ascii=False)
 
 Request = Callable[[], Awaitable[dict[str, Json]]]
 
@@ -403,21 +398,3 @@ class Gate:
             except AuditError:
                 # It stands there as sent and unanswered, which is what is known of it.
                 return
-
-
-def result_size(result: Mapping[str, Json], part: str = "content") -> int:
-    """Return the bytes of text that `result` would have put into a conversation."""
-    content = result.get(part, [])
-    large = 0
-    if isinstance(content, list):
-        small = []
-        for block in content:
-            text = block.get("text") if isinstance(block, dict) else None
-            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
-                # Counted as it is: to write it as JSON only to count takes as long as to move it.
-                large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-                small.append({**block, "text": ""})
-            else:
-                small.append(block)
-        content = small
-    return large + len(_TEXT.encode(content).encode("utf-8", "replace"))

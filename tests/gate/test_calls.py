@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import CallBudgetError, CallDeniedError
-from bridge.gate.calls import READ_RESOURCE, Gate, Grant, result_size
+from bridge.gate.calls import READ_RESOURCE, Gate, Grant
+from bridge.gate.sizes import result_size
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,6 +22,14 @@ async def test_a_call_is_counted_with_the_bytes_it_kept_out_of_the_conversation(
     result = await gate.call("s", "t", {})
     assert gate.calls == 1
     assert gate.result_bytes == result_size(result) > 0
+
+
+def test_data_without_content_is_counted_as_what_it_is() -> None:
+    """Else a server that sends no text would have no budget."""
+    data = {"rows": ["x" * 100]}
+    assert result_size({"structuredContent": data, "content": []}) > 100
+    text = {"type": "text", "text": "y"}
+    assert result_size({"structuredContent": data, "content": [text]}) < 100
 
 
 async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
