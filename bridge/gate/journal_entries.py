@@ -21,7 +21,10 @@ ENTRY_BYTES = 512
 _HOLDERS = frozenset({dict, list, tuple})
 """Types of JSON values with others in them."""
 
-_CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+# What comes from JSON has no circles, and to look for them is half of the work.
+_CANONICAL = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), check_circular=False
+)
 
 
 @dataclass(eq=False, slots=True)

@@ -32,7 +32,8 @@ _DEEPER = "[nested too deeply to be shown]"
 _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 """What would have to be escaped in JSON."""
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# What comes from JSON has no circles, and to look for them is half of the work.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
 
 
 class Redactor:

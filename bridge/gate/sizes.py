@@ -10,7 +10,8 @@ from bridge.model import Json
 LARGE_CHARACTERS = 64 * 1024
 """A text from here on is not counted as JSON, with what that escapes, but as it is."""
 
-_TEXT = json.JSONEncoder(ensure_ascii=False)
+# What comes from JSON has no circles, and to look for them is half of the work.
+_TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 
 def result_size(result: Mapping[str, Json], part: str = "content") -> int:

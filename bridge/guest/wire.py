@@ -320,7 +320,10 @@ def _finite(text: str) -> float:
 
 
 # Made once: to make one takes longer than to read or write a small frame.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+# A circle is found as nesting without an end; to look for circles takes as long as all the rest.
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 

@@ -46,7 +46,10 @@ LOST_DETAIL_SECONDS = 0.5
 """How long a failed call waits to learn why its connection ended; the reason arrives with the
 owner task's next step, except where closing has to wait for a server."""
 
-_COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+# What comes from JSON has no circles, and to look for them is half of the work.
+_COMPACT = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False
+)
 
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
