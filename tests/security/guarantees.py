@@ -352,6 +352,7 @@ GUARANTEES = (
             f"{LANES}::test_what_a_run_leaves_on_its_channel_reaches_nobody",
             f"{LANES}::test_what_libraries_draw_once_is_drawn_for_each_run",
             f"{LANES}::test_memory_and_processes_of_a_run_are_given_back",
+            f"{LANES}::test_a_lane_that_was_given_up_is_replaced_by_the_next_run",
         ),
     ),
     Guarantee(
