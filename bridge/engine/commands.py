@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 
 import anyio
@@ -28,7 +27,7 @@ from bridge.engine.command_backends import (
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.pipeline import Pipeline, run_pipeline
 from bridge.engine.secrets import of_words
-from bridge.errors import AuditError, BridgeError, InvalidRequestError, UsageError
+from bridge.errors import BridgeError, InvalidRequestError, UsageError
 from bridge.gate.audit import RunAudit
 from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
 from bridge.settings import Settings
@@ -124,11 +123,21 @@ class Commands:
             "stages": _hidden(request, plan),
             "stdinBytes": len(stdin),
         }
-        async with _recorded(self._audit_of(run_id), begun) as results:
+        audit = self._audit_of(run_id)
+        # Before it runs.
+        await audit.commanded(begun)
+        async with audit.until_end() as end:
             outcome = await self._carry_out(runner, plan, stdin, output, errors, progress)
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, outcome, output, errors, wall)
-            results.append(result)
+            end(
+                {
+                    "status": result.status,
+                    "reason": result.reason,
+                    "exitCode": result.exit_code,
+                    "wallMs": result.usage.wall_ms,
+                }
+            )
         logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
         return result
 
@@ -183,36 +192,6 @@ def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:
         hide = Redactor([*plan.secrets, *(value for _, value in of_words(words))]).text
         shown.append([hide(word) for word in words])
     return shown
-
-
-@asynccontextmanager
-async def _recorded(
-    audit: RunAudit, begun: Mapping[str, Json]
-) -> AsyncIterator[list[CommandResult]]:
-    """Record a command's beginning, before it runs, and its end, however that comes.
-
-    Yields:
-        What takes the result, if there is one.
-    """
-    await audit.commanded(begun)
-    results: list[CommandResult] = []
-    try:
-        yield results
-    finally:
-        end: dict[str, Json] = {"status": "lost"}
-        for result in results:
-            end = {
-                "status": result.status,
-                "reason": result.reason,
-                "exitCode": result.exit_code,
-                "wallMs": result.usage.wall_ms,
-            }
-        with anyio.CancelScope(shield=True):
-            try:
-                await audit.ended(end)
-            except AuditError as error:
-                # It is owed, and written before anything else.
-                logger.warning("the end of a command could not be recorded: %s", error)
 
 
 def _stdin(text: str) -> bytes:

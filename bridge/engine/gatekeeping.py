@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-import anyio
-
 from bridge.aside import aside
 from bridge.engine.clearing import NOT_SHOWN, clear_value
 from bridge.engine.client import OneRun
@@ -87,31 +85,9 @@ class Watch:
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             await audit.began({**facts, "code": code_digest(request.code)})
-        results: list[RunResult] = []
-        try:
+        async with audit.until_end() as end:
             with self.oversight.journal.recording():
-                yield results.append
-        finally:
-            ending: dict[str, Json] = {"status": "lost"}
-            for result in results:
-                ending = {
-                    "status": result.status,
-                    "reason": result.reason,
-                    "calls": result.usage.tool_calls,
-                    "resultBytes": result.usage.tool_result_bytes,
-                    "wallMs": result.usage.wall_ms,
-                }
-                if result.plan is not None:
-                    ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
-            with anyio.CancelScope(shield=True):
-                await self._end(ending)
-
-    async def _end(self, ending: Mapping[str, Json]) -> None:
-        try:
-            await self.oversight.audit.ended(ending)
-        except AuditError as error:
-            # All it did is recorded; only that it ended is not.
-            logger.warning("the end of a run could not be recorded: %s", error)
+                yield lambda result: end(_ending(result))
 
 
 class Gatekeeping:
@@ -305,6 +281,20 @@ def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunRes
 
 def _plans(request: RunRequest | ApplyRequest) -> bool:
     return isinstance(request, RunRequest) and request.mode == "plan"
+
+
+def _ending(result: RunResult) -> dict[str, Json]:
+    """Return what is recorded of a run's end."""
+    ending: dict[str, Json] = {
+        "status": result.status,
+        "reason": result.reason,
+        "calls": result.usage.tool_calls,
+        "resultBytes": result.usage.tool_result_bytes,
+        "wallMs": result.usage.wall_ms,
+    }
+    if result.plan is not None:
+        ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    return ending
 
 
 def code_digest(code: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -23,6 +25,8 @@ from bridge.gate.audit.records import (
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json
+
+logger = logging.getLogger(__name__)
 
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
 """In place of arguments that are nested too deeply to be masked."""
@@ -217,6 +221,24 @@ class RunAudit:
         except AuditError:
             self._log.later(record)
             raise
+
+    @asynccontextmanager
+    async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
+        """Record the end of what has begun, however that comes.
+
+        Yields:
+            What takes how it ended; "lost" if nobody says.
+        """
+        endings: list[Mapping[str, Json]] = [{"status": "lost"}]
+        try:
+            yield endings.append
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self.ended(endings[-1])
+                except AuditError as error:
+                    # It is owed, and written before anything else.
+                    logger.warning("the end of a run could not be recorded: %s", error)
 
     async def _append(self, record: Record) -> None:
         self.head = await self._log.append(record)
