@@ -181,7 +181,8 @@ def _write_report(report: Report, directory: Path) -> None:
         "nothing was changed or removed" if report.whole else "the log is NOT as it was written"
     )
     write_out(
-        f"{report.records:,} records in {report.files:,} files, {report.first} to {report.last}: "
+        f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}, "
+        f"{report.first} to {report.last}: "
         f"{verdict}.\n"
     )
     if report.head:
@@ -249,3 +250,7 @@ def _write_json(value: Json) -> None:
 
 def _nothing(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

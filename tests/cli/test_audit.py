@@ -69,7 +69,7 @@ def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> 
     head = json.loads(commands.file.read_bytes().splitlines()[-1])["hash"]
     assert (status, out) == (
         0,
-        "5 records in 1 files, 1 to 5: nothing was changed or removed.\nHead: " + head + "\n",
+        "5 records in 1 file, 1 to 5: nothing was changed or removed.\nHead: " + head + "\n",
     )
     status, found = commands.read("verify")
     assert (status, found["ok"], found["head"], found["problems"]) == (0, True, head, [])
