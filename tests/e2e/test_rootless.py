@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rig import RUN_LABEL, WORKSHOP
+from tests.waiting import until
 
 pytestmark = pytest.mark.rootless
 
@@ -110,19 +111,27 @@ def test_doctor_names_the_mode(become: list[str], home: Path) -> None:
     assert {"user-namespace", "own-seccomp"} <= set(probe["isolation"]["verified"])
 
 
-def test_nothing_is_left_of_an_ordinary_users_runs(become: list[str], home: Path) -> None:
-    """No container, no podman service, no server."""
+async def test_nothing_is_left_of_an_ordinary_users_runs(become: list[str], home: Path) -> None:
+    """No container, no podman service, no server; processes take a moment to go."""
     _run(become, "await mcp_workshop.add(a=1, b=2)")
     listing = _as_user(become, "podman", "ps", "--all", "--quiet", "--filter", f"label={RUN_LABEL}")
     assert (listing.returncode, listing.stdout) == (0, "")
     uid = int(os.environ["MCP_TEST_ROOTLESS_UID"])
-    left = [
-        command
-        for command in _commands_of(uid)
-        # Other tests' services for that user have their sockets elsewhere.
-        if "mcp-code-bridge/podman-" in command or "workshop.py" in command
-    ]
-    assert left == []
+    left: list[str] = []
+
+    def gone() -> bool:
+        left[:] = [
+            command
+            for command in _commands_of(uid)
+            # Other tests' services for that user have their sockets elsewhere.
+            if "mcp-code-bridge/podman-" in command or "workshop.py" in command
+        ]
+        return not left
+
+    try:
+        await until(gone)
+    except TimeoutError:
+        pytest.fail(f"left behind: {left}")
 
 
 def _commands_of(uid: int) -> list[str]:
