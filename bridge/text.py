@@ -28,3 +28,8 @@ def unlike(key: str, taken: Collection[object]) -> str:
         # Not one after the other, which takes long where somebody has put all of them there.
         number *= 2
     return made
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many there are, in words: "1 call", "1,200 calls"."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -30,6 +30,7 @@ from bridge.gate.audit.tracing import about
 from bridge.gate.audit.verifying import LEAST_EXPECTED, Finding, Report, verify
 from bridge.model import Json
 from bridge.settings import Settings
+from bridge.text import counted
 
 T = TypeVar("T")
 
@@ -181,7 +182,7 @@ def _write_report(report: Report, directory: Path) -> None:
         "nothing was changed or removed" if report.whole else "the log is NOT as it was written"
     )
     write_out(
-        f"{_counted(report.records, 'record')} in {_counted(report.files, 'file')}, "
+        f"{counted(report.records, 'record')} in {counted(report.files, 'file')}, "
         f"{report.first} to {report.last}: "
         f"{verdict}.\n"
     )
@@ -250,7 +251,3 @@ def _write_json(value: Json) -> None:
 
 def _nothing(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

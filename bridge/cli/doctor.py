@@ -18,6 +18,7 @@ from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
+from bridge.text import counted
 
 
 async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -99,7 +100,7 @@ def _gate(settings: Settings) -> dict[str, object]:
 def _describe_gate(settings: Settings) -> str:
     policy = settings.policy
     if policy.present:
-        about = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
+        about = counted(len(policy.rules), "rule")
         lines = [f"policy: {about}; `policy explain SERVER TOOL` says what holds for a call"]
     else:
         lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]

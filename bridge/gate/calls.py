@@ -393,8 +393,4 @@ class Gate:
             self.tally.lose(wish.call, "no answer came")
         ms = (time.monotonic() - started) * 1000
         with anyio.CancelScope(shield=True):
-            try:
-                await seen.audit.called(wish.number, outcome, size=0, ms=ms)
-            except AuditError:
-                # It stands there as sent and unanswered, which is what is known of it.
-                return
+            await seen.audit.called(wish.number, outcome, size=0, ms=ms)

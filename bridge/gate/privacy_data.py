@@ -129,7 +129,6 @@ _IBAN_LENGTHS: Mapping[str, int] = {
 }
 
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9]{2})")
-_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,30}")
 
 
 def ibans(text: str) -> Iterator[Found]:

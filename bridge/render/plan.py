@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import HeldCall, Json, Plan
+from bridge.text import counted
 
 MAX_CHARACTERS = 16_000
 """Of a list; what is beyond is counted."""
@@ -47,7 +48,7 @@ _ABSENT = "–"
 def plan_summary(plan: Plan) -> str:
     """Return in a sentence or two what a plan holds."""
     count = len(plan.calls)
-    held = f"{_calls(count)} held, none of them made"
+    held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
         text = f'{held}; apply with run_python(apply="{plan.plan_id}").'
         return f"{text} The program stopped there." if plan.stopped else text
@@ -67,7 +68,7 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
     """
     page = _Page(characters)
     if plan.calls:
-        page.must(f"{_calls(len(plan.calls))} held, none of them made:")
+        page.must(f"{counted(len(plan.calls), 'call')} held, none of them made:")
         groups = _groups(plan.calls)
         for line in _overview(plan.calls) if len(groups) > 1 else ():
             page.must(line)
@@ -80,8 +81,8 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
         if left:
             page.must("")
             page.must(
-                f"{_calls(left)} more: the structured result's plan lists what fits there, the "
-                "audit log each."
+                f"{counted(left, 'call')} more: the structured result's plan lists what fits "
+                "there, the audit log each."
             )
     else:
         page.must("No call is held, so there is nothing to apply.")
@@ -220,7 +221,7 @@ class _Page:
                 break
             shown = number
         if shown < len(group.calls):
-            self.must(f"  … and {_calls(len(group.calls) - shown)} more")
+            self.must(f"  … and {counted(len(group.calls) - shown, 'call')} more")
         hidden = columns[MAX_COLUMNS:]
         if hidden:
             names = ", ".join(_cut(_flat(column), MAX_CELL) for column in hidden[:MAX_COLUMNS])
@@ -342,7 +343,3 @@ def _cut(text: str, size: int) -> str:
     if len(text) <= size:
         return text
     return f"{text[:size]}… ({len(text) - size:,} more)"
-
-
-def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count:,} calls"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from bridge.model import CallCount, Receipt, RunResult
 from bridge.render.structured import to_json
+from bridge.text import counted
 
 MAX_KINDS = 5
 """Of calls named in one line; those that are left are counted."""
@@ -22,7 +23,7 @@ MAX_NAME = 120
 def receipt(result: RunResult) -> str:
     """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s"."""
     calls = result.usage.tool_calls
-    said = _counted(calls) if calls else "no tool calls"
+    said = counted(calls, "tool call") if calls else "no tool calls"
     account = result.receipt or Receipt()
     others = [
         f"{count:,} {word}"
@@ -52,24 +53,24 @@ def call_lines(result: RunResult) -> list[str]:
     if failed and result.receipt and result.receipt.calls and retry not in result.error:
         # Its other name, runId, is in the structured content, which not every model sees.
         lines.append(
-            f"[retry] {_counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
+            f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
             f"code with {retry} does not repeat what was done."
         )
     if result.replayed:
-        count = _counted(sum(found.count for found in result.replayed), "call")
+        count = counted(sum(found.count for found in result.replayed), "call")
         lines.append(f"[retry] {count} answered from the journal: {_named(result.replayed)}")
     if result.unused and result.status == "success":
         # A program that ended early may have come to them later.
-        count = _counted(sum(found.count for found in result.unused), "call")
+        count = counted(sum(found.count for found in result.unused), "call")
         lines.append(
             f"[retry] {count} of the run before not asked for again, with the same arguments: "
             f"{_named(result.unused)}. What was done stands."
         )
     if result.refused:
-        count = _counted(sum(found.count for found in result.refused), "call")
+        count = counted(sum(found.count for found in result.refused), "call")
         lines.append(f"[gate] {count} not made: {_named(result.refused)}")
     if result.unknown:
-        count = _counted(sum(found.count for found in result.unknown), "call")
+        count = counted(sum(found.count for found in result.unknown), "call")
         lines.append(
             f"[gate] {count} of unknown outcome: {_named(result.unknown)}. It may have happened: "
             "look before you make it again."
@@ -88,10 +89,6 @@ def bytes_returned(result: RunResult) -> int:
     if result.has_result:
         shown.append(json.dumps(to_json(result.result), ensure_ascii=False))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
-
-
-def _counted(count: int, noun: str = "tool call") -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _named(counts: Sequence[CallCount]) -> str:

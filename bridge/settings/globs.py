@@ -79,11 +79,6 @@ def literal(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
-def is_plain(glob: str) -> bool:
-    """Tell whether a glob is a text that matches itself and nothing else."""
-    return _SPECIAL.search(glob) is None
-
-
 def covers(first: str, second: str) -> bool:
     """Tell whether all that the second glob matches is matched by the first.
 
