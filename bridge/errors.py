@@ -118,6 +118,30 @@ class UnknownRunError(UsageError):
     code = "unknown_run"
 
 
+class UnknownArtifactError(UsageError):
+    """Nothing is kept by that name, or not for whoever asks."""
+
+    code = "unknown_artifact"
+
+
+class UnknownSessionError(UsageError):
+    """There is no such session, or it is somebody else's."""
+
+    code = "unknown_session"
+
+
+class UnknownSkillError(UsageError):
+    """No skill of that name is saved."""
+
+    code = "unknown_skill"
+
+
+class PackageRefusedError(UsageError):
+    """A package may not be used here, or does not fit."""
+
+    code = "package_refused"
+
+
 class SandboxError(BridgeError):
     """The bridge could not give the code a sandbox, or lost it."""
 
@@ -379,3 +403,33 @@ class SearchUnavailableError(BridgeError):
 
     def __init__(self) -> None:
         super().__init__("Tools cannot be searched: this Python's SQLite has no full-text search.")
+
+
+class ArtifactStoreError(BridgeError):
+    """What a run left cannot be kept: the disk is full, the directory cannot be written to."""
+
+    code = "artifact_store"
+
+
+class ArtifactQuotaError(ArtifactStoreError):
+    """A run has left as much as it may."""
+
+    code = "artifact_quota"
+
+
+class SessionLimitError(BridgeError):
+    """No further session can be opened."""
+
+    code = "session_limit"
+
+
+class PackageUnavailableError(BridgeError):
+    """A package that is allowed could not be had."""
+
+    code = "package_unavailable"
+
+
+class LibraryError(BridgeError):
+    """A skill or a memory cannot be kept or read."""
+
+    code = "library"

@@ -212,6 +212,9 @@ class OneRun:
         finally:
             self._reporting = False
 
+    async def advance(self, done: float, total: float, message: str) -> None:
+        """Tell the client how far the program says it is; `total` is 0 where it does not know."""
+
     async def tick(self) -> None:
         """Say now and then that the run goes on."""
         while True:

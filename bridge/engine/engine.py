@@ -6,32 +6,31 @@ sandboxes come from. Decisions are made by the parts; this module puts them in o
 
 from __future__ import annotations
 
-import ast
 import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 
 import anyio
 
-from bridge.catalog.guard import Scan
+from bridge.artifacts import ArtifactStore
 from bridge.catalog.preflight import References
-from bridge.catalog.reach import Reach
 from bridge.clock import Clock
 from bridge.engine.applying import Applying
 from bridge.engine.checking import Check, Checking, stopped
 from bridge.engine.clearing import cleared
 from bridge.engine.client import Client, OneRun
 from bridge.engine.commands import Commands
-from bridge.engine.gatekeeping import Gatekeeping, Watch, accounted
+from bridge.engine.gatekeeping import Gatekeeping, accounted
 from bridge.engine.guarding import Reading, advised, read, refused
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
+from bridge.engine.intake import Intake
+from bridge.engine.job import Job, run_frame, run_result
 from bridge.engine.outcome import caught
-from bridge.engine.program import Facts, NotStartedError, Program
+from bridge.engine.program import NotStartedError, Program
 from bridge.engine.questions import Questions
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
@@ -41,19 +40,14 @@ from bridge.errors import (
     UnknownServerError,
 )
 from bridge.gate.calls import Gate, Grant
-from bridge.guest.wire import Run
 from bridge.model import (
     ApplyRequest,
-    Limits,
     RunRequest,
     RunResult,
     Tool,
-    Usage,
 )
-from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.failure import classify
-from bridge.sandbox.layers import OWN_NAMESPACES, guest_limits, verified
+from bridge.sandbox.layers import OWN_NAMESPACES
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 from bridge.upstream.asking import on_behalf_of
@@ -62,26 +56,6 @@ logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 1024 * 1024
 """Longest program. Models write thousands of bytes; data belongs in tool calls."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """A request that can be carried out."""
-
-    run_id: str
-    request: RunRequest
-    limits: Limits
-    servers: tuple[str, ...]
-    tolerant: bool
-    reach: Reach | None
-    program: ast.Module | Scan
-    run: OneRun
-    watch: Watch
-
-    @property
-    def clock(self) -> Clock:
-        """Its time."""
-        return self.run.clock
 
 
 class Engine:
@@ -99,6 +73,12 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
+        self.artifacts = ArtifactStore(
+            settings.state_dir / "artifacts",
+            total_bytes=settings.artifact_bytes,
+            run_bytes=settings.artifact_run_bytes,
+            days=settings.artifact_days,
+        )
         self.gatekeeping = Gatekeeping(settings, servers)
         self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of)
         self.applying = Applying(servers, self.gatekeeping)
@@ -202,10 +182,10 @@ class Engine:
         told = self._servers.left_out(missed, slips=slips)
         return UnknownServerError(message, host_detail=told)
 
-    def _job(self, request: RunRequest, reading: Reading, run: OneRun) -> _Job:
+    def _job(self, request: RunRequest, reading: Reading, run: OneRun) -> Job:
         servers, tolerant = self._wanted(request, reading.references)
         run_id = uuid.uuid4().hex
-        return _Job(
+        return Job(
             run_id=run_id,
             run=run,
             watch=self.gatekeeping.watch(run_id, request, run),
@@ -235,7 +215,7 @@ class Engine:
             return self._servers.names(), True
         return references.servers, False
 
-    async def _carry_out(self, job: _Job) -> RunResult:
+    async def _carry_out(self, job: Job) -> RunResult:
         check = await self._check_early(job)
         if check.verdict.certain:
             return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
@@ -260,7 +240,7 @@ class Engine:
             result = await self._run_in(await reservation.get(), job, tools)
             return await self._checking.explained(result, job.request.code, check)
 
-    async def _check_early(self, job: _Job) -> Check:
+    async def _check_early(self, job: Job) -> Check:
         """Check the program before there is a sandbox for it; what is certain needs none."""
         check = await self._checking.check(job.request.code, job.program, job.servers)
         if check.verdict.certain and job.servers:
@@ -271,7 +251,7 @@ class Engine:
             check = await self._check_again(job, check, tuple(tools))
         return check
 
-    async def _check_again(self, job: _Job, check: Check, loaded: tuple[str, ...]) -> Check:
+    async def _check_again(self, job: Job, check: Check, loaded: tuple[str, ...]) -> Check:
         """Check against the servers as they turned out to be, if that is news."""
         if set(loaded) == set(job.servers) and not self._checking.stale(check):
             return check
@@ -280,7 +260,7 @@ class Engine:
     async def _run_in(
         self,
         session: GuestSession,
-        job: _Job,
+        job: Job,
         tools: Mapping[str, tuple[Tool, ...]],
         *,
         waited: bool = False,
@@ -295,94 +275,36 @@ class Engine:
             started = time.monotonic()
             gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
             questions = Questions(self._servers, self.guide, gate)
+            intake = Intake(
+                job.limits,
+                run=job.run,
+                artifacts=self.artifacts.of_run(job.request.owner, job.run_id),
+                clear=self._servers.secrets.redactor,
+            )
             program = Program(
                 session,
                 questions.handle,
                 job.limits,
+                intake=intake,
                 waited=waited,
                 clock=job.clock,
                 clear=self._servers.secrets.redactor,
             )
             async with job.watch.recording(job.request, tuple(tools)) as record:
-                await program.start(self._frame(job, tools, session))
+                frame = run_frame(job, tools, session, self._servers.known, self.guide)
+                await program.start(frame)
                 facts = await program.finish()
                 wall = time.monotonic() - started
-                result = self._result(job, tuple(tools), session, facts, gate, wall)
+                result = run_result(job, tuple(tools), session, facts, gate, wall)
                 result = await self.gatekeeping.concluded(result, facts, job.watch)
                 record(result)
         return accounted(result, gate, job.watch)
 
-    def _grant(self, job: _Job) -> Grant:
+    def _grant(self, job: Job) -> Grant:
         only_listed = self._settings.listed_servers_only
         return Grant(
             servers=frozenset(job.servers) if only_listed else None,
             calls=job.limits.tool_calls,
-        )
-
-    def _frame(
-        self, job: _Job, tools: Mapping[str, tuple[Tool, ...]], session: GuestSession
-    ) -> Run:
-        loaded, known, reach = tuple(tools), self._servers.known, job.reach
-        # In the configuration's order, whatever order the servers answered in. One may have been
-        # taken out of the configuration while it was asked.
-        stubs = [
-            known.stubs(name, None if reach is None else reach.get(name, frozenset()))
-            for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
-        ]
-        # What only `runtime` knows is no use to a program that cannot ask it.
-        return Run(
-            code=job.request.code,
-            argv=list(job.request.argv),
-            servers=stubs,
-            discovered=known.discovered(loaded) if reach is None else [],
-            capabilities=self.guide.capabilities(loaded, job.limits) if reach is None else "",
-            limits={
-                "timeout": job.limits.timeout,
-                "output_bytes": job.limits.output_bytes,
-                "result_bytes": job.limits.result_bytes,
-                "frame_bytes": MAX_GUEST_FRAME_BYTES,
-                **guest_limits(session.isolation, job.limits),
-            },
-            plan=job.request.mode == "plan",
-        )
-
-    def _result(
-        self,
-        job: _Job,
-        loaded: tuple[str, ...],
-        session: GuestSession,
-        facts: Facts,
-        gate: Gate,
-        wall: float,
-    ) -> RunResult:
-        verdict = classify(facts.ending, job.limits)
-        done, exited = facts.ending.done, facts.ending.exited
-        truncated = dict(facts.dropped)
-        if done is not None and done.result_dropped > 0:
-            truncated["result"] = done.result_dropped
-        return RunResult(
-            run_id=job.run_id,
-            status=verdict.status,
-            summary=verdict.summary,
-            reason=verdict.reason,
-            exit_code=verdict.exit_code,
-            stdout=facts.stdout,
-            stderr=facts.stderr,
-            has_result=done is not None and done.has_result,
-            result=done.result if done is not None else None,
-            result_repr=done.result_repr if done is not None else "",
-            error=verdict.error,
-            servers=loaded,
-            timeout_seconds=job.limits.timeout,
-            truncated=truncated,
-            isolation=verified(session.isolation, session.facts),
-            usage=Usage(
-                wall_ms=round(wall * 1000),
-                cpu_ms=exited.cpu_ms if exited is not None else None,
-                peak_memory_bytes=exited.peak_memory_bytes if exited is not None else None,
-                tool_calls=gate.calls,
-                tool_result_bytes=gate.result_bytes,
-            ),
         )
 
 

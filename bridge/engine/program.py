@@ -7,7 +7,6 @@ the facts from which the verdict is reached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -15,23 +14,27 @@ from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
 from bridge.engine.guest_session import GuestSession
+from bridge.engine.intake import Intake, Left
 from bridge.errors import ChannelClosedError, SandboxError
 from bridge.guest.wire import (
     Call,
     Cancel,
     Done,
     Exited,
+    File,
     GuestFrame,
     Hello,
     Output,
+    Progress,
     Ready,
     Run,
+    Shown,
+    State,
     WireError,
 )
 from bridge.guest.wire import Clock as ClockFrame
 from bridge.model import Limits
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
-from bridge.rpc.output import OutputBuffer
 from bridge.rpc.replies import Clear
 from bridge.sandbox.backend import Suspendable
 from bridge.sandbox.failure import Ending
@@ -69,12 +72,10 @@ class NotStartedError(ChannelClosedError):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a program left: how it ended and what it wrote."""
+    """How a program ended, and what it left."""
 
     ending: Ending
-    stdout: str
-    stderr: str
-    dropped: Mapping[str, int]
+    left: Left
 
 
 class Program:
@@ -86,6 +87,7 @@ class Program:
         handler: Handler,
         limits: Limits,
         *,
+        intake: Intake | None = None,
         waited: bool = False,
         clock: Clock | None = None,
         clear: Clear | None = None,
@@ -93,6 +95,7 @@ class Program:
         """Make one.
 
         Args:
+            intake: What takes all that it sends besides calls.
             waited: Whether the sandbox may have waited, and died, before it was taken.
             clock: What its time is measured by.
             clear: Takes secrets out of every reply.
@@ -105,10 +108,7 @@ class Program:
         self._session = session
         self._handler = handler
         self._limits = limits
-        self._streams = {
-            "stdout": OutputBuffer(limits.output_bytes),
-            "stderr": OutputBuffer(limits.output_bytes),
-        }
+        self._intake = intake or Intake(limits)
         self._done: Done | None = None
         self._exited: Exited | None = None
         self._protocol_error = ""
@@ -240,8 +240,8 @@ class Program:
                 await dispatcher.accept(frame, self._session.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
-            case Output():
-                self._streams[frame.stream].append(frame.text, frame.skipped)
+            case Output() | Shown() | Progress() | State() | File():
+                await self._intake.take(frame)
             case Done():
                 if self._done is not None:
                     message = "a second done frame"
@@ -278,11 +278,4 @@ class Program:
             lost=self._lost,
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
-        return Facts(
-            ending=ending,
-            stdout=self._streams["stdout"].text(),
-            stderr=self._streams["stderr"].text(),
-            dropped={
-                name: buffer.dropped for name, buffer in self._streams.items() if buffer.dropped
-            },
-        )
+        return Facts(ending=ending, left=await self._intake.finish())

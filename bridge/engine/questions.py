@@ -42,15 +42,30 @@ MAX_SEARCH_RESULTS = 50
 """More hits than this help nobody find anything."""
 
 
-class Questions:
-    """Answers one run's calls."""
+Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
+"""Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
 
-    def __init__(self, servers: Servers, guide: Guide, gate: Gate) -> None:
+
+class Questions:
+    """Answers one run's calls.
+
+    Args:
+        more: Methods beside those here, by name.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        guide: Guide,
+        gate: Gate,
+        more: Mapping[str, Answer] | None = None,
+    ) -> None:
         self._servers = servers
         self._redactor = servers.secrets.redactor
         self._guide = guide
         self._gate = gate
-        self._methods: Mapping[str, Callable[[Mapping[str, Json]], Awaitable[Json]]] = {
+        self._methods: Mapping[str, Answer] = {
+            **(more or {}),
             "call_tool": self._call_tool,
             "list_servers": self._list_servers,
             "list_tools": self._list_tools,

@@ -18,7 +18,7 @@ from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
 from bridge.engine.lane_session import LaneSession, open_lane
 from bridge.engine.lanes import Lanes, Reserved, lane_first
 from bridge.model import Limits
-from bridge.sandbox.backend import Backend, LaunchSpec
+from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.demand import PoolReport
 from bridge.sandbox.lanes import SPARE_LANES, LanePool
@@ -95,7 +95,12 @@ class Sandboxes:
             return self._backend
 
     def reserve(
-        self, limits: Limits, *, principal: str = "", fresh: bool = False
+        self,
+        limits: Limits,
+        *,
+        principal: str = "",
+        fresh: bool = False,
+        binds: tuple[Bind, ...] = (),
     ) -> AbstractAsyncContextManager[Reserved]:
         """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
 
@@ -103,8 +108,9 @@ class Sandboxes:
             limits: The run's own.
             principal: On whose behalf it is; see `RunRequest`.
             fresh: Whether one that waited will not do, because the last that did was broken.
+            binds: What of the host it is to have.
         """
-        recipe = recipe_for(self._settings, limits)
+        recipe = recipe_for(self._settings, limits, binds)
         own = partial(self._pool.reserve, recipe, fresh=fresh)
         if self._settings.isolation == "sandbox":
             return own()
@@ -142,5 +148,9 @@ class Sandboxes:
 
 def _launch(recipe: Recipe) -> LaunchSpec:
     return LaunchSpec(
-        run_id=uuid.uuid4().hex, argv=BOOTSTRAP_ARGV, env=GUEST_ENVIRONMENT, limits=recipe.limits
+        run_id=uuid.uuid4().hex,
+        argv=BOOTSTRAP_ARGV,
+        env=GUEST_ENVIRONMENT,
+        limits=recipe.limits,
+        binds=recipe.binds,
     )

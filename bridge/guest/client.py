@@ -113,6 +113,20 @@ class Client:
                 with contextlib.suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
+    def tell(self, frame: Any) -> None:
+        """Send a frame that has no answer. Safe in any thread; in a child process it goes nowhere.
+
+        Raises:
+            ValueError: It is too large, or no JSON.
+            MCPError: The host is gone.
+        """
+        line = encode(frame)
+        if len(line) > self._frame_bytes:
+            message = "what is sent takes %s bytes as JSON; the limit is %s"
+            raise ValueError(message % (f"{len(line):,}", f"{self._frame_bytes:,}"))
+        if os.getpid() == self._pid:
+            self._write(line)
+
     def send_last(self, frame: Any, goodbye: bytes) -> None:
         """Send the frame that ends the program, even after a line that the program tore.
 

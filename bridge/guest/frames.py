@@ -134,6 +134,8 @@ class Done(Frame):
 
     A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
     for a value that JSON cannot hold. `result_dropped` is the size of one that was over the limit.
+    `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
+    `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
     """
 
     outcome: str
@@ -144,12 +146,62 @@ class Done(Frame):
     result: Any = None
     result_repr: str = ""
     result_dropped: int = 0
+    holds: List[List[Any]] = _fresh(list)
+    more: int = 0
+    lost: List[List[str]] = _fresh(list)
+
+
+class Shown(Frame):
+    """Something for the reader that is no text on a stream: a picture, a table.
+
+    `text` or `data` (base64) is the original. `small` is a picture of the same that fits where the
+    original may not, base64 too. `note` says what was done to that.
+    """
+
+    mime: str
+    text: str = ""
+    data: str = ""
+    small: str = ""
+    note: str = ""
+
+
+class Progress(Frame):
+    """How far the program says it is; `total` is 0 where it does not know."""
+
+    done: float
+    total: float = 0.0
+    message: str = ""
+
+
+class State(Frame):
+    """The next part of what a session's process made of its state, as base64.
+
+    Only another guest reads it. `lost` names what is not in it: name and reason.
+    """
+
+    data: str = ""
+    lost: List[List[str]] = _fresh(list)
+
+
+class File(Frame):
+    """The next part of a file that the program left in `out`, as base64; sent by the supervisor.
+
+    `name` is relative to that directory. `size` is the whole file's as far as it was known when it
+    was opened. `more` says that other parts follow. `problem` says instead why there are none.
+    """
+
+    name: str
+    data: str = ""
+    size: int = 0
+    more: bool = False
+    problem: str = ""
 
 
 class Exited(Frame):
     """The worker process is gone; the last frame of a run, sent by the supervisor.
 
-    `ending` is what a lane's `Next` has to repeat.
+    `ending` is what a lane's `Next` has to repeat. `kept` says that this is a session's, whose
+    process is still there with its state and waits for the next `Run`.
     """
 
     code: Optional[int] = None
@@ -159,6 +211,7 @@ class Exited(Frame):
     cpu_ms: int = 0
     peak_memory_bytes: int = 0
     ending: str = ""
+    kept: bool = False
 
 
 class Ready(Frame):
@@ -205,7 +258,11 @@ class Run(Frame):
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
     `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
     processes where the guest has to limit itself because the engine could not. `plan`: calls that
-    change something are held back.
+    change something are held back. `session` is the number of the run in its session, from 1; 0
+    for a run on its own. `state` is what `State` frames held, base64, for a session's first run;
+    `save` asks a session for such frames instead of running anything. `files` (name, data as
+    base64) are put into the workspace, and `paths` joined to where imports look. `skills` are
+    modules below `skills`: name and source.
     """
 
     code: str
@@ -215,6 +272,12 @@ class Run(Frame):
     capabilities: str = ""
     limits: Dict[str, Any] = _fresh(dict)
     plan: bool = False
+    session: int = 0
+    state: str = ""
+    save: bool = False
+    files: List[Dict[str, str]] = _fresh(list)
+    paths: List[str] = _fresh(list)
+    skills: List[Dict[str, str]] = _fresh(list)
 
 
 class Clock(Frame):
@@ -227,6 +290,10 @@ class Clock(Frame):
     running: bool
 
 
+class Stop(Frame):
+    """A session's program is to be interrupted now, as at its deadline; for the supervisor."""
+
+
 class Reply(Frame):
     """The answer to a `Call`: a value, or an error with "kind" and "message"."""
 
@@ -236,7 +303,9 @@ class Reply(Frame):
 
 
 if TYPE_CHECKING:
-    GuestFrame = Union[Hello, Call, Cancel, Output, Done, Exited, Ready]
-    HostFrame = Union[Run, Reply, Lane, Next, Clock]
+    GuestFrame = Union[
+        Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited, Ready
+    ]
+    HostFrame = Union[Run, Reply, Lane, Next, Clock, Stop]
 else:
     GuestFrame = HostFrame = Frame

@@ -13,6 +13,8 @@ from collections import abc
 from bridge.guest.checks import detail as _detail
 from bridge.guest.checks import limit as _limit
 from bridge.guest.checks import text as _text
+from bridge.guest.library import Library
+from bridge.guest.outputs import Outputs
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
     Blob,
@@ -73,7 +75,7 @@ OF_SERVERS = (
 `bridge.catalog.entries.SERVER_METHODS`."""
 
 
-class Runtime:
+class Runtime(Outputs, Library):
     """The helpers, bound to one run's data and channel."""
 
     MCPError = MCPError

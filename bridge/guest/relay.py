@@ -35,7 +35,14 @@ DRAIN_BYTES = 4 * 1024 * 1024
 """Read at most from a pipe after the worker's end: more than a pipe holds, so that only what was
 written by then is taken, even if some process still writes."""
 
-WORKER_FRAMES = (b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",')
+WORKER_FRAMES = (
+    b'{"type":"call",',
+    b'{"type":"cancel",',
+    b'{"type":"done",',
+    b'{"type":"shown",',
+    b'{"type":"progress",',
+    b'{"type":"state",',
+)
 """How the lines that a worker may send begin: what scribbles on the channel reaches nobody. Code
 that forges frames on purpose can still add a second "type"; to the host all of it is untrusted."""
 

@@ -231,7 +231,14 @@ def _report(
     said: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, ending: str
 ) -> Exited:
     if said is not None:
-        return Exited(oom_kills=kills, timed_out=timed_out, ending=ending, **said)
+        return Exited(
+            code=said["code"],
+            cpu_ms=said["cpu_ms"],
+            peak_memory_bytes=said["peak_memory_bytes"],
+            oom_kills=kills,
+            timed_out=timed_out,
+            ending=ending,
+        )
     status = children.status
     code = signal_number = None
     if status is not None and os.WIFEXITED(status):

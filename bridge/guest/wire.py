@@ -24,15 +24,20 @@ from bridge.guest.frames import (
     Clock,
     Done,
     Exited,
+    File,
     GuestFrame,
     Hello,
     HostFrame,
     Lane,
     Next,
     Output,
+    Progress,
     Ready,
     Reply,
     Run,
+    Shown,
+    State,
+    Stop,
 )
 
 TYPE_CHECKING = False
@@ -52,6 +57,7 @@ __all__ = [
     "Clock",
     "Done",
     "Exited",
+    "File",
     "FrameTooLargeError",
     "GuestFrame",
     "Hello",
@@ -60,9 +66,13 @@ __all__ = [
     "LineDecoder",
     "Next",
     "Output",
+    "Progress",
     "Ready",
     "Reply",
     "Run",
+    "Shown",
+    "State",
+    "Stop",
     "WireError",
     "count_values",
     "decode_guest_frame",
@@ -100,17 +110,27 @@ _TYPES: Dict[str, Any] = {
     "output": Output,
     "done": Done,
     "exited": Exited,
+    "shown": Shown,
+    "progress": Progress,
+    "state": State,
+    "file": File,
     "ready": Ready,
     "run": Run,
     "reply": Reply,
     "lane": Lane,
     "next": Next,
     "clock": Clock,
+    "stop": Stop,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 
-GUEST_TYPES = frozenset(("hello", "call", "cancel", "output", "done", "exited", "ready"))
-_HOST_TYPES = frozenset(("run", "reply", "lane", "next", "clock"))
+GUEST_TYPES = frozenset(
+    (
+        *("hello", "call", "cancel", "output", "done", "exited", "ready"),
+        *("shown", "progress", "state", "file"),
+    )
+)
+_HOST_TYPES = frozenset(("run", "reply", "lane", "next", "clock", "stop"))
 
 
 def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
@@ -251,6 +271,8 @@ _INT = (int,)
 _TEXT = (str,)
 _BOOL = (bool,)
 _MAP = (dict,)
+_LIST = (list,)
+_NUMBER = (int, float)
 _OPTIONAL_INT = (int, type(None))
 
 _GUEST_FIELDS: Mapping[str, _Fields] = {
@@ -272,6 +294,9 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "result": (None, False),
         "result_repr": (_TEXT, False),
         "result_dropped": (_INT, False),
+        "holds": (_LIST, False),
+        "more": (_INT, False),
+        "lost": (_LIST, False),
     },
     "exited": {
         "code": (_OPTIONAL_INT, False),
@@ -281,6 +306,27 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "cpu_ms": (_INT, False),
         "peak_memory_bytes": (_INT, False),
         "ending": (_TEXT, False),
+        "kept": (_BOOL, False),
+    },
+    "shown": {
+        "mime": (_TEXT, True),
+        "text": (_TEXT, False),
+        "data": (_TEXT, False),
+        "small": (_TEXT, False),
+        "note": (_TEXT, False),
+    },
+    "progress": {
+        "done": (_NUMBER, True),
+        "total": (_NUMBER, False),
+        "message": (_TEXT, False),
+    },
+    "state": {"data": (_TEXT, False), "lost": (_LIST, False)},
+    "file": {
+        "name": (_TEXT, True),
+        "data": (_TEXT, False),
+        "size": (_INT, False),
+        "more": (_BOOL, False),
+        "problem": (_TEXT, False),
     },
     "ready": {"facts": (_MAP, False), "refused": (_TEXT, False)},
 }

@@ -148,6 +148,7 @@ def _run(run: Run, channel: int) -> int:
     from bridge.guest.client import Client
     from bridge.guest.mcp_api import build
     from bridge.guest.program import Program, ending, wind_down
+    from bridge.guest.surroundings import arrange, conclude
 
     gc.freeze()
     # Off since the interpreter started: all that was made until here lasts.
@@ -156,10 +157,13 @@ def _run(run: Run, channel: int) -> int:
     sys.argv = ["run_python", *run.argv]
     # Only here: what the program puts into its directory must never be imported before the fork.
     sys.path[:] = search_path()
-    program = Program(run, build(run, client))
+    namespace = build(run, client)
+    arrange(run, client, namespace)
+    program = Program(run, namespace)
     before = time.process_time()
     own = os.getpid()
     done = program.run()
+    conclude(client)
     if os.getpid() != own:
         # A child that the program forked and that came to the end: its outcome is no run's.
         _show_uncaught(done)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.model import CallCount, Finding, Isolation, Json, Plan, Receipt, RunResult, Usage
+from bridge.render.kept import kept_fields
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
@@ -57,6 +58,7 @@ def structured(result: RunResult) -> dict[str, Any]:
         "unknown": [_count(found) for found in result.unknown],
         "usage": _usage(result.usage),
         "receipt": None if result.receipt is None else _receipt(result.receipt),
+        **kept_fields(result),
     }
     return {
         name: to_json(value)

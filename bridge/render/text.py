@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from bridge.model import FindingSource, Json, RunResult
+from bridge.render.kept import kept_sections
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
 from bridge.render.structured import to_json
@@ -59,6 +60,7 @@ def _sections(result: RunResult) -> list[str]:
             f"[truncated] {cuts}. Run again and let the program filter, count or slice before it "
             "prints."
         )
+    sections += kept_sections(result)
     if result.isolation is not None and result.isolation.weaker:
         sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
     notes = call_lines(result)

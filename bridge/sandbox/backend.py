@@ -15,6 +15,20 @@ from bridge.model import Isolation, Json, Limits
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bind:
+    """A directory of the host, and where the sandbox has it.
+
+    Attributes:
+        executable: Whether code in it may be loaded, as packages with native parts need.
+    """
+
+    source: str
+    inside: str
+    writable: bool = False
+    executable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
     """What to start.
 
@@ -23,6 +37,8 @@ class LaunchSpec:
         argv: The command, its first word looked up inside the sandbox ("python3").
         env: The whole environment of the process; nothing is inherited.
         limits: What the process may use.
+        binds: What of the host is there besides; the configuration's own choice, never a
+            program's or a client's.
         lane: Whether the process shall be able to fork runs into namespaces of their own. Such a
             sandbox is no place for a program as it is; see `LanePlan`.
     """
@@ -32,6 +48,7 @@ class LaunchSpec:
     env: Mapping[str, str]
     limits: Limits
     lane: bool = False
+    binds: tuple[Bind, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bridge.model import Limits
+from bridge.sandbox.backend import Bind
 from bridge.settings import Settings
 
 _DEFAULTS = Limits()
@@ -20,6 +21,7 @@ class Recipe:
 
     Attributes:
         packages: Where programs find packages of the host's, as text; empty for nowhere.
+        binds: What of the host is in it.
         limits: What the sandbox is started under. Its timeout is the longest that a run may ask
             for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
             backends derive from it is set before. What else is enforced later has its default
@@ -33,13 +35,15 @@ class Recipe:
     user: str
     packages: str
     limits: Limits
+    binds: tuple[Bind, ...] = ()
 
 
-def recipe_for(settings: Settings, limits: Limits) -> Recipe:
+def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
     """Return what the sandbox of a run is made from.
 
     Args:
         limits: The run's own.
+        binds: What of the host it is to have.
     """
     return Recipe(
         runtime=settings.runtime,
@@ -48,6 +52,7 @@ def recipe_for(settings: Settings, limits: Limits) -> Recipe:
         profile="strict" if settings.strict else settings.profile,
         user=settings.container_user,
         packages=str(settings.packages or ""),
+        binds=binds,
         limits=replace(
             limits,
             timeout=max(limits.timeout, limits.longest_timeout),

@@ -13,8 +13,12 @@ from typing import Any
 
 from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, Json, RunRequest
+from bridge.server.arguments_kept import parse_files, parse_packages, parse_session
 
-_KNOWN = ("code", "servers", "timeout", "mode", "apply", "retry_of", "reads")
+_KNOWN = (
+    *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
+    *("session", "end_session", "files", "packages"),
+)
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
@@ -64,6 +68,37 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "enum": ["replay", "refresh"],
                 "default": "replay",
                 "description": "With retry_of: whether reads are answered so too, or made again.",
+            },
+            "session": {
+                "type": "string",
+                "description": "Name of a session: variables, imports and files are kept for the "
+                "next run with the same one.",
+            },
+            "end_session": {
+                "type": "boolean",
+                "default": False,
+                "description": "End the session after this; without code, only that.",
+            },
+            "files": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "text": {"type": "string"},
+                        "data": {"type": "string", "description": "Base64."},
+                        "uri": {"type": "string", "description": "bridge://artifacts/... or data:"},
+                    },
+                    "required": ["name"],
+                    "additionalProperties": False,
+                },
+                "description": "Files for the working directory. What the program writes to out/ "
+                "comes back.",
+            },
+            "packages": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": 'Packages from the allowed ones, such as "polars==1.*".',
             },
         },
         "additionalProperties": False,
@@ -172,6 +207,10 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "unknown": _CALL_COUNTS,
         "usage": {"type": "object"},
         "receipt": _RECEIPT,
+        "shown": {"type": "array", "items": {"type": "object"}},
+        "artifacts": {"type": "array", "items": {"type": "object"}},
+        "missing": {"type": "array", "items": {"type": "object"}},
+        "session": {"type": "object"},
     },
     "required": ["runId", "status", "summary"],
 }
@@ -192,8 +231,13 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     if given.get("reads") is not None and not retry_of:
         message = "`reads` says how a retry is answered, and needs `retry_of`."
         raise InvalidRequestError(message)
+    session, ends = parse_session(given)
     return RunRequest(
-        code=_code(given.get("code")),
+        code="" if ends and given.get("code") is None else _code(given.get("code")),
+        session=session,
+        end_session=ends,
+        files=parse_files(given.get("files")),
+        packages=parse_packages(given.get("packages")),
         servers=_servers(given.get("servers")),
         timeout=_timeout(given.get("timeout")),
         mode="plan" if _choice("mode", given.get("mode"), ("run", "plan")) == "plan" else "run",

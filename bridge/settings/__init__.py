@@ -89,6 +89,19 @@ _SETTINGS: Mapping[str, _Setting] = {
     "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.type_checker),
     "audit": _Setting("MCP_BRIDGE_AUDIT", parsers.choice(get_args(AuditMode))),
     "audit_days": _Setting("MCP_BRIDGE_AUDIT_DAYS", parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
+    "output_tokens": _Setting(
+        "MCP_BRIDGE_OUTPUT_TOKENS", parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)
+    ),
+    "shown_bytes": _Setting("MCP_BRIDGE_SHOWN_BYTES", parsers.parse_size),
+    "sessions": _Setting("MCP_BRIDGE_SESSIONS", parsers.integer(0, parsers.MAX_SESSIONS)),
+    "session_idle_timeout": _Setting("MCP_BRIDGE_SESSION_IDLE_TIMEOUT", parsers.seconds),
+    "session_days": _Setting("MCP_BRIDGE_SESSION_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)),
+    "artifact_bytes": _Setting("MCP_BRIDGE_ARTIFACT_BYTES", parsers.parse_size),
+    "artifact_run_bytes": _Setting("MCP_BRIDGE_ARTIFACT_RUN_BYTES", parsers.parse_size),
+    "artifact_days": _Setting(
+        "MCP_BRIDGE_ARTIFACT_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)
+    ),
+    "skills_dir": _Setting("MCP_BRIDGE_SKILLS_DIR", parsers.path),
     "roots": _Setting("MCP_BRIDGE_ROOTS", parsers.directories, many=True),
     "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),

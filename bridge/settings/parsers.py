@@ -30,6 +30,15 @@ MAX_PIDS = 32768
 MAX_AUDIT_DAYS = 3660
 """Ten years."""
 
+MAX_KEPT_DAYS = 3660
+"""Ten years."""
+
+MIN_OUTPUT_TOKENS = 200
+"""Less holds no traceback."""
+
+MAX_SESSIONS = 256
+"""Open at once; each holds a sandbox and its memory."""
+
 MAX_WARM = 32
 """Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bridge.model import Directory
 from bridge.settings.commands import CommandProfile
 from bridge.settings.policy import PolicySpec
 
@@ -50,6 +51,15 @@ class Settings:
         roots: Directories that servers are told of when they ask; without any they cannot ask.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: How long records are kept.
+        output_tokens: What a run's output may cost a model, about; the rest is kept apart.
+        shown_bytes: What pictures a result may hold in all.
+        sessions: The most that are open at once.
+        session_idle_timeout: Seconds until one that nobody uses is put away.
+        session_days: How long one that is put away can be had back.
+        artifact_bytes, artifact_run_bytes: What is kept of all runs, and of one.
+        artifact_days: For how long.
+        skills_dir: Where saved skills are, as plain files; None for the state directory's own.
+        directories: Of the host, which programs may use, as the file names them.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
@@ -88,6 +98,16 @@ class Settings:
     start_timeout: float = 30.0
     audit: AuditMode = "on"
     audit_days: int = 90
+    output_tokens: int = 10_000
+    shown_bytes: int = 1024**2
+    sessions: int = 8
+    session_idle_timeout: float = 600.0
+    session_days: int = 7
+    artifact_bytes: int = 1024**3
+    artifact_run_bytes: int = 64 * 1024**2
+    artifact_days: int = 7
+    skills_dir: Path | None = None
+    directories: tuple[Directory, ...] = ()
     policy: PolicySpec = field(default_factory=PolicySpec)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)

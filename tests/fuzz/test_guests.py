@@ -161,7 +161,7 @@ def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) 
         # Each gap is announced in a line of text beside what is kept.
         assert all(
             len(text.encode()) <= LIMITS.output_bytes + 16 * 60
-            for text in (after.facts.stdout, after.facts.stderr)
+            for text in (after.facts.left.stdout, after.facts.left.stderr)
         )
 
 

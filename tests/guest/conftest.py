@@ -27,13 +27,17 @@ from bridge.guest.wire import (
     Cancel,
     Done,
     Exited,
+    File,
     GuestFrame,
     Hello,
     LineDecoder,
     Output,
+    Progress,
     Ready,
     Reply,
     Run,
+    Shown,
+    State,
     decode_guest_frame,
     encode,
 )
@@ -249,6 +253,8 @@ class Guest:
                     finished.done = frame
                 case Exited():
                     finished.exited = frame
+                case Shown() | Progress() | State() | File():
+                    pass  # kept in `frames`
                 case Hello() | Ready():
                     raise AssertionError(f"not a frame of a run: {frame}")
         finished.diagnostics = self.diagnostics()

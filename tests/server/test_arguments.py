@@ -11,20 +11,28 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import (
+    Artifact,
     CallCount,
     Finding,
     HeldCall,
     Isolation,
+    Loss,
     Plan,
     Receipt,
     RunRequest,
     RunResult,
+    SessionReport,
+    Shown,
 )
 from bridge.render.structured import structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.command_tool import command_tool
 from bridge.server.search_tool import search_tool
 from bridge.settings.commands import CommandProfile
+
+KEPT = Artifact(
+    uri="bridge://artifacts/0", name="a.png", mime_type="image/png", size=1, digest="0", run_id="1"
+)
 
 
 def test_good_arguments_become_a_request() -> None:
@@ -132,6 +140,10 @@ def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None
             waiting_ms=1,
             audit="0" * 64,
         ),
+        shown=(Shown(mime_type="image/png", note="smaller", artifact=KEPT),),
+        artifacts=(KEPT,),
+        missing=(Loss(name="fifo", why="no regular file"),),
+        session=SessionReport(session_id="a" * 32, name="s", run=2, state="kept"),
     )
     document = structured(result)
     jsonschema.validate(document, OUTPUT_SCHEMA)

@@ -1,0 +1,104 @@
+"""One run's frames that are no calls, each to what takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.artifacts import RunArtifacts
+from bridge.engine.client import OneRun
+from bridge.engine.intake.files import FilesOut
+from bridge.engine.intake.shown import ShownItems
+from bridge.engine.intake.state import StateParts
+from bridge.engine.intake.streams import Streams
+from bridge.guest.wire import File, Output, Progress, Shown, State
+from bridge.model import Artifact, Limits, Loss
+from bridge.model import Shown as ShownItem
+from bridge.rpc.replies import Clear
+
+Taken = Output | Shown | Progress | State | File
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What of a run becomes part of its result.
+
+    Attributes:
+        stdout, stderr: What is shown of the streams.
+        dropped: Stream to the number of bytes that are not.
+        missing: What could not be read or kept, and why.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[ShownItem, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    missing: tuple[Loss, ...] = ()
+
+
+class Intake:
+    """Takes one run's frames. Used once.
+
+    Attributes:
+        collecting: Whether files have begun to come, which is after the program's end.
+        state: What a session's process made of its state.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        run: OneRun | None = None,
+        artifacts: RunArtifacts | None = None,
+        clear: Clear | None = None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            run: Told how the program gets on.
+            artifacts: Where what it leaves is kept; without it nothing is.
+            clear: Takes secrets out of what is shown or kept.
+        """
+        self._run = run
+        self._streams = Streams(limits, run=run, artifacts=artifacts, clear=clear)
+        self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
+        self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
+        self.state = StateParts()
+        self.collecting = False
+
+    async def take(self, frame: Taken) -> None:
+        """Take one frame."""
+        match frame:
+            case Output():
+                await self._streams.take(frame)
+            case Shown():
+                await self._shown.take(frame)
+            case Progress():
+                if self._run is not None:
+                    await self._run.advance(frame.done, frame.total, frame.message)
+            case State():
+                self.state.take(frame)
+            case File():
+                self.collecting = True
+                await self._files.take(frame)
+
+    async def finish(self) -> Left:
+        """Return what is left when no frame comes any more. Nothing is open afterwards."""
+        streams = await self._streams.finish()
+        shown = await self._shown.finish()
+        files = await self._files.finish()
+        return Left(
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            dropped=streams.dropped,
+            shown=shown.shown,
+            artifacts=(*streams.artifacts, *shown.artifacts, *files.artifacts),
+            missing=(*streams.missing, *shown.missing, *files.missing),
+        )
+
+    def discard(self) -> None:
+        """Let go of what was begun, when nobody asks for what is left."""
+        self._streams.discard()
+        self._shown.discard()
+        self._files.discard()

@@ -1,0 +1,127 @@
+"""A request that can be carried out, the frame that its program begins with, and its result.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.catalog.guard import Scan
+from bridge.catalog.reach import Reach
+from bridge.clock import Clock
+from bridge.engine.client import OneRun
+from bridge.engine.gatekeeping import Watch
+from bridge.engine.guest_session import GuestSession
+from bridge.engine.guide import Guide
+from bridge.engine.known import Known
+from bridge.engine.program import Facts
+from bridge.gate.calls import Gate
+from bridge.guest.wire import Run
+from bridge.model import Limits, RunRequest, RunResult, Tool, Usage
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
+from bridge.sandbox.failure import classify
+from bridge.sandbox.layers import guest_limits, verified
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A request that can be carried out."""
+
+    run_id: str
+    request: RunRequest
+    limits: Limits
+    servers: tuple[str, ...]
+    tolerant: bool
+    reach: Reach | None
+    program: ast.Module | Scan
+    run: OneRun
+    watch: Watch
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self.run.clock
+
+
+def run_frame(
+    job: Job,
+    tools: Mapping[str, tuple[Tool, ...]],
+    session: GuestSession,
+    known: Known,
+    guide: Guide,
+) -> Run:
+    """Return what its program begins with.
+
+    Args:
+        tools: Of the servers that are loaded.
+    """
+    loaded, reach = tuple(tools), job.reach
+    # In the configuration's order, whatever order the servers answered in. One may have been
+    # taken out of the configuration while it was asked.
+    stubs = [
+        known.stubs(name, None if reach is None else reach.get(name, frozenset()))
+        for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+    ]
+    # What only `runtime` knows is no use to a program that cannot ask it.
+    return Run(
+        code=job.request.code,
+        argv=list(job.request.argv),
+        servers=stubs,
+        discovered=known.discovered(loaded) if reach is None else [],
+        capabilities=guide.capabilities(loaded, job.limits) if reach is None else "",
+        limits={
+            "timeout": job.limits.timeout,
+            "output_bytes": job.limits.output_bytes,
+            "result_bytes": job.limits.result_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            **guest_limits(session.isolation, job.limits),
+        },
+        plan=job.request.mode == "plan",
+    )
+
+
+def run_result(
+    job: Job,
+    loaded: tuple[str, ...],
+    session: GuestSession,
+    facts: Facts,
+    gate: Gate,
+    wall: float,
+) -> RunResult:
+    """Return the result of a program that has ended."""
+    verdict = classify(facts.ending, job.limits)
+    done, exited = facts.ending.done, facts.ending.exited
+    left = facts.left
+    truncated = dict(left.dropped)
+    if done is not None and done.result_dropped > 0:
+        truncated["result"] = done.result_dropped
+    return RunResult(
+        run_id=job.run_id,
+        status=verdict.status,
+        summary=verdict.summary,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        stdout=left.stdout,
+        stderr=left.stderr,
+        has_result=done is not None and done.has_result,
+        result=done.result if done is not None else None,
+        result_repr=done.result_repr if done is not None else "",
+        error=verdict.error,
+        servers=loaded,
+        timeout_seconds=job.limits.timeout,
+        truncated=truncated,
+        isolation=verified(session.isolation, session.facts),
+        usage=Usage(
+            wall_ms=round(wall * 1000),
+            cpu_ms=exited.cpu_ms if exited is not None else None,
+            peak_memory_bytes=exited.peak_memory_bytes if exited is not None else None,
+            tool_calls=gate.calls,
+            tool_result_bytes=gate.result_bytes,
+        ),
+        shown=left.shown,
+        artifacts=left.artifacts,
+        missing=left.missing,
+    )

@@ -1,0 +1,1 @@
+"""What programs keep for later programs: skills and memories, as plain files."""

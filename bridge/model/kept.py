@@ -1,0 +1,131 @@
+"""What outlives a run: files, sessions, what a program showed.
+
+Every size is in bytes and every moment in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ArtifactKind = Literal["file", "stdout", "stderr", "shown"]
+
+SessionState = Literal["new", "kept", "restored", "lost", "ended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """A file for the program.
+
+    Attributes:
+        name: Relative to the workspace, with "/" between its parts.
+        data: Its content; None where `uri` says where that is.
+        uri: Of something that the bridge keeps for the caller, or a `data:` address.
+    """
+
+    name: str
+    data: bytes | None = field(default=None, repr=False)
+    uri: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """Something that a run left and the bridge keeps.
+
+    Attributes:
+        uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
+        name: As the program called it.
+        digest: SHA-256 of the content, hexadecimal.
+        expires: When it may go.
+    """
+
+    uri: str
+    name: str
+    mime_type: str
+    size: int
+    digest: str
+    run_id: str
+    kind: ArtifactKind = "file"
+    created: float = 0.0
+    expires: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Something that a program showed: a picture, or a text.
+
+    Attributes:
+        text: Of a text; empty for a picture.
+        data: Of a picture that is small enough to be handed on.
+        note: What was done to it, or why it is not here.
+        artifact: Where the original is kept, if what is here is not that.
+    """
+
+    mime_type: str
+    text: str = ""
+    data: bytes = field(default=b"", repr=False)
+    note: str = ""
+    artifact: Artifact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """A name that a session holds.
+
+    Attributes:
+        kind: Of its value, as Python calls the type.
+        size: Of it and what it consists of, about; None where that cannot be told.
+    """
+
+    name: str
+    kind: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A name that could not be kept, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionReport:
+    """What became of a session in a run.
+
+    Attributes:
+        session_id: What nobody can guess; what the session is asked for by over HTTP.
+        name: What the caller calls it.
+        run: Number of the run in it, from 1.
+        state: "new" where it began with this run, "restored" where it began from a checkpoint,
+            "kept" where it went on; after the run "lost" or "ended" instead.
+        holds: What it has, the largest first.
+        more: Names beside those.
+        lost: What a checkpoint did not have.
+        note: What else there is to say of the state, in a sentence.
+    """
+
+    session_id: str
+    name: str
+    run: int
+    state: SessionState
+    holds: tuple[Variable, ...] = ()
+    more: int = 0
+    lost: tuple[Loss, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory:
+    """A directory of the host that the configuration offers to programs.
+
+    Attributes:
+        path: On the host, absolute.
+        inside: Where programs find it.
+    """
+
+    name: str
+    path: str
+    inside: str
+    writable: bool = False

@@ -1,0 +1,40 @@
+"""The words of the bridge that are no more than names for a few values."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+Json = Any
+"""A value that `json.dumps` accepts; checked where it enters, not by the type checker."""
+
+Transport = Literal["stdio", "http", "sse"]
+
+Status = Literal["success", "error", "timeout", "validation_error"]
+
+Reason = Literal[
+    "exception",
+    "exit",
+    "oom",
+    "crash",
+    "timeout",
+    "cancelled",
+    "validation",
+    "policy",
+    "engine",
+]
+
+Severity = Literal["deny", "note"]
+
+FindingSource = Literal["guard", "preflight"]
+
+Effect = Literal["read", "write", "destructive"]
+"""What a call does to the world, as far as anybody vouches for it; a write unless somebody does."""
+
+Action = Literal["allow", "ask", "deny"]
+"""What a policy says of a call, from the mildest to the strictest."""
+
+RunMode = Literal["run", "plan"]
+
+RetriedReads = Literal["replay", "refresh"]
+
+MEBIBYTE = 1024 * 1024

@@ -1,0 +1,90 @@
+"""What is asked for, and under which limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.model.kept import InputFile
+from bridge.model.names import MEBIBYTE, RetriedReads, RunMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one run may use. Every field is enforced on the host or by the kernel.
+
+    Attributes:
+        timeout: Seconds of wall time for the program.
+        longest_timeout: What may be asked for instead.
+        memory_bytes: RAM and swap together; tmpfs contents count towards it.
+        pids: Processes and threads.
+        cpus: CPUs' worth of time; None leaves it to the engine.
+        tmp_bytes, workspace_bytes: Sizes of the two writable directories.
+        open_files: Descriptors per process.
+        output_bytes: Kept of stdout, and as much again of stderr.
+        result_bytes: Largest value of the last expression, as JSON.
+        frame_bytes: Longest line on the channel in either direction.
+        tool_calls: Calls a run may make in all.
+        concurrent_calls: Calls that may be under way at once; more wait.
+    """
+
+    timeout: float = 30.0
+    longest_timeout: float = 120.0
+    memory_bytes: int = 512 * MEBIBYTE
+    pids: int = 128
+    cpus: float | None = None
+    tmp_bytes: int = 64 * MEBIBYTE
+    workspace_bytes: int = 128 * MEBIBYTE
+    open_files: int = 1024
+    output_bytes: int = 256 * 1024
+    result_bytes: int = 1 * MEBIBYTE
+    frame_bytes: int = 64 * MEBIBYTE
+    tool_calls: int = 10_000
+    concurrent_calls: int = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """One validated wish to run a program.
+
+    Attributes:
+        servers: Names to load; None means those that the code refers to.
+        timeout: Seconds; None means the default.
+        argv: What the program finds in `sys.argv[1:]`.
+        principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
+            with those of the same. Empty when several callers cannot be told apart.
+        owner: Who alone may apply its plan or retry it: the principal, and over HTTP a digest of
+            what the caller authorised itself with. Callers without either share one.
+        mode: In a "plan" calls that change something are held back; see `Plan`.
+        retry_of: Run whose recorded results answer the calls that it made already; empty for none.
+        reads: Whether a retry's reads are answered so too, or made again.
+        session: What keeps its state for the next run, by name or id; empty for none.
+        end_session: Whether that ends with this run; without `code` it only ends.
+        named_sessions: Whether a session may be asked for by its name alone, because its caller
+            is known; otherwise only by the id that its first result had.
+        files: Put into the workspace before it begins.
+        packages: Requirements beside those that the program itself states.
+    """
+
+    code: str
+    servers: tuple[str, ...] | None = None
+    timeout: float | None = None
+    argv: tuple[str, ...] = ()
+    principal: str = ""
+    owner: str = ""
+    mode: RunMode = "run"
+    retry_of: str = ""
+    reads: RetriedReads = "replay"
+    session: str = ""
+    end_session: bool = False
+    named_sessions: bool = True
+    files: tuple[InputFile, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyRequest:
+    """One validated wish to perform a plan's held calls. See `RunRequest` for the fields."""
+
+    plan_id: str
+    principal: str = ""
+    owner: str = ""

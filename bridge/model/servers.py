@@ -1,0 +1,108 @@
+"""Servers and their tools, as configurations and the servers themselves have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.model.names import Json, Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a server's definition was found.
+
+    Attributes:
+        client: The client whose configuration it is, as shown to the user ("Claude Code").
+        scope: Which of the client's scopes ("user", "local", "project", "managed", ...).
+        path: The file, absolute.
+        key: The place in the file, dotted ("mcpServers.github").
+    """
+
+    client: str
+    scope: str
+    path: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.key})" if self.key else self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuthHints:
+    """What a configuration says about logging in to a remote server; all of it may be empty.
+
+    Attributes:
+        client_id: Of a client registered beforehand; without one the bridge registers itself.
+        client_secret: Of that client.
+        scopes: To ask for; those that the server names if empty.
+        callback_port: Of the loopback redirect; any free one if None.
+    """
+
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scopes: tuple[str, ...] = ()
+    callback_port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFilter:
+    """Which of a server's tools its configuration lets through.
+
+    Attributes:
+        only: Names of those that are; None for all.
+        without: Names of those that are not, whatever `only` says.
+    """
+
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def admits(self, tool: str) -> bool:
+        """Whether a tool of this name is let through."""
+        return tool not in self.without and (self.only is None or tool in self.only)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """One MCP server, ready to be connected to: variables expanded, dialect forgotten.
+
+    Attributes:
+        command, args, env, cwd: For `stdio`. `env` holds only what the entry adds.
+        url, headers: For `http` and `sse`.
+        start_timeout, call_timeout: Seconds; None leaves the bridge's default.
+        tools: Which of its tools may be seen and called.
+        oauth: How to log in to it; None if the configuration says nothing of that.
+        also: Where else the same server was found; what differs there is in `differences`. Both
+            are for people to read: a server is the same whatever they say.
+    """
+
+    name: str
+    transport: Transport
+    source: Source
+    # Out of the repr: arguments, addresses and headers carry secrets as often as `env` does.
+    command: str = field(default="", repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    description: str = ""
+    start_timeout: float | None = None
+    call_timeout: float | None = None
+    tools: ToolFilter = field(default_factory=ToolFilter)
+    oauth: OAuthHints | None = None
+    also: tuple[Source, ...] = field(default=(), compare=False)
+    differences: tuple[str, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One tool of one server, as its server describes it."""
+
+    server: str
+    name: str
+    title: str = ""
+    description: str = ""
+    input_schema: Mapping[str, Json] = field(default_factory=dict)
+    output_schema: Mapping[str, Json] | None = None
+    annotations: Mapping[str, Json] = field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""The arguments of `run_python` about sessions, files and packages. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+
+from bridge.errors import InvalidRequestError
+from bridge.model import InputFile, Json
+
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
+    """Return the session's name or id, empty for none, and whether it is to end.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    session, ends = given.get("session"), given.get("end_session")
+    if ends is not None and not isinstance(ends, bool):
+        message = "`end_session` must be true or false."
+        raise InvalidRequestError(message)
+    if session is None:
+        if ends:
+            message = "`end_session` needs `session`: the session to end."
+            raise InvalidRequestError(message)
+        return "", False
+    if not isinstance(session, str) or not _SESSION.fullmatch(session):
+        message = (
+            "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
+            f'such as "analysis", not {session!r:.80}.'
+        )
+        raise InvalidRequestError(message)
+    return session, bool(ends)
+
+
+def parse_files(value: Json) -> tuple[InputFile, ...]:
+    """Return the files.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}].'
+        raise InvalidRequestError(message)
+    return tuple(_file(item) for item in value)
+
+
+def _file(given: Mapping[str, Json]) -> InputFile:
+    name, kinds = given.get("name"), [key for key in ("text", "data", "uri") if key in given]
+    if not isinstance(name, str) or len(kinds) != 1 or not isinstance(given[kinds[0]], str):
+        message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
+        raise InvalidRequestError(message)
+    if kinds == ["uri"]:
+        return InputFile(name=name, uri=given["uri"])
+    if kinds == ["text"]:
+        return InputFile(name=name, data=given["text"].encode("utf-8", "replace"))
+    try:
+        return InputFile(name=name, data=base64.b64decode(given["data"], validate=True))
+    except (binascii.Error, ValueError):
+        message = f"`data` of file {name!r:.80} is not base64; give text as `text`."
+        raise InvalidRequestError(message) from None
+
+
+def parse_packages(value: Json) -> tuple[str, ...]:
+    """Return the requirements.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        message = '`packages` must be a list of requirements such as ["polars==1.*"].'
+        raise InvalidRequestError(message)
+    return tuple(value)

@@ -1,0 +1,1 @@
+"""Packages for programs: resolved on the host, kept by content, read in sandboxes."""
