@@ -127,6 +127,26 @@ class Client:
         if os.getpid() == self._pid:
             self._write(line)
 
+    def fileno(self) -> int:
+        """Return the channel's descriptor, or -1 if a thread reads it, or it is closed."""
+        return -1 if self._thread is not None or self._closed else self._socket.fileno()
+
+    def drain(self) -> bool:
+        """Take what has come for calls that nobody waits for any more; return whether more may."""
+        with self._reading:
+            if self._thread is not None:
+                return False
+            try:
+                data = self._socket.recv(RECEIVE_BYTES, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            replies = list(self._replies.feed(data))
+        for line, texts in replies:
+            self._deliver(line, texts)
+        return bool(data)
+
     def send_last(self, frame: Any, goodbye: bytes) -> None:
         """Send the frame that ends the program, even after a line that the program tore.
 

@@ -23,14 +23,22 @@ class Candidate:
     """A worker that waits, and this process's ends of what leads to it.
 
     Attributes:
+        control: By which a session's later runs are given to it.
         words: Texts of which one must be in a run that is for this worker; empty for any run.
     """
 
     def __init__(
-        self, pid: int, channel: int, stdout: int, stderr: int, words: Sequence[bytes]
+        self,
+        pid: int,
+        channel: int,
+        control: int,
+        stdout: int,
+        stderr: int,
+        words: Sequence[bytes],
     ) -> None:
         self.pid = pid
         self.channel = channel
+        self.control = control
         self.stdout = stdout
         self.stderr = stderr
         self.words = tuple(words)
@@ -41,7 +49,7 @@ class Candidate:
 
     def close(self) -> None:
         """Let go of it."""
-        for fd in (self.channel, self.stdout, self.stderr):
+        for fd in (self.channel, self.control, self.stdout, self.stderr):
             os.close(fd)
 
     def dismiss(self) -> None:
@@ -111,17 +119,19 @@ class Nursery:
         fork: Callable[[], int] = os.fork,
     ) -> None:
         ours, theirs = _socket.socketpair()
+        told, control = os.pipe()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         pid = fork()
         if pid == 0:
             for candidate in self._waiting:
                 # Else this process would keep another's channel open.
-                for fd in (candidate.channel, candidate.stdout, candidate.stderr):
-                    os.close(fd)
-            worker.main(theirs.detach(), out_write, err_write, self._children.is_init, modules)
+                candidate.close()
+            own = (theirs.detach(), told)
+            worker.main(*own, out_write, err_write, self._children.is_init, modules)
         self._children.spare.add(pid)
-        for fd in (theirs.detach(), out_write, err_write):
+        for fd in (theirs.detach(), told, out_write, err_write):
             os.close(fd)
-        found = Candidate(pid, private(ours.detach()), private(out_read), private(err_read), words)
-        self._waiting.insert(0, found)
+        channel, control = private(ours.detach()), private(control)
+        streams = private(out_read), private(err_read)
+        self._waiting.insert(0, Candidate(pid, channel, control, *streams, words))

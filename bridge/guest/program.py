@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Awaitable
 
 from bridge.guest.placeholders import Unknown
-from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, register_source
+from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, file_name, register_source
 from bridge.guest.values import to_json
 from bridge.guest.wire import Done, Run, encode
 
@@ -48,26 +48,27 @@ class Refused(Exception):
 
 
 def compile_program(
-    source: str, plan: Optional[Dict[str, Any]] = None
+    source: str, plan: Optional[Dict[str, Any]] = None, name: str = FILENAME
 ) -> Tuple[types.CodeType, bool]:
     """Return the program's code and whether it ends in an expression.
 
     Args:
         plan: Its globals, if it is to make a plan.
+        name: What it goes by in tracebacks.
 
     Raises:
         Refused: It does not compile.
     """
     source = source[1:] if source.startswith("\ufeff") else source
-    register_source(source)
+    register_source(source, name)
     try:
-        tree = _parse(source)
+        tree = _parse(source, name)
         has_value = _keep_last_value(tree)
         if plan is not None:
             from bridge.guest.looks import watch
 
             watch(tree, plan)
-        code = compile(tree, FILENAME, "exec", _COMPILE_FLAGS, dont_inherit=True)
+        code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
         raise Refused(describe_syntax(error), type(error).__name__) from None
     except UnicodeEncodeError as error:
@@ -83,10 +84,10 @@ def compile_program(
     return code, has_value
 
 
-def _parse(source: str) -> _ast.Module:
+def _parse(source: str, name: str) -> _ast.Module:
     flags = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
     try:
-        tree = compile(source, FILENAME, "exec", flags, dont_inherit=True)
+        tree = compile(source, name, "exec", flags, dont_inherit=True)
     except IndentationError:
         # A program pasted out of a block is indented as a whole; its author meant the inside.
         import textwrap
@@ -95,12 +96,12 @@ def _parse(source: str) -> _ast.Module:
         if dedented == source:
             raise
         try:
-            tree = compile(dedented, FILENAME, "exec", flags, dont_inherit=True)
+            tree = compile(dedented, name, "exec", flags, dont_inherit=True)
         except SyntaxError:
             tree = None
         if tree is None:
             raise
-        register_source(dedented)
+        register_source(dedented, name)
     assert isinstance(tree, _ast.Module)
     return tree
 
@@ -117,21 +118,36 @@ def _keep_last_value(tree: _ast.Module) -> bool:
 
 
 class Program:
-    """Runs one program in a module of its own and says how it ended."""
+    """Runs one program in a module of its own, or a session's, and says how it ended.
 
-    def __init__(self, run: Run, namespace: Dict[str, Any]) -> None:
+    Args:
+        module: The session's, which has the globals already.
+        run_loop: Runs a coroutine to its end.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        namespace: Dict[str, Any],
+        module: Optional[types.ModuleType] = None,
+        run_loop: Optional[Callable[[Any], Any]] = None,
+    ) -> None:
         self._source = run.code
         self._plan = run.plan
+        self._name = file_name(run.session)
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
-        self.module = types.ModuleType("__main__")
-        self.module.__dict__.update(namespace)
-        self.module.__dict__["__builtins__"] = sys.modules["builtins"]
+        self._run_loop = run_loop or _run_loop
+        if module is None:
+            module = types.ModuleType("__main__")
+            module.__dict__.update(namespace)
+            module.__dict__["__builtins__"] = sys.modules["builtins"]
+        self.module = module
 
     def run(self) -> Done:
         """Run the program to the end of its main thread's work."""
         try:
             plan = self.module.__dict__ if self._plan else None
-            code, has_value = compile_program(self._source, plan)
+            code, has_value = compile_program(self._source, plan, self._name)
         except Refused as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
@@ -148,12 +164,12 @@ class Program:
     def _execute(self, code: types.CodeType, has_value: bool) -> Any:
         namespace = self.module.__dict__
         if code.co_flags & _COROUTINE:
-            return _run_loop(_await_program(code, namespace))
+            return self._run_loop(_await_program(code, namespace))
         exec(code, namespace)
         value = namespace.pop(RESULT_NAME, None)
         if has_value and _is_awaitable(value):
             # `main()` without `await` at the end of a program means what it says.
-            return _run_loop(_await_value(value))
+            return self._run_loop(_await_value(value))
         return value
 
     def _failed(self, error: BaseException) -> Done:

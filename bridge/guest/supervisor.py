@@ -145,6 +145,11 @@ def _carry_out(
     deadline = time.monotonic() + float(run.limits.get("timeout", 30.0))
     kills = oom.count()
     chosen = nursery.choose(line)
+    if run.session:
+        from bridge.guest.session_supervisor import serve
+
+        serve(run, line, rest, reader, outbox, wake, children, chosen, oom)
+        return
     relay = Relay(
         host_reader=reader,
         host=outbox,
@@ -157,7 +162,7 @@ def _carry_out(
     relay.to_worker(frame_for_worker(line))
     relay.from_host(rest)
     timed_out = not relay.until_worker_ends(children)
-    _finish(relay, children, timed_out, max(0, oom.count() - kills), ending)
+    finish(relay, children, timed_out, max(0, oom.count() - kills), ending)
 
 
 def _wake_on_signals() -> int:
@@ -214,21 +219,42 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> byt
             raise HostGoneError
 
 
-def _finish(relay: Relay, children: Children, timed_out: bool, kills: int, ending: str) -> None:
-    """Report how the worker ended, and leave nothing of it."""
+def finish(
+    relay: Relay,
+    children: Children,
+    timed_out: bool,
+    kills: int,
+    ending: str = "",
+    keep: bool = False,
+) -> bool:
+    """Report how the worker ended, and leave nothing of it.
+
+    Args:
+        keep: Leave the worker as it is, if it has come to an end of its own accord.
+
+    Returns:
+        Whether it is still there.
+    """
     if _understood(relay.leaving) is None:
         # Of whoever garbled it the kernel tells.
         children.kill_all()
     relay.drain()
     said = _understood(relay.leaving)
-    relay.send(_report(said, children, timed_out, kills, ending))
+    kept = keep and said is not None and children.status is None
+    relay.send(_report(said, children, timed_out, kills, ending, kept))
     relay.flush(FLUSH_SECONDS)
-    if said is not None and not children.is_init:
+    if not kept and said is not None and not children.is_init:
         children.kill_all()
+    return kept
 
 
 def _report(
-    said: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, ending: str
+    said: Optional[Dict[str, int]],
+    children: Children,
+    timed_out: bool,
+    kills: int,
+    ending: str,
+    kept: bool,
 ) -> Exited:
     if said is not None:
         return Exited(
@@ -238,6 +264,7 @@ def _report(
             oom_kills=kills,
             timed_out=timed_out,
             ending=ending,
+            kept=kept,
         )
     status = children.status
     code = signal_number = None

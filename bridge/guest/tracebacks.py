@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from typing import AbstractSet, Any, List, Optional, Set
 
 FILENAME = "<run_python>"
-"""What the program's code goes by in tracebacks."""
+"""What the program's code goes by in tracebacks; a session's programs have a number each."""
+
+_NUMBERED = "<run_python %d>"
+_NUMBERED_HEAD = _NUMBERED.partition("%")[0]
 
 MAX_TEXT_CHARS = 24_000
 """Of one traceback: its beginning says where it started, its end what went wrong."""
@@ -111,8 +114,18 @@ _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
 
-def register_source(source: str) -> None:
-    """Let tracebacks and `inspect` find the program's lines."""
+def file_name(number: int) -> str:
+    """Return what the program of a session's run goes by; number 0 is a run on its own."""
+    return _NUMBERED % number if number else FILENAME
+
+
+def is_program(name: str) -> bool:
+    """Whether a file name is that of a program."""
+    return name == FILENAME or name.startswith(_NUMBERED_HEAD)
+
+
+def register_source(source: str, name: str = FILENAME) -> None:
+    """Let tracebacks and `inspect` find the lines of the program that goes by `name`."""
     # Lines end where Python says so: str.splitlines knows ends that are none.
     lines = io.StringIO(source, newline=None).readlines()
     if lines and not lines[-1].endswith("\n"):
@@ -120,7 +133,7 @@ def register_source(source: str) -> None:
         lines[-1] += "\n"
 
     def remember() -> None:
-        sys.modules["linecache"].cache[FILENAME] = (len(source), None, lines, FILENAME)
+        sys.modules["linecache"].cache[name] = (len(source), None, lines, name)
 
     # Few programs need it, and it takes long to import.
     imports.OnImport("linecache", remember)
@@ -153,7 +166,7 @@ def describe_syntax(error: BaseException) -> str:
 
     if isinstance(error, SyntaxError) and error.text is None and error.lineno:
         # What the compiler finds only after parsing comes without its line.
-        error.text = linecache.getline(FILENAME, error.lineno) or None
+        error.text = linecache.getline(error.filename or FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
     return _shorten("".join(lines).strip("\n")) + _hint(error)
 
@@ -277,7 +290,7 @@ def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
     What leads up to the program is ours (event loop included), and so is what the program's last
     frame reached through us.
     """
-    own = [index for index, frame in enumerate(stack) if frame.filename == FILENAME]
+    own = [index for index, frame in enumerate(stack) if is_program(frame.filename)]
     if not own:
         return []
     kept: List[Any] = []

@@ -69,20 +69,28 @@ def prepare() -> None:
     faulthandler.enable(file=2, all_threads=False)
 
 
-def main(channel: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]) -> NoReturn:
+def main(
+    channel: int,
+    control: int,
+    stdout: int,
+    stderr: int,
+    is_init: bool,
+    modules: Sequence[str],
+) -> NoReturn:
     """Make this freshly forked process ready, run the program that comes, and end.
 
     Args:
+        control: By which the later runs of a session come.
         modules: What to import while there is nothing else to do.
     """
     code = _EXIT_BROKEN
     try:
-        channel = _settle(channel, stdout, stderr, is_init)
+        channel, control = _settle(channel, control, stdout, stderr, is_init)
         _make_streams()
         prepare()
         run = _await_run(channel, modules)
         _limit_resources(run.limits)
-        code = _run(run, channel)
+        code = _run(run, channel, control)
     except BaseException:
         import traceback
 
@@ -106,8 +114,13 @@ def _await_run(channel: int, modules: Sequence[str]) -> Run:
             break
     else:
         warm_up()
-    size = int.from_bytes(_read_exactly(channel, _LENGTH_BYTES), "big")
-    frame = decode_host_frame(_read_exactly(channel, size))
+    return read_run(channel)
+
+
+def read_run(fd: int) -> Run:
+    """Return the run that comes next, whose line stands behind its length."""
+    size = int.from_bytes(_read_exactly(fd, _LENGTH_BYTES), "big")
+    frame = decode_host_frame(_read_exactly(fd, size))
     if not isinstance(frame, Run):
         message = "the first frame is no run"
         raise WireError(message)
@@ -144,7 +157,7 @@ def _patch_loops() -> None:
     loops.install()
 
 
-def _run(run: Run, channel: int) -> int:
+def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.client import Client
     from bridge.guest.mcp_api import build
     from bridge.guest.program import Program, ending, wind_down
@@ -157,34 +170,49 @@ def _run(run: Run, channel: int) -> int:
     sys.argv = ["run_python", *run.argv]
     # Only here: what the program puts into its directory must never be imported before the fork.
     sys.path[:] = search_path()
+    if run.session:
+        from bridge.guest.session import Session
+
+        return Session(client, control).serve(run)
+    os.close(control)
     namespace = build(run, client)
     arrange(run, client, namespace)
     program = Program(run, namespace)
-    before = time.process_time()
+    before = cpu_seconds()
     own = os.getpid()
     done = program.run()
     conclude(client)
     if os.getpid() != own:
         # A child that the program forked and that came to the end: its outcome is no run's.
-        _show_uncaught(done)
+        show_uncaught(done)
     wind_down(program.module)
     done = ending(done)
     if os.getpid() == own:
         # Asked again: exit handlers may fork too.
-        client.send_last(done, _goodbye(done.exit_code, before))
+        client.send_last(done, goodbye(done.exit_code, before))
     return done.exit_code
 
 
-def _goodbye(code: int, before: float) -> bytes:
-    """Return the line that tells the supervisor what the kernel will, some milliseconds later."""
+def goodbye(code: int, before: float) -> bytes:
+    """Return the line that tells the supervisor what the kernel will, some milliseconds later.
+
+    Args:
+        before: What `cpu_seconds` was when the program began.
+    """
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = time.process_time() - before + children.ru_utime + children.ru_stime
+    cpu = cpu_seconds() - before
     peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
     return b'%s"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n' % (LEAVING, code, cpu * 1000, peak)
 
 
-def _show_uncaught(done: Done) -> None:
+def cpu_seconds() -> float:
+    """Return what this process and those that it has waited for have used."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def show_uncaught(done: Done) -> None:
     """Print an exception as the interpreter does, unless the program's own hook has done so."""
     if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
         return
@@ -195,8 +223,8 @@ def _show_uncaught(done: Done) -> None:
         return
 
 
-def _settle(channel: int, stdout: int, stderr: int, is_init: bool) -> int:
-    """Give this process its own session and descriptors; return the channel's."""
+def _settle(channel: int, control: int, stdout: int, stderr: int, is_init: bool) -> Tuple[int, int]:
+    """Give this process its own session and descriptors; return those that lead to us."""
     os.setsid()
     if not is_init:
         die_with_parent()
@@ -207,10 +235,10 @@ def _settle(channel: int, stdout: int, stderr: int, is_init: bool) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    channel = private(channel)
-    close_others((0, 1, 2, channel))
+    channel, control = private(channel), private(control)
+    close_others((0, 1, 2, channel, control))
     _volunteer_for_oom()
-    return channel
+    return channel, control
 
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ from bridge.guest.wire import (
     File,
     GuestFrame,
     Hello,
+    HostFrame,
     LineDecoder,
     Output,
     Progress,
@@ -161,7 +162,7 @@ class Guest:
         self._unsent += data
         self._flush()
 
-    def send(self, frame: Run | Reply) -> None:
+    def send(self, frame: HostFrame) -> None:
         """Queue a frame for the guest."""
         self.write(encode(frame))
 
@@ -236,6 +237,11 @@ class Guest:
             frame = self.receive()
             if frame is None:
                 break
+            if isinstance(frame, Exited) and frame.kept:
+                # A session goes on.
+                finished.frames.append(frame)
+                finished.exited = frame
+                return finished
             finished.frames.append(frame)
             match frame:
                 case Output():

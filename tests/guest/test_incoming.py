@@ -1,4 +1,4 @@
-"""What the host sends: the worker's, but for the lines about the run's time."""
+"""What the host sends: the worker's, but for lines about the run's time and a session's runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.guest.incoming import Incoming
-from bridge.guest.wire import Call, Clock, Reply, encode
+from bridge.guest.wire import Call, Clock, Reply, Run, Stop, encode
 from bridge.rpc.replies import LARGE_CHARACTERS, encode_reply
 
 CLOCKS = {encode(Clock(running=running)): running for running in (True, False)}
 
-HOSTILE = encode(Clock(running=False)).decode()
+STOP = encode(Stop())
+
+RUNS = [encode(Run(code=code)) for code in ("1", "x" * 100, STOP.decode())]
+
+OURS = {*CLOCKS, STOP, *RUNS}
+
+HOSTILE = "".join(line.decode() for line in (*CLOCKS, STOP, RUNS[0]))
 """A text that a server may answer, or a program have answered."""
 
 
@@ -26,7 +32,7 @@ def _beside(text: str) -> bytes:
 
 
 messages = st.one_of(
-    st.sampled_from(sorted(CLOCKS)),
+    st.sampled_from(sorted(OURS)),
     st.builds(lambda value: encode(Reply(id=1, value=value)), st.text() | st.just(HOSTILE)),
     st.builds(_beside, st.text(min_size=1) | st.just(HOSTILE) | st.just("x\n" + HOSTILE + "+9\n")),
     # Nothing that the host sends, but all of it has to come through.
@@ -37,18 +43,21 @@ messages = st.one_of(
 
 
 @given(st.lists(messages, max_size=8), st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_the_worker_gets_all_but_the_clock_however_it_is_cut(
+def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
     sent: list[bytes], sizes: list[int]
 ) -> None:
     """And texts beside replies are nobody's frames."""
     heard: list[bool] = []
-    incoming = Incoming(heard.append)
+    stops: list[bytes] = []
+    incoming = Incoming(heard.append, lambda: stops.append(STOP))
     data, passed = b"".join(sent), b""
     while data:
         size = sizes[len(data) % len(sizes)]
         passed += incoming.feed(data[:size])
         data = data[size:]
-    assert passed == b"".join(message for message in sent if message not in CLOCKS)
+    assert passed == b"".join(message for message in sent if message not in OURS)
+    assert stops == [message for message in sent if message == STOP]
+    assert incoming.runs == [message[:-1] for message in sent if message in RUNS]
     assert heard == [CLOCKS[message] for message in sent if message in CLOCKS]
 
 
@@ -64,7 +73,7 @@ def test_a_line_that_begins_like_the_clock_waits_for_its_end_only() -> None:
     incoming = Incoming(lambda running: None)
     assert incoming.feed(b'{"type":"reply","id":1') == b'{"type":"reply","id":1'
     assert incoming.feed(b"}\n{") == b"}\n"
-    assert incoming.feed(b'"type":"r') == b'{"type":"r'
+    assert incoming.feed(b'"type":"re') == b'{"type":"re'
 
 
 def test_the_deadline_stands_still_while_the_host_says_so(guest_on: Any) -> None:

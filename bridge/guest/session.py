@@ -1,0 +1,255 @@
+"""A session's process: one program after another in one namespace.
+
+Owns what stays between them (globals, the event loop, the working directory) and how a program is
+interrupted. Between two programs the process waits; threads of the session go on, tasks of its
+event loop stand still.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import types
+
+from bridge.guest.inventory import inventory
+from bridge.guest.mcp_api import build
+from bridge.guest.program import Program, ending, guest_files
+from bridge.guest.surroundings import arrange, conclude
+from bridge.guest.tracebacks import is_program
+from bridge.guest.wire import Done
+from bridge.guest.worker import cpu_seconds, goodbye, read_run, search_path, show_uncaught
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Dict, Iterator, List, Optional
+
+    from bridge.guest.client import Client
+    from bridge.guest.wire import Run
+
+STATE_BYTES = 32 * 1024 * 1024
+"""Of a checkpoint. As base64 it has to fit into one frame with which a session begins."""
+
+MAX_TASKS = 5
+"""Told of when a program is interrupted that waits in its event loop."""
+
+SETTLE_SECONDS = 0.5
+"""For a coroutine that was interrupted to leave what it was in. Less than the supervisor waits."""
+
+
+STOPPED = "the run was stopped from outside: its time was over, or nobody waits for it any more"
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped from outside: its time was over, or whoever asked for it is gone."""
+
+    # What tracebacks show.
+    __module__ = "builtins"
+
+
+class Session:
+    """Runs the programs of one session, in the order they come."""
+
+    def __init__(self, client: Client, control: int) -> None:
+        self._client = client
+        self._control = control
+        self._module = types.ModuleType("__main__")
+        self._module.__dict__["__builtins__"] = sys.modules["builtins"]
+        self._provided: Dict[str, Any] = {}
+        self._loop: Any = None
+        self._running = False
+        self._lost: List[List[str]] = []
+        self._begun = False
+
+    def serve(self, run: Run) -> int:
+        """Run programs until the supervisor sends no more; return an exit status for a child."""
+        own = os.getpid()
+        signal.signal(signal.SIGINT, self._interrupt)
+        while True:
+            before = cpu_seconds()
+            done = self._carried_out(run)
+            if os.getpid() != own:
+                # A child that the program forked and that came to the end: no run's outcome.
+                show_uncaught(done)
+                _flush()
+                return done.exit_code
+            _flush()
+            self._client.send_last(done, goodbye(done.exit_code, before))
+            self._wait()
+            run = read_run(self._control)
+
+    # --- one run --------------------------------------------------------------------------------
+
+    def _carried_out(self, run: Run) -> Done:
+        try:
+            self._running = True
+            signal.signal(signal.SIGINT, self._interrupt)
+            done = self._saved(run) if run.save else self._ran(run)
+            self._running = False
+        except Interrupted as error:
+            # It came a moment before or after the program.
+            done = Done("exception", 1, error=str(error), error_type="Interrupted")
+        finally:
+            self._running = False
+        return done
+
+    def _ran(self, run: Run) -> Done:
+        sys.argv = ["run_python", *run.argv]
+        own = self._module.__dict__
+        given = build(run, self._client)
+        if not self._begun:
+            # Only here, as with a program on its own.
+            sys.path[:] = search_path()
+            self._begun = True
+        if run.state:
+            self._provide(given)
+            self._lost = self._restored(run.state)
+        arrange(run, self._client, given)
+        self._provide(given)
+        program = Program(run, given, self._module, self._run_loop)
+        done = ending(program.run())
+        conclude(self._client)
+        own.pop("__run_python_result__", None)
+        self._running = False
+        holds, more = inventory(self._names())
+        lost, self._lost = self._lost, []
+        return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
+
+    def _provide(self, given: Dict[str, Any]) -> None:
+        """Put what this run brings into the globals, but for names that programs use otherwise."""
+        own = self._module.__dict__
+        for name, value in given.items():
+            if name not in own or own[name] is self._provided.get(name):
+                own[name] = value
+                self._provided[name] = value
+
+    def _names(self) -> Dict[str, Any]:
+        """Return the globals that are the programs' own."""
+        return {
+            name: value
+            for name, value in list(self._module.__dict__.items())
+            if type(name) is str
+            and not name.startswith("__")
+            and not (name in self._provided and value is self._provided[name])
+        }
+
+    def _restored(self, state: str) -> List[List[str]]:
+        import base64
+
+        from bridge.guest.checkpoint import restore
+
+        try:
+            return restore(self._module.__dict__, os.getcwd(), base64.b64decode(state))
+        except Exception as error:
+            return [["*", "the checkpoint cannot be read (%s)" % type(error).__name__]]
+
+    def _saved(self, run: Run) -> Done:
+        from bridge.guest.checkpoint import save
+
+        limit = int(run.limits.get("state_bytes", STATE_BYTES))
+        for frame in save(self._names(), os.getcwd(), limit):
+            self._client.tell(frame)
+        return Done("ok")
+
+    # --- the event loop -------------------------------------------------------------------------
+
+    def _run_loop(self, coroutine: Any) -> Any:
+        """Run a coroutine in the session's loop, so that what hangs on the loop lasts."""
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except Interrupted as error:
+            self._leave(loop, task)
+            raise error
+        except BaseException:
+            self._leave(loop, task)
+            raise
+
+    def _leave(self, loop: Any, task: Any) -> None:
+        """Have an interrupted coroutine come to its end; tasks that it started may go on."""
+        import asyncio
+
+        if task.done():
+            if not task.cancelled():
+                task.exception()
+            return
+        task.cancel()
+        loop.run_until_complete(asyncio.wait({task}, timeout=SETTLE_SECONDS))
+        if task.done() and not task.cancelled():
+            task.exception()
+
+    # --- interrupting ---------------------------------------------------------------------------
+
+    def _interrupt(self, number: int, frame: Optional[FrameType]) -> None:
+        if not self._running:
+            return
+        error = Interrupted(STOPPED)
+        where = list(_waiting(frame))
+        if where:
+            error.args = ("%s; it was waiting at %s" % (STOPPED, "; ".join(where)),)
+        raise error
+
+    # --- between runs ---------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Wait for the next run; what comes late for calls of the last is taken and dropped."""
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        channel = self._client.fileno()
+        if channel >= 0:
+            poller.register(channel, select.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._control in ready:
+                return
+            if not self._client.drain():
+                poller.unregister(channel)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()  # type: ignore[union-attr]
+        except BaseException:
+            # The program may have put something of its own there.
+            continue
+
+
+def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
+    """Yield where tasks wait, if the main thread is in an event loop and not in the program."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
+        return
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        return
+    ours = guest_files()
+    told = 0
+    for task in asyncio.all_tasks(loop):
+        if task.done() or told >= MAX_TASKS:
+            continue
+        place = _place(task, ours)
+        if place:
+            told += 1
+            yield place
+
+
+def _place(task: Any, ours: Any) -> str:
+    """Return the innermost line of the program's in which a task waits."""
+    place, code = "", task.get_coro()
+    for _ in range(100):
+        frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)
+        if frame is None:
+            break
+        if is_program(frame.f_code.co_filename):
+            place = "line %d, in %s" % (frame.f_lineno, frame.f_code.co_name)
+        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None)
+    return place
