@@ -66,6 +66,11 @@ class Clock:
             finally:
                 del self._limits[scope]
 
+    def prolong(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Have a limit that is in force end so many seconds from now instead."""
+        self._limits[scope] = self.now() + seconds
+        self._aim(scope)
+
     @contextmanager
     def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:
         """Have `watcher` called whenever time stops (False) and goes on (True)."""

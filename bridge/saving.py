@@ -52,16 +52,19 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 
 
 
 @contextmanager
-def turn(lock: Path) -> Iterator[None]:
+def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
     """Hold a lock file, which is made if need be and stays. Blocks; for threads.
+
+    Args:
+        seconds: For which it is waited for.
 
     Raises:
         TimeoutError: Somebody else keeps it.
         OSError: There can be none.
     """
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        deadline = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ keys that were made alike are told apart.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection
 
 
@@ -18,6 +19,25 @@ def valid_text(text: str) -> str:
         joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return joined.encode("utf-8", "backslashreplace").decode()
     return text
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """Return text from elsewhere with its control and format characters written out.
+
+    A terminal obeys them: they move the cursor, change the title, hide or reverse what is shown.
+    Never for a program's own output, nor for JSON, which must stay as they are.
+
+    Args:
+        keep: The characters that are left alone all the same.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
+        else character
+        for character in text
+    )
 
 
 def unlike(key: str, taken: Collection[object]) -> str:

@@ -1,7 +1,9 @@
 """Build the offline runtime image once and import it into any engine.
 
     image.py tarball [FLAVOUR]        print the path of the root filesystem, built if need be
-    image.py load ENGINE [FLAVOUR]    import it into podman, docker or rootless, unless it is there
+    image.py load ENGINE [FLAVOUR] [--tag TAG]
+                                      import it into podman, docker or rootless, unless it is
+                                      there; with a TAG of its own no bridge takes it unasked
 
 The root filesystem is cached under `.state/image` by the hash of everything it is made from, and an
 imported image carries that hash as a label, so neither step is repeated without a reason. Owns the
@@ -101,14 +103,14 @@ def changes(flavour: str, key: str) -> list[str]:
     return [*output.splitlines(), *labels]
 
 
-def load_docker(tarball: Path, key: str, flavour: str) -> None:
+def load_docker(tarball: Path, key: str, flavour: str, tag: str) -> None:
     """Import into the Docker Engine that DOCKER_HOST names."""
     client = docker.from_env(timeout=DOCKER_TIMEOUT_SECONDS)
-    name = f"{NAMES['docker']}:{flavour}"
+    name = f"{NAMES['docker']}:{tag}"
     try:
         image = client.images.get(name)
         if image.labels.get(KEY_LABEL) == key:
-            image.tag(NAMES["podman"], flavour)
+            image.tag(NAMES["podman"], tag)
             return
     except docker.errors.ImageNotFound:
         pass
@@ -116,16 +118,16 @@ def load_docker(tarball: Path, key: str, flavour: str) -> None:
     client.api.import_image(
         src=str(tarball),
         repository=NAMES["docker"],
-        tag=flavour,
+        tag=tag,
         changes=changes(flavour, key),
     )
-    client.images.get(name).tag(NAMES["podman"], flavour)
+    client.images.get(name).tag(NAMES["podman"], tag)
 
 
-def load_podman(tarball: Path, key: str, flavour: str, engine: str) -> None:
+def load_podman(tarball: Path, key: str, flavour: str, tag: str, engine: str) -> None:
     """Import into podman, of this user or of the test user."""
     podman = COMMANDS[engine]
-    name = f"{NAMES[engine]}:{flavour}"
+    name = f"{NAMES[engine]}:{tag}"
     template = f'{{{{index .Labels "{KEY_LABEL}"}}}}'
     inspect = [*podman, "image", "inspect", "--format", template, name]
     known = subprocess.run(inspect, check=False, capture_output=True, text=True)
@@ -148,6 +150,7 @@ def main() -> None:
     load_command.add_argument("engine", choices=sorted(NAMES))
     for command in (tarball_command, load_command):
         command.add_argument("flavour", nargs="?", choices=FLAVOURS, default="slim")
+    load_command.add_argument("--tag")
     arguments = parser.parse_args()
 
     flavour = arguments.flavour
@@ -155,12 +158,12 @@ def main() -> None:
     if arguments.command == "tarball":
         print(tarball)
         return
-    key = image_key(flavour)
+    key, tag = image_key(flavour), arguments.tag or flavour
     with locked(f"import-{arguments.engine}-{os.getuid()}"):
         if arguments.engine == "docker":
-            load_docker(tarball, key, flavour)
+            load_docker(tarball, key, flavour, tag)
         else:
-            load_podman(tarball, key, flavour, arguments.engine)
+            load_podman(tarball, key, flavour, tag, arguments.engine)
 
 
 if __name__ == "__main__":

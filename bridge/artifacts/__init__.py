@@ -4,6 +4,20 @@ Owns the store: content-addressed files below the state directory, who may have 
 and how much. Everything here blocks, and is for threads, but for what says otherwise.
 """
 
-from bridge.artifacts.store import ArtifactStore, ArtifactWriter, RunArtifacts
+from bridge.artifacts.content import Content
+from bridge.artifacts.ranges import Part, parse_part
+from bridge.artifacts.reading import Reading, read_part
+from bridge.artifacts.store import ArtifactStore, store_for
+from bridge.artifacts.writing import ArtifactWriter, RunArtifacts
 
-__all__ = ["ArtifactStore", "ArtifactWriter", "RunArtifacts"]
+__all__ = [
+    "ArtifactStore",
+    "ArtifactWriter",
+    "Content",
+    "Part",
+    "Reading",
+    "RunArtifacts",
+    "parse_part",
+    "read_part",
+    "store_for",
+]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from bridge.catalog.disclosure import disclosed
 from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature, is_argument_name
@@ -26,7 +27,7 @@ from bridge.text import valid_text
 
 Detail = Literal["summary", "full"]
 
-MAX_CAPABILITIES_CHARS = 2_500
+MAX_CAPABILITIES_CHARS = 4_000
 """The guide is read whole, by a model that pays for it."""
 
 DESCRIPTION_TOKENS = 1_500
@@ -41,8 +42,34 @@ _PACKAGES_CHARS = 200
 _GUIDE_SERVERS_CHARS = 300
 _SAMPLE_CHARS = 100
 _SAMPLED_TOOLS = 50
-_KIBIBYTE = 1024
 _MEBIBYTE = 1024 * 1024
+
+
+_KEPT = """\
+## Output
+`display(x)`, or `x` as the last expression, shows a picture (matplotlib, PIL, a `Blob`), a data \
+frame as a table, Markdown or HTML. Figures left open are shown at the end.
+
+What a result leaves out of stdout or stderr is kept; a later run reads it.
+```python
+await runtime.read_output(run_id, find="ERROR")                 # [(line number, line), ...]
+await runtime.read_output(run_id, "stderr", lines=(100, 200))   # text; or offset=, length=
+runtime.progress(3, 10, "loading")                              # no await; for whoever waits
+```
+
+## Keeping what worked
+```python
+runtime.save_skill(function, description="...")  # no await; a later run: from skills import name
+save_memory("key", value)                        # no await; JSON, for load_memory("key", default)
+update_memory("key", lambda old: (old or []) + [1])   # list_memories(), delete_memory("key")
+```
+
+## Plans
+With `mode="plan"` only reads happen. What a held call returns, and its fields, can be passed on \
+to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
+
+"""
+"""Of the guide, what is the same for everybody."""
 
 
 def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary") -> dict[str, Any]:
@@ -93,7 +120,11 @@ def example_call(server: ServerEntry, entry: ToolEntry) -> str:
 
 
 def capabilities(
-    servers: Sequence[ServerEntry], *, limits: Limits | None = None, max_timeout: float = 120
+    servers: Sequence[ServerEntry],
+    *,
+    limits: Limits | None = None,
+    max_timeout: float = 120,
+    offers: Offers | None = None,
 ) -> str:
     """Return the guide to what a program in a run can do, in Markdown."""
     limits = limits or Limits()
@@ -144,13 +175,9 @@ await runtime.read_resource("server", "uri")  # list_resources, list_prompts, ge
 ```
 `LOADED_MCP_SERVERS` names the servers of this run.
 
-## Plans
-With `mode="plan"` only reads happen. What a held call returns, and its fields, can be passed on \
-to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
-
-## Limits
+{_KEPT}{offers_section(offers or Offers())}## Limits
 {_limits_text(limits, max_timeout)} No network but through tools. Files: `/workspace` (working \
-directory) and `/tmp`; nothing outlasts the run.
+directory) and `/tmp`. What is written to `out/` comes back; nothing else outlasts the run.
 """
 
 
@@ -162,6 +189,7 @@ def tool_description(
     packages: Sequence[str] = (),
     tokens: int = DESCRIPTION_TOKENS,
     checked: bool = True,
+    offers: Offers | None = None,
 ) -> str:
     """Return the description of `run_python`.
 
@@ -171,15 +199,18 @@ def tool_description(
         tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
             to the servers.
         checked: Whether programs are checked before they run.
+        offers: Which packages it may ask for, and which directories it has.
     """
     imports = "the standard library"
     if packages:
         imports += f", {one_line(', '.join(packages), _PACKAGES_CHARS)}"
+    beside = offers_line(offers or Offers())
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
     refusal = f"{refused}with line numbers." if checked else "Wrong arguments raise `TypeError`."
     fixed = f"""\
-Run a Python program that calls the tools of the MCP servers below. Only what it prints, and the \
-value of its last expression, comes back. Do the whole job in one program: keep results in \
+Run a Python program that calls the tools of the MCP servers below. Only what it prints, \
+shows (`display(x)`: figures, images, data frames) and the value of its last expression comes \
+back. Do the whole job in one program: keep results in \
 variables, filter and join them in code, print only what you need.
 
 - Call: `{_sample_call(servers)}`. Always `await`, at top level too. At once: `import asyncio`, \
@@ -191,7 +222,7 @@ shortened sample first: `print(str(value)[:500])`.
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: {imports}. No network. Files in `/workspace` are gone after the run. \
+- Importable: {imports}.{beside} No network. Files in `/workspace` are gone after the run. \
 {_limits_text(limits, max_timeout)}
 
 """
@@ -202,7 +233,7 @@ def _limits_text(limits: Limits, max_timeout: float) -> str:
     return (
         f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`. "
         f"Memory: {limits.memory_bytes // _MEBIBYTE} MiB. "
-        f"Output: {limits.output_bytes // _KIBIBYTE} KiB; the rest is dropped."
+        f"Output: {limits.output_tokens:,} tokens; more is kept (`runtime.read_output`)."
     )
 
 

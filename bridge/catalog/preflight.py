@@ -100,11 +100,17 @@ def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     return references(code, _parse(code), aliases)
 
 
-def references(code: str, tree: ast.Module | None, aliases: Mapping[str, str]) -> References:
-    """Return the servers that `code` names, whose tree there is already; None if it has none."""
+def references(
+    code: str, tree: ast.Module | None, aliases: Mapping[str, str], *, more_names: bool = False
+) -> References:
+    """Return the servers that `code` names, whose tree there is already; None if it has none.
+
+    Args:
+        more_names: Whether it may use names that it does not bind, as those of a session.
+    """
     if tree is None:
         return _scan_text(code, aliases)
-    reader = _Reader(aliases=aliases)
+    reader = _Reader(aliases=aliases, star_import=more_names)
     reader.read(tree)
     return reader.references()
 

@@ -8,6 +8,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from bridge.cli.doctor_offers import (
+    check_packages,
+    describe_directories,
+    describe_packages,
+    offers_document,
+)
 from bridge.cli.output import visible, write_out
 from bridge.discovery.find import discover
 from bridge.engine.command_check import CommandCheck, check_commands
@@ -29,6 +35,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     probes = await survey(settings)
     found = discover(context_for(settings, str(Path.cwd()), sys.platform))
     commands = check_commands(settings, probes)
+    packages = await check_packages(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if arguments.json:
         document = {
@@ -37,6 +44,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
             "profile": _profile(settings),
             "gate": _gate(settings),
             "commands": [asdict(check) for check in commands],
+            **offers_document(settings, packages),
             "servers": [spec.name for spec in found.servers],
             "warnings": [str(warning) for warning in found.warnings],
         }
@@ -48,6 +56,8 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         write_out(visible(_describe_gate(settings)))
         for check in commands:
             write_out(visible(_describe_command(check)))
+        write_out(visible(describe_packages(packages)))
+        write_out(visible(describe_directories(settings)))
         names = ", ".join(spec.name for spec in found.servers) or "none"
         write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:

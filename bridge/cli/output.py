@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
+
+from bridge import text as texts
+
+visible = texts.visible
 
 _GAP = "  "
 _USUAL_WIDTH = 80
@@ -31,29 +34,6 @@ def _write(stream: TextIO, text: str) -> None:
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
-
-
-def visible(text: str, keep: str = "\n\t") -> str:
-    """Return text from elsewhere with its control and format characters written out.
-
-    A terminal obeys them: they move the cursor, change the title, hide or reverse what is shown.
-    Never for a program's own output, nor for JSON, which must stay as they are.
-
-    Args:
-        keep: The characters that are left alone all the same.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        _written_out(character)
-        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
-        else character
-        for character in text
-    )
-
-
-def _written_out(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 class VisibleFormatter(logging.Formatter):

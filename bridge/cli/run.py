@@ -6,10 +6,17 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import anyio.to_thread
+
+from bridge.cli.live import live_terminal
 from bridge.cli.output import write_err, write_out
+from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.cli.run_shown import pictures, shown_lines
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
 from bridge.engine.applying import MAX_QUESTION
@@ -17,11 +24,14 @@ from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
-from bridge.model import ApplyRequest, FindingSource, Plan, RunRequest, RunResult
+from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
+from bridge.render.kept import files_section, missing_section
 from bridge.render.plan import plan_text
 from bridge.render.receipt import receipt
+from bridge.render.session import session_section
 from bridge.render.structured import structured
 from bridge.render.text import finding_lines
+from bridge.server.arguments_kept import parse_packages, parse_session
 from bridge.settings import Settings
 
 TERMINAL = "terminal"
@@ -35,10 +45,11 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = _request(arguments)
+        out = None if arguments.out is None else check_out(arguments.out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
-            client = Terminal(sys.stdin, sys.stderr)
-            result = await carried_out(engine, request, client, scripted=arguments.json)
+            result = await _followed(engine, request, settings, scripted=arguments.json)
+            problems = await _brought(engine, request, result, out, force=arguments.force)
     except BridgeError as error:
         if not arguments.json:
             raise
@@ -47,8 +58,47 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         write_out(json.dumps(structured(result), ensure_ascii=False) + "\n")
     else:
-        show(result, terminal=sys.stderr.isatty())
-    return exit_status(result)
+        show(result, terminal=sys.stderr.isatty(), printed=_is_live(request, arguments.json))
+    for problem in problems:
+        write_err(f"--out: {problem}\n")
+    return exit_status(result) or (1 if problems else 0)
+
+
+def _is_live(request: RunRequest, scripted: bool) -> bool:
+    """Tell whether output is shown as it comes.
+
+    A plan's names what its calls would return, and is put into words at its end.
+    """
+    return not scripted and request.mode == "run"
+
+
+async def _followed(
+    engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
+) -> RunResult:
+    if not _is_live(request, scripted):
+        person = Terminal(sys.stdin, sys.stderr)
+        return await carried_out(engine, request, person, scripted=scripted)
+    drawn = settings.environ.get("TERM", "dumb") != "dumb"
+    on_looker = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
+    async with on_looker.showing():
+        return await carried_out(engine, request, on_looker, scripted=scripted)
+
+
+async def _brought(
+    engine: Engine, request: RunRequest, result: RunResult, out: Path | None, *, force: bool
+) -> list[str]:
+    """Put what a program left where the user wants it; return what is missing there, and why."""
+    if out is None:
+        return []
+
+    def read(artifact: Artifact) -> Iterator[bytes]:
+        with engine.artifacts.opened(request.owner, artifact.uri) as content:
+            yield from content.pieces()
+
+    files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
+    files += pictures(result)
+    problems = await anyio.to_thread.run_sync(partial(write_files, files, out, read, force=force))
+    return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
 
 
 async def carried_out(
@@ -74,7 +124,8 @@ async def carried_out(
     wish = ApplyRequest(plan_id=plan.plan_id, principal=request.principal, owner=request.owner)
     applied = await engine.apply(wish, client)
     write_err(f"{applied.summary}\n")
-    return applied
+    # The files are of the run that made the plan; to apply it runs no program.
+    return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
 
 
 def asked_in_full(plan: Plan) -> bool:
@@ -98,14 +149,16 @@ def exit_status(result: RunResult) -> int:
     return (result.exit_code or 0) & 0xFF or 1
 
 
-def show(result: RunResult, *, terminal: bool, plan: bool = True) -> None:
+def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool = False) -> None:
     """Write a result: the program's own streams, and what else there is to say to a terminal.
 
     Args:
         plan: Whether a plan is listed, too.
+        printed: Whether the streams were written as they came.
     """
-    write_out(result.stdout)
-    write_err(result.stderr)
+    if not printed:
+        write_out(result.stdout)
+        write_err(result.stderr)
     if result.error:
         write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
     if result.plan is not None and plan:
@@ -114,6 +167,9 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True) -> None:
             write_err("Run this in a terminal to be asked, and to have it done.\n")
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
     shown = shown or result.result_repr
+    for item in result.shown:
+        # What a program shows is its output, as far as it is text.
+        write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
     if shown and terminal:
         # The value of the last expression is no part of the program's output.
         write_err(f"=> {shown}\n")
@@ -122,6 +178,11 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True) -> None:
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
+        for line in shown_lines(result):
+            write_err(f"{line}\n")
+        sections = (files_section(result), missing_section(result), session_section(result))
+        for section in sections:
+            write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
             write_err(f"-- {receipt(result)}\n")
 
@@ -134,6 +195,8 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         if file is not None:
             argv.insert(0, file)
         code = arguments.code
+    elif file is None and arguments.session is not None and arguments.end_session:
+        code = ""
     elif file is None:
         message = "Name a FILE, - for stdin, or give the program with -c."
         raise UsageError(message)
@@ -142,13 +205,22 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
     servers = None
     if arguments.servers is not None:
         servers = tuple(name.strip() for name in arguments.servers.split(",") if name.strip())
+    session, ends = parse_session(
+        {"session": arguments.session, "end_session": arguments.end_session}
+    )
     return RunRequest(
         code=code,
+        session=session,
+        end_session=ends,
+        packages=parse_packages(arguments.packages),
         servers=servers,
         timeout=_timeout(arguments.timeout),
         argv=tuple(argv),
         principal=TERMINAL,
+        # Sessions of the terminal's are no other caller's.
+        owner=TERMINAL,
         mode="plan" if arguments.plan else "run",
+        files=read_files(arguments.files or ()),
     )
 
 

@@ -60,7 +60,12 @@ class Terminal:
             return "debug"
         return "info" if logger.isEnabledFor(logging.INFO) else "warning"
 
-    async def progress(self, seconds: float, message: str) -> None:
+    @property
+    def wants_output(self) -> bool:
+        """Not in the log: it comes with the result."""
+        return False
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Write it to the log."""
         logger.info("%s", message)
 

@@ -77,12 +77,22 @@ class Checking:
         self._on = settings.preflight == "check"
         self._settings = settings
 
-    async def check(self, code: str, tree: ast.Module | Scan, servers: Collection[str]) -> Check:
+    async def check(
+        self,
+        code: str,
+        tree: ast.Module | Scan,
+        servers: Collection[str],
+        *,
+        more_names: bool = False,
+        skills: Collection[str] | None = None,
+    ) -> Check:
         """Return what is wrong with a program.
 
         Args:
             tree: Why there is none if it could not be read.
             servers: Those that the run has.
+            more_names: Whether it may use names that it does not bind, as those of a session.
+            skills: Names of those that are saved; None if that is not known.
         """
         known = self._servers.known
         if not self._on:
@@ -92,10 +102,10 @@ class Checking:
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
         if len(code) <= INLINE_CHARS:
-            verdict = check_program(tree, entries, aliases)
+            verdict = check_program(tree, entries, aliases, more_names, skills)
         else:
             verdict = await anyio.to_thread.run_sync(
-                check_program, tree, entries, aliases, abandon_on_cancel=True
+                check_program, tree, entries, aliases, more_names, skills, abandon_on_cancel=True
             )
         return Check(verdict=verdict, revision=revision)
 

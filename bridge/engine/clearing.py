@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.redaction import Redactor
-from bridge.model import Finding, Plan, RunResult, Tool
+from bridge.model import Finding, Plan, RunResult, SessionReport, Shown, Tool
 
 NOT_SHOWN = "[left out: it could not be searched for secrets]"
 
@@ -58,9 +58,34 @@ def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
         plan = _clear_plan(result.plan, redactor)
         if plan is not result.plan:
             changes["plan"] = plan
+    shown = tuple(_clear_shown(one, redactor) for one in result.shown)
+    if any(after is not before for after, before in zip(shown, result.shown, strict=True)):
+        changes["shown"] = shown
+    if result.session is not None:
+        session = _clear_session(result.session, redactor)
+        if session != result.session:
+            changes["session"] = session
     if result.findings:
         changes["findings"] = tuple(_clear_texts(one, redactor) for one in result.findings)
     return replace(result, **changes) if changes else result
+
+
+def _clear_shown(shown: Shown, redactor: Redactor) -> Shown:
+    text, note = redactor.text(shown.text), redactor.text(shown.note)
+    if text is shown.text and note is shown.note:
+        return shown
+    return replace(shown, text=text, note=note)
+
+
+def _clear_session(report: SessionReport, redactor: Redactor) -> SessionReport:
+    text = redactor.text
+    return replace(
+        report,
+        name=text(report.name),
+        note=text(report.note),
+        holds=tuple(replace(v, name=text(v.name), kind=text(v.kind)) for v in report.holds),
+        lost=tuple(replace(loss, name=text(loss.name), why=text(loss.why)) for loss in report.lost),
+    )
 
 
 def _clear_plan(plan: Plan, redactor: Redactor) -> Plan:

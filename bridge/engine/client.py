@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Hashable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 
 from bridge.clock import Clock
+from bridge.engine.following import REPORT_SECONDS, Following
+from bridge.engine.standing import Standing
 from bridge.errors import CannotAskError
 from bridge.model import Json
 from bridge.upstream.asking import ANSWER_SECONDS, Method
@@ -26,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 2.0
 """Between progress reports: well inside the 60 s after which clients give up on a silent call."""
-
-REPORT_SECONDS = 0.25
-"""Between reports of what servers say of their calls; what comes sooner is left out."""
 
 MAX_QUESTIONS = 100
 """Of servers in one run. Whoever answers should not be asked for ever."""
@@ -66,8 +66,17 @@ class Client(Protocol):
     def log_level(self) -> str:
         """The least level of messages that it takes; empty for none."""
 
-    async def progress(self, seconds: float, message: str) -> None:
-        """Tell it how the run gets on; `seconds` always grows."""
+    @property
+    def wants_output(self) -> bool:
+        """Whether it wants the program's output as messages, while the run goes on."""
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        """Tell it how the run gets on.
+
+        Args:
+            seconds: Always grows.
+            total: What they would be at the end, as far as the program says how far it is.
+        """
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Pass on a message."""
@@ -92,6 +101,20 @@ class Client(Protocol):
             CannotAskError: This client cannot be asked that.
         """
 
+
+@runtime_checkable
+class OnLooker(Protocol):
+    """A client that shows all of a program's output itself, as it comes."""
+
+    def follow(self, standing: Standing) -> None:
+        """Look, now and again, at how a run gets on that begins here."""
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Take what the program wrote; whoever takes long keeps the program waiting."""
+
+
+Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
+"""Answers a program's calls; see `bridge.rpc.dispatcher`."""
 
 Tell = Callable[[str, Json], Json]
 """A server and what it says, to what of that may be passed on."""
@@ -119,6 +142,15 @@ class OneRun:
         self._logs = float(MAX_LOGS)
         self._logs_at = float("-inf")
         self._logging = 0
+        self.standing = Standing()
+        self._following = Following(
+            self.standing,
+            self._tell_standing,
+            self._log_output if client is not None and client.wants_output else None,
+            PROGRESS_SECONDS,
+        )
+        asked: object = client
+        self._on_looker = asked if isinstance(asked, OnLooker) else None
 
     @property
     def client(self) -> Hashable:
@@ -212,26 +244,82 @@ class OneRun:
         finally:
             self._reporting = False
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether its client shows all of its output itself."""
+        return self._on_looker is not None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its client hears of it while it goes on."""
+        wants_output = self._client is not None and self._client.wants_output
+        return self.wants_progress or wants_output
+
+    async def say(self, text: str) -> None:
+        """Tell the client what is done for the run before it begins."""
+        if self.wants_progress:
+            await self._progress(text[:MAX_TEXT])
+
     async def advance(self, done: float, total: float, message: str) -> None:
         """Tell the client how far the program says it is; `total` is 0 where it does not know."""
+        self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
+        self._following.notice()
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Tell the client what the program wrote, which holds no secrets any more."""
+        if self._on_looker is not None:
+            self.standing.wrote(data)
+            await self._on_looker.wrote(stream, data)
+        elif self.is_followed:
+            self._following.wrote(stream, data)
+
+    def followed(self, handler: Handler) -> Handler:
+        """Return what answers a program's calls, with its client told of those to tools."""
+        if not self.is_followed and not self.is_shown:
+            return handler
+        return partial(self._answered, handler)
+
+    async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
+        if method != "call_tool":
+            return await handler(method, params)
+        with self.standing.calling(f"{params.get('server')}.{params.get('tool')}"):
+            self._following.notice()
+            return await handler(method, params)
 
     async def tick(self) -> None:
-        """Say now and then that the run goes on."""
-        while True:
-            await anyio.sleep(PROGRESS_SECONDS)
-            seconds = anyio.current_time() - self._started
-            if self._asking:
-                text = f"waiting for an answer to {self._asking[0]}"
-            else:
-                text = f"running for {seconds:.0f} s"
-            await self._progress(text)
+        """Tell the client now and then how the run gets on."""
+        if self._on_looker is not None:
+            self._on_looker.follow(self.standing)
+        elif self.is_followed:
+            await self._following.run()
 
-    async def _progress(self, text: str) -> None:
+    async def conclude(self) -> None:
+        """Tell the client how far a run came that is over."""
+        if self.is_followed and not self.is_shown:
+            await self._following.conclude()
+
+    async def _tell_standing(self) -> None:
+        seconds = anyio.current_time() - self._started
+        text = self.standing.text()
+        if self._asking:
+            text = f"waiting for an answer to {self._asking[0]}"
+        elif not text:
+            text = f"running for {seconds:.0f} s"
+        share = self.standing.share
+        if self.wants_progress:
+            await self._progress(text[:MAX_TEXT], share)
+
+    async def _log_output(self, level: str, source: str, text: str) -> None:
+        if self._client is not None and is_wanted(level, self._client.log_level):
+            await self._client.log(level, source, text)
+
+    async def _progress(self, text: str, share: float | None = None) -> None:
         if self._client is None:
             return
         # The protocol wants each to be greater than the one before.
         self._last = max(anyio.current_time() - self._started, self._last + 0.001)
-        await self._client.progress(self._last, text)
+        total = self._last / share if share else None
+        await self._client.progress(self._last, text, total)
 
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
         """Pass a server's message on, if the client takes it."""

@@ -7,47 +7,46 @@ sandboxes come from. Decisions are made by the parts; this module puts them in o
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 
 import anyio
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import store_for
+from bridge.beside import beside
 from bridge.catalog.preflight import References
 from bridge.clock import Clock
 from bridge.engine.applying import Applying
-from bridge.engine.checking import Check, Checking, stopped
+from bridge.engine.carrying import Carrying, Places
+from bridge.engine.checking import Checking
 from bridge.engine.clearing import cleared
 from bridge.engine.client import Client, OneRun
 from bridge.engine.commands import Commands
-from bridge.engine.gatekeeping import Gatekeeping, accounted
+from bridge.engine.gatekeeping import Gatekeeping
 from bridge.engine.guarding import Reading, advised, read, refused
-from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
-from bridge.engine.intake import Intake
-from bridge.engine.job import Job, run_frame, run_result
+from bridge.engine.input_files import resolved
+from bridge.engine.job import Job
 from bridge.engine.outcome import caught
-from bridge.engine.program import NotStartedError, Program
-from bridge.engine.questions import Questions
+from bridge.engine.packages import Packages
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
+from bridge.engine.sessions import Sessions
+from bridge.engine.skills.skills import Skills, SkillUse
 from bridge.engine.suspended import SuspendedRuns
 from bridge.errors import (
     InvalidRequestError,
     UnknownServerError,
 )
-from bridge.gate.calls import Gate, Grant
 from bridge.model import (
     ApplyRequest,
     RunRequest,
     RunResult,
-    Tool,
 )
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.layers import OWN_NAMESPACES
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 from bridge.upstream.asking import on_behalf_of
@@ -56,6 +55,10 @@ logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 1024 * 1024
 """Longest program. Models write thousands of bytes; data belongs in tool calls."""
+
+UNCUT_BYTES = 1 << 50
+"""Of a program's output where whoever asked for it shows all of it: more than there will be time
+for, and little enough to be a number anywhere."""
 
 
 class Engine:
@@ -69,19 +72,34 @@ class Engine:
     ) -> None:
         self._settings = settings
         self._servers = servers
-        self.guide = Guide(servers, settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
+        self.packages = Packages(settings, self.sandboxes)
+        kept = settings.state_dir / "sessions"
+        lasting = self.sandboxes.reserve_lasting
+        self.sessions = Sessions(settings, lasting, kept, self.packages.outfit)
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
-        self.artifacts = ArtifactStore(
-            settings.state_dir / "artifacts",
-            total_bytes=settings.artifact_bytes,
-            run_bytes=settings.artifact_run_bytes,
-            days=settings.artifact_days,
-        )
+        self.artifacts = store_for(settings)
         self.gatekeeping = Gatekeeping(settings, servers)
+        self.skills = Skills(
+            settings,
+            servers,
+            policy=lambda: self.gatekeeping.policy().spec.skills,
+            note=self.gatekeeping.audit.later,
+        )
+        self.guide = Guide(servers, settings, self.skills.shelf)
         self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of)
         self.applying = Applying(servers, self.gatekeeping)
+        self._carrying = Carrying(
+            settings,
+            servers,
+            Places(sandboxes=self.sandboxes, sessions=self.sessions, packages=self.packages),
+            guide=self.guide,
+            skills=self.skills,
+            artifacts=self.artifacts,
+            checking=self._checking,
+            gatekeeping=self.gatekeeping,
+        )
         self._stack = AsyncExitStack()
 
     @property
@@ -101,7 +119,9 @@ class Engine:
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
         await self._stack.enter_async_context(self.sandboxes)
+        await self._stack.enter_async_context(self.sessions)
         await self._stack.enter_async_context(self.suspended)
+        await self._stack.enter_async_context(beside(self.artifacts.tidying))
         return self
 
     async def __aexit__(
@@ -132,14 +152,26 @@ class Engine:
     async def _run(self, request: RunRequest, client: Client | None) -> RunResult:
         await self._servers.refresh()
         self._check(request)
-        reading = await read(request.code, self._servers.aliases, self._settings.guard)
+        if request.session:
+            self.sessions.check(request)
+            if request.end_session and not request.code:
+                return await self.sessions.end(request)
+        limits = limits_for(self._settings, request.timeout)
+        request = await resolved(request, limits, self.artifacts)
+        reading = await read(
+            request.code,
+            self._servers.aliases,
+            self._settings.guard,
+            more_names=bool(request.session),
+        )
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)
         run, scan = OneRun(client, Clock()), reading.scan
-        job = self._job(request, reading, run)
+        skills = await self.skills.of_program(request, reading.tree, run)
+        job = self._job(request, reading, run, skills)
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(job.run_id, scan, job.limits.timeout)
-        return advised(await _attended(run, self._carry_out(job)), scan)
+        return advised(await _attended(run, self._carrying.carry_out(job)), scan)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
         """Perform the held calls of a plan, after a person has approved of exactly those.
@@ -173,7 +205,9 @@ class Engine:
         Said before anything runs: a program must not stop half-way for a typing mistake.
         """
         named = reading.references
-        check = await self._checking.check(request.code, reading.tree, named.servers)
+        check = await self._checking.check(
+            request.code, reading.tree, named.servers, more_names=bool(request.session)
+        )
         problems = [str(reference) for reference in named.unknown]
         problems += [str(found) for found in check.verdict.certain]
         message = self._servers.unknown("; ".join(problems))
@@ -182,19 +216,24 @@ class Engine:
         told = self._servers.left_out(missed, slips=slips)
         return UnknownServerError(message, host_detail=told)
 
-    def _job(self, request: RunRequest, reading: Reading, run: OneRun) -> Job:
-        servers, tolerant = self._wanted(request, reading.references)
+    def _job(self, request: RunRequest, reading: Reading, run: OneRun, skills: SkillUse) -> Job:
+        servers, tolerant = self._wanted(request, skills.widened(reading.references))
         run_id = uuid.uuid4().hex
+        limits = limits_for(self._settings, request.timeout)
+        if run.is_shown:
+            # All of it goes past, and none of it is kept.
+            limits = replace(limits, output_bytes=UNCUT_BYTES)
         return Job(
             run_id=run_id,
             run=run,
             watch=self.gatekeeping.watch(run_id, request, run),
             request=request,
-            limits=limits_for(self._settings, request.timeout),
+            limits=limits,
             servers=servers,
             tolerant=tolerant,
             reach=reading.reach,
             program=reading.tree,
+            skills=skills,
         )
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
@@ -215,103 +254,11 @@ class Engine:
             return self._servers.names(), True
         return references.servers, False
 
-    async def _carry_out(self, job: Job) -> RunResult:
-        check = await self._check_early(job)
-        if check.verdict.certain:
-            return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
-        # The sandbox gets ready while the servers do.
-        who = job.request.principal
-        async with self.sandboxes.reserve(job.limits, principal=who) as reservation:
-            tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
-            for name, error in errors.items():
-                logger.warning("server %s is left out of this run: %s", name, error)
-            check = await self._check_again(job, check, tuple(tools))
-            if check.verdict.certain:
-                return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
-            try:
-                session = await reservation.get()
-                # The process that runs a lane's program is known to be well: it has just said so.
-                waited = OWN_NAMESPACES not in session.isolation.layers
-                result = await self._run_in(session, job, tools, waited=waited)
-                return await self._checking.explained(result, job.request.code, check)
-            except NotStartedError as error:
-                logger.warning("the program is started again in a new sandbox: %s", error)
-        async with self.sandboxes.reserve(job.limits, principal=who, fresh=True) as reservation:
-            result = await self._run_in(await reservation.get(), job, tools)
-            return await self._checking.explained(result, job.request.code, check)
-
-    async def _check_early(self, job: Job) -> Check:
-        """Check the program before there is a sandbox for it; what is certain needs none."""
-        check = await self._checking.check(job.request.code, job.program, job.servers)
-        if check.verdict.certain and job.servers:
-            # What hangs on tools is certain only once its servers have been asked. Whatever else
-            # is wrong is told together with that, but waits for no server that does not answer.
-            tolerant = job.tolerant or not check.may_be_mended
-            tools, _ = await self._servers.load(job.servers, tolerant=tolerant)
-            check = await self._check_again(job, check, tuple(tools))
-        return check
-
-    async def _check_again(self, job: Job, check: Check, loaded: tuple[str, ...]) -> Check:
-        """Check against the servers as they turned out to be, if that is news."""
-        if set(loaded) == set(job.servers) and not self._checking.stale(check):
-            return check
-        return await self._checking.check(job.request.code, job.program, loaded)
-
-    async def _run_in(
-        self,
-        session: GuestSession,
-        job: Job,
-        tools: Mapping[str, tuple[Tool, ...]],
-        *,
-        waited: bool = False,
-    ) -> RunResult:
-        """Run the program in a sandbox that waits.
-
-        Raises:
-            NotStartedError: The sandbox was dead or paused; nothing was done outside of it.
-        """
-        backend = await self.backend()
-        async with backend.in_use():
-            started = time.monotonic()
-            gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
-            questions = Questions(self._servers, self.guide, gate)
-            intake = Intake(
-                job.limits,
-                run=job.run,
-                artifacts=self.artifacts.of_run(job.request.owner, job.run_id),
-                clear=self._servers.secrets.redactor,
-            )
-            program = Program(
-                session,
-                questions.handle,
-                job.limits,
-                intake=intake,
-                waited=waited,
-                clock=job.clock,
-                clear=self._servers.secrets.redactor,
-            )
-            async with job.watch.recording(job.request, tuple(tools)) as record:
-                frame = run_frame(job, tools, session, self._servers.known, self.guide)
-                await program.start(frame)
-                facts = await program.finish()
-                wall = time.monotonic() - started
-                result = run_result(job, tuple(tools), session, facts, gate, wall)
-                result = await self.gatekeeping.concluded(result, facts, job.watch)
-                record(result)
-        return accounted(result, gate, job.watch)
-
-    def _grant(self, job: Job) -> Grant:
-        only_listed = self._settings.listed_servers_only
-        return Grant(
-            servers=frozenset(job.servers) if only_listed else None,
-            calls=job.limits.tool_calls,
-        )
-
 
 async def _attended(run: OneRun, work: Awaitable[RunResult]) -> RunResult:
     """Have a run's work done, with its client told how it gets on."""
     with on_behalf_of(run):
-        if not run.wants_progress:
+        if not (run.is_followed or run.is_shown):
             # Without a task to report, whose start and end take a tenth of a millisecond.
             outcome = await caught(work)
         else:
@@ -319,6 +266,7 @@ async def _attended(run: OneRun, work: Awaitable[RunResult]) -> RunResult:
                 tasks.start_soon(run.tick)
                 outcome = await caught(work)
                 tasks.cancel_scope.cancel()
+            await run.conclude()
     if isinstance(outcome, RunResult):
         return outcome
     raise outcome

@@ -24,6 +24,7 @@ from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.calls import Gate
+from bridge.gate.flow import FlowState
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
@@ -56,6 +57,14 @@ class Watch:
     run: OneRun
     owner: str
 
+    def in_session(self, flow: FlowState) -> Watch:
+        """Return it for a run of a session, for which counts what its earlier runs have read."""
+        journal = self.oversight.journal
+        # A retry brings along what the run before it read.
+        flow.absorb(journal.flow)
+        journal.flow = flow
+        return replace(self, oversight=replace(self.oversight, flow_state=flow))
+
     @asynccontextmanager
     async def recording(
         self,
@@ -66,7 +75,7 @@ class Watch:
         """Record the beginning of a program, or of a plan, and its end however that comes.
 
         Args:
-            more: To be recorded with the beginning of a plan.
+            more: To be recorded with the beginning.
 
         Yields:
             What takes the result, if there is one.
@@ -79,9 +88,10 @@ class Watch:
             "principal": request.principal,
             "owner": request.owner,
             "servers": list(servers),
+            **(more or {}),
         }
         if isinstance(request, ApplyRequest):
-            await audit.applying(request.plan_id, {**facts, **(more or {})})
+            await audit.applying(request.plan_id, facts)
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             await audit.began({**facts, "code": code_digest(request.code)})
@@ -275,6 +285,7 @@ def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunRes
         result=shown(result.result),
         result_repr=shown(result.result_repr),
         error=shown(result.error),
+        shown=tuple(replace(item, text=shown(item.text)) for item in result.shown),
     )
     return result, shown(stopped)
 

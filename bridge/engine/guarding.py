@@ -45,25 +45,35 @@ class Reading:
     tree: ast.Module | Scan = field(compare=False, repr=False)
 
 
-async def read(code: str, aliases: Mapping[str, str], mode: GuardMode) -> Reading:
-    """Read a program before it runs: it is parsed once, for all that is asked of its tree."""
+async def read(
+    code: str, aliases: Mapping[str, str], mode: GuardMode, *, more_names: bool = False
+) -> Reading:
+    """Read a program before it runs: it is parsed once, for all that is asked of its tree.
+
+    Args:
+        more_names: Whether it may use names that it does not bind, as those of a session.
+    """
     tree = parse(code)
     if len(code) <= INLINE_CHARS:
-        return _reading(code, tree, aliases, mode)
+        return _reading(code, tree, aliases, mode, more_names)
     # A long program's tree takes a second to walk, in which other runs go on.
     return await anyio.to_thread.run_sync(
-        _reading, code, tree, aliases, mode, abandon_on_cancel=True
+        _reading, code, tree, aliases, mode, more_names, abandon_on_cancel=True
     )
 
 
 def _reading(
-    code: str, tree: ast.Module | Scan, aliases: Mapping[str, str], mode: GuardMode
+    code: str,
+    tree: ast.Module | Scan,
+    aliases: Mapping[str, str],
+    mode: GuardMode,
+    more_names: bool,
 ) -> Reading:
     if isinstance(tree, Scan):
         scan = Scan() if mode == "off" else tree
         named = references(code, None, aliases)
         return Reading(scan=scan, references=named, reach=None, tree=tree)
-    named = references(code, tree, aliases)
+    named = references(code, tree, aliases, more_names=more_names)
     return Reading(
         scan=Scan() if mode == "off" else check(tree),
         references=named,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import anyio
@@ -15,9 +16,11 @@ import anyio.to_thread
 from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
 from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import Match, ToolIndex
 from bridge.catalog.typed import server_stub
 from bridge.engine.servers import Servers
+from bridge.engine.skills.shelf import SKILLS_SERVER, Shelf
 from bridge.errors import UsageError
 from bridge.model import Limits, Tool
 from bridge.sandbox.limits import limits_for
@@ -39,12 +42,13 @@ SCORE_DIGITS = 3
 class Guide:
     """The texts on a bridge's servers."""
 
-    def __init__(self, servers: Servers, settings: Settings) -> None:
+    def __init__(self, servers: Servers, settings: Settings, shelf: Shelf | None = None) -> None:
+        self._shelf = shelf
         self._servers = servers
         self._settings = settings
         self._described: tuple[int | None, str] = (None, "")
         self._told: tuple[ServerEntry, ...] | None = None
-        self._guides: dict[tuple[int, tuple[str, ...], Limits], str] = {}
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...]], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -64,20 +68,46 @@ class Guide:
                     max_timeout=self._settings.max_timeout,
                     tokens=self._settings.description_tokens,
                     checked=self._settings.preflight == "check",
+                    offers=self.offers(),
                 )
             self._described = (revision, text)
         return self._described[1]
 
-    def capabilities(self, loaded: tuple[str, ...] = (), limits: Limits | None = None) -> str:
-        """Return the guide to what a program can do."""
+    def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
+        """Return what programs may have beside tools.
+
+        Args:
+            roots: What the client has open: name and address.
+        """
+        settings = self._settings
+        allowed = settings.dependencies.allow if settings.packages_allowed else ()
+        return Offers(
+            packages=tuple(entry.text for entry in allowed),
+            directories=settings.offered_directories,
+            roots=root_names(roots, map(str, settings.roots)),
+        )
+
+    def capabilities(
+        self,
+        loaded: tuple[str, ...] = (),
+        limits: Limits | None = None,
+        roots: tuple[tuple[str, str], ...] = (),
+    ) -> str:
+        """Return the guide to what a program can do.
+
+        Args:
+            roots: What the client has open: name and address.
+        """
         limits = limits or limits_for(self._settings)
-        key = (self._servers.known.revision, loaded, limits)
+        offers = self.offers(roots)
+        key = (self._servers.known.revision, loaded, limits, offers.roots)
         text = self._guides.get(key)
         if text is None:
             text = capabilities(
                 self._servers.entries(loaded=loaded),
                 limits=limits,
                 max_timeout=self._settings.max_timeout,
+                offers=offers,
             )
             if len(self._guides) >= MAX_GUIDES:
                 self._guides.clear()
@@ -150,12 +180,19 @@ class Guide:
         raise UsageError(message)
 
     async def search(
-        self, query: str, limit: int, detail: Detail, *, server: str | None = None
+        self,
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
     ) -> list[dict[str, Any]]:
         """Return the documentation of the tools that fit `query`, best first, each with its score.
 
         Args:
             server: Look only among this server's tools.
+            skills: Whether saved skills are looked among, too.
 
         Raises:
             InvalidRequestError: There is no word in the query.
@@ -164,11 +201,18 @@ class Guide:
         known = self._servers.known
         async with self._searching:
             tools = {name: known.tools(name) or () for name in self._servers.names()}
+            if skills and self._shelf is not None:
+                tools[SKILLS_SERVER] = await self._shelf.indexed()
             matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
         documents = []
         by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
         for match in matches:
             name = match.tool.server
+            if name == SKILLS_SERVER and self._shelf is not None:
+                found = self._shelf.docs(match.tool.name)
+                if found is not None:
+                    documents.append({**found, "score": round(match.score, SCORE_DIGITS)})
+                continue
             if name not in known.aliases:
                 # It was taken out of the configuration in this moment.
                 continue

@@ -16,8 +16,11 @@ from bridge.engine.client import OneRun
 from bridge.engine.gatekeeping import Watch
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
+from bridge.engine.input_files import frame_files
 from bridge.engine.known import Known
+from bridge.engine.packages import NOTHING, Outfit
 from bridge.engine.program import Facts
+from bridge.engine.skills.skills import SkillUse
 from bridge.gate.calls import Gate
 from bridge.guest.wire import Run
 from bridge.model import Limits, RunRequest, RunResult, Tool, Usage
@@ -37,8 +40,10 @@ class Job:
     tolerant: bool
     reach: Reach | None
     program: ast.Module | Scan
+    skills: SkillUse
     run: OneRun
     watch: Watch
+    outfit: Outfit = NOTHING
 
     @property
     def clock(self) -> Clock:
@@ -52,11 +57,16 @@ def run_frame(
     session: GuestSession,
     known: Known,
     guide: Guide,
+    *,
+    number: int = 0,
+    state: str = "",
 ) -> Run:
     """Return what its program begins with.
 
     Args:
         tools: Of the servers that are loaded.
+        number: Of the run in its session, if it is in one.
+        state: What that begins with, as base64.
     """
     loaded, reach = tuple(tools), job.reach
     # In the configuration's order, whatever order the servers answered in. One may have been
@@ -76,10 +86,18 @@ def run_frame(
             "timeout": job.limits.timeout,
             "output_bytes": job.limits.output_bytes,
             "result_bytes": job.limits.result_bytes,
+            "shown_bytes": job.limits.shown_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "out_bytes": job.limits.out_bytes,
+            "out_files": job.limits.out_files,
             **guest_limits(session.isolation, job.limits),
         },
         plan=job.request.mode == "plan",
+        paths=list(job.outfit.paths),
+        session=number,
+        state=state,
+        files=frame_files(job.request.files),
+        skills=job.skills.sent(),
     )
 
 

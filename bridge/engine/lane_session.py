@@ -184,6 +184,7 @@ def insist_on_lane(
 _OF_SANDBOX = (
     *("platform", "implementation", "kernel", "kernel_version", "machine", "proc_version"),
     *("boot_id", "memory_limit_bytes", "pids_limit", "cpu_limit"),
+    *("python", "free_threaded", "libc"),
 )
 """What a run's process need not look at again: kernel and control group are the sandbox's."""
 

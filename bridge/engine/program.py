@@ -30,6 +30,7 @@ from bridge.guest.wire import (
     Run,
     Shown,
     State,
+    Stop,
     WireError,
 )
 from bridge.guest.wire import Clock as ClockFrame
@@ -55,9 +56,17 @@ STILL_SECONDS = 4.0
 """A sandbox silent for as long after it was given a program is looked at, once, whether it is
 paused. Long enough that few programs cost their engine the question."""
 
+WIND_UP_SECONDS = 5.0
+"""For replies that are on their way to a session when its run ends. Its process takes them in until
+the next run; one that does not is given up."""
+
 START_SECONDS = 10.0
 """For a sandbox to take in its program: milliseconds, unless nobody reads. Megabytes of a pipe's
 size at a time, on a machine that is busy, have been seen to take seconds."""
+
+COLLECT_SECONDS = 30.0
+"""For the files that a program left, from the first of them on, whatever its time limit was. The
+guest begins no further one after two thirds of it."""
 
 REPORT_SECONDS = 5.0
 """How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
@@ -89,6 +98,7 @@ class Program:
         *,
         intake: Intake | None = None,
         waited: bool = False,
+        keeps: bool = False,
         clock: Clock | None = None,
         clear: Clear | None = None,
     ) -> None:
@@ -97,11 +107,13 @@ class Program:
         Args:
             intake: What takes all that it sends besides calls.
             waited: Whether the sandbox may have waited, and died, before it was taken.
+            keeps: Whether the sandbox is a session's, for which there are further programs.
             clock: What its time is measured by.
             clear: Takes secrets out of every reply.
         """
         self._clear = clear
         self._waited = waited
+        self._keeps = keeps
         self._clock = clock or Clock()
         self._told_running = True
         self._telling = False
@@ -116,6 +128,9 @@ class Program:
         self._started = 0.0
         self._heard = False
         self._standing_still = False
+        self._limit: anyio.CancelScope | None = None
+        # By the clock on the wall: no question that is still open makes it stand still.
+        self._collecting = anyio.CancelScope()
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
@@ -139,8 +154,17 @@ class Program:
         Raises:
             NotStartedError: The sandbox is paused, or was dead when it was taken.
         """
+        try:
+            return await self._finish()
+        except BaseException:
+            # Half an output that is being kept is nobody's.
+            self._intake.discard()
+            raise
+
+    async def _finish(self) -> Facts:
         deadline_passed = True
-        with self._clock.limit(self._limits.timeout + GRACE_SECONDS):
+        seconds = self._limits.timeout + GRACE_SECONDS
+        with self._collecting, self._clock.limit(seconds) as self._limit:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
@@ -156,9 +180,17 @@ class Program:
                 tasks.start_soon(self._look_whether_it_stands_still, tasks.cancel_scope)
                 with self._clock.watch(lambda _: self._tell_guest(tasks)):
                     await self._serve(dispatcher)
+                if self._keeps and self._exited is not None and self._exited.kept:
+                    # Half a reply would garble the channel for the programs that follow.
+                    with anyio.move_on_after(WIND_UP_SECONDS):
+                        await dispatcher.wind_up()
                 # Whatever the program left under way has nobody to answer to.
                 tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
+        if deadline_passed and self._intake.collecting:
+            # Of the program itself it is known how it ended, if it said so.
+            self._intake.give_up_files()
+            deadline_passed = self._done is None
         if self._standing_still:
             message = "The sandbox was paused before its program began."
             raise NotStartedError(message, remedy=_STILL_REMEDY)
@@ -166,6 +198,13 @@ class Program:
             message = "The sandbox was gone before its program began."
             raise NotStartedError(message)
         return await self._facts(deadline_passed=deadline_passed)
+
+    async def stop(self) -> None:
+        """Have the guest interrupt a session's program, as it does at the deadline."""
+        try:
+            await self._session.channel.send(Stop())
+        except ChannelClosedError as error:
+            logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
 
     def _tell_guest(self, tasks: TaskGroup) -> None:
         """Have the guest's own timer stopped, or started again; ours counts in any case."""
@@ -237,10 +276,16 @@ class Program:
     async def _act(self, dispatcher: Dispatcher, frame: GuestFrame) -> None:
         match frame:
             case Call():
+                if self._intake.collecting:
+                    message = "a call after the program's end"
+                    raise WireError(message)
                 await dispatcher.accept(frame, self._session.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
-            case Output() | Shown() | Progress() | State() | File():
+            case Output() | Shown() | Progress() | State():
+                await self._intake.take(frame)
+            case File():
+                self._begin_collecting()
                 await self._intake.take(frame)
             case Done():
                 if self._done is not None:
@@ -255,6 +300,12 @@ class Program:
             case Ready():
                 message = "a ready frame while the program runs"
                 raise WireError(message)
+
+    def _begin_collecting(self) -> None:
+        """Give files a time of their own: the program's is over, be it used up or not."""
+        if not self._intake.collecting and self._limit is not None:
+            self._collecting.deadline = anyio.current_time() + COLLECT_SECONDS
+            self._clock.prolong(self._limit, COLLECT_SECONDS)
 
     async def _facts(self, *, deadline_passed: bool) -> Facts:
         report = None

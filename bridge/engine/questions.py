@@ -208,7 +208,7 @@ class Questions:
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
         found: list[dict[str, Any]] = await self._guide.search(
-            _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params)
+            _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params), skills=True
         )
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
@@ -30,12 +31,18 @@ from bridge.settings import Settings
 GUEST_ENVIRONMENT = {
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
+    "MPLBACKEND": "Agg",
+    "MPLCONFIGDIR": "/tmp/matplotlib",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
     "TZ": "UTC",
 }
 """Everything a program finds in its environment."""
+
+
+LASTING_SECONDS = 24 * 3600.0
+"""Of CPU time that a session's process may use in all."""
 
 
 class Sandboxes:
@@ -46,9 +53,14 @@ class Sandboxes:
     ) -> None:
         self._settings = settings
         self._choose = choose_backend
+        self._directories = tuple(
+            Bind(source=one.path, inside=one.inside, writable=one.writable)
+            for one in settings.offered_directories
+        )
         self._choosing = anyio.Lock()
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
+        self._lasting = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
         self._lanes: Lanes = LanePool(self._open_lane, spare=min(settings.warm, SPARE_LANES))
         self._stack = AsyncExitStack()
         self._tasks = anyio.create_task_group()
@@ -60,6 +72,7 @@ class Sandboxes:
         await self._tasks.__aenter__()
         self._stack.push_async_callback(self._end_tasks)
         await self._stack.enter_async_context(self._pool)
+        await self._stack.enter_async_context(self._lasting)
         await self._stack.enter_async_context(self._lanes)
         return self
 
@@ -110,11 +123,30 @@ class Sandboxes:
             fresh: Whether one that waited will not do, because the last that did was broken.
             binds: What of the host it is to have.
         """
-        recipe = recipe_for(self._settings, limits, binds)
+        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
         own = partial(self._pool.reserve, recipe, fresh=fresh)
-        if self._settings.isolation == "sandbox":
+        # What one run may write to in common with the host, it has in common with the next.
+        if self._settings.isolation == "sandbox" or any(bind.writable for bind in recipe.binds):
             return own()
         return lane_first(self._lanes, (principal, recipe), own, again=fresh)
+
+    @asynccontextmanager
+    async def reserve_lasting(
+        self, limits: Limits, *, binds: tuple[Bind, ...] = ()
+    ) -> AsyncIterator[Reserved]:
+        """Set a sandbox aside that runs of one session follow each other in; it is never shared.
+
+        What it is in is not stopped for being idle while it is there.
+
+        Raises:
+            SandboxError: There is no backend.
+        """
+        # The kernel counts a process's time over all of its runs.
+        limits = replace(limits, longest_timeout=max(limits.longest_timeout, LASTING_SECONDS))
+        backend = await self.backend()
+        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
+        async with backend.in_use(), self._lasting.reserve(recipe) as reservation:
+            yield reservation
 
     async def _end_tasks(self) -> None:
         self._tasks.cancel_scope.cancel()

@@ -9,9 +9,10 @@ waits for a person.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.gate.decision import Decision
+from bridge.model import Json
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
@@ -47,6 +48,18 @@ class _Calls:
             self.named[name] = count
         else:
             self.others += count
+
+    def document(self) -> list[Json]:
+        return [dict(self.named), self.others]
+
+    @classmethod
+    def of(cls, document: Json) -> _Calls:
+        calls = cls()
+        named, others = document
+        for name, count in named.items():
+            calls.add(str(name), int(count))
+        calls.others += int(others)
+        return calls
 
     def absorb(self, other: _Calls) -> None:
         for name, count in other.named.items():
@@ -89,6 +102,28 @@ class FlowState:
             if calls is not None:
                 calls.absorb(theirs)
 
+    def document(self) -> dict[str, Json]:
+        """Return it as JSON, for a session that is put away."""
+        return {
+            "labels": {name: calls.document() for name, calls in self._labels.items()},
+            "servers": {name: calls.document() for name, calls in self._servers.items()},
+            "moreLabels": self._more_labels,
+            "moreServers": self._more_servers,
+        }
+
+    @classmethod
+    def of(cls, document: Json) -> FlowState:
+        """Return what `document` said; of what says nothing, anything may have been read."""
+        state = cls()
+        try:
+            state._labels = _tables(document["labels"], MAX_LABELS)
+            state._servers = _tables(document["servers"], MAX_SERVERS)
+            state._more_labels = document["moreLabels"] is not False
+            state._more_servers = document["moreServers"] is not False
+        except (AttributeError, KeyError, TypeError, ValueError):
+            state._more_labels = state._more_servers = True
+        return state
+
     def read(self, labels: Iterable[str]) -> bool:
         """Tell whether all of some labels have been read."""
         return all(label in self._labels or self._more_labels for label in labels)
@@ -130,6 +165,14 @@ def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:
     found = table.get(key)
     if found is None and len(table) < most:
         found = table[key] = _Calls()
+    return found
+
+
+def _tables(document: Mapping[str, Json], most: int) -> dict[str, _Calls]:
+    found = {str(name): _Calls.of(calls) for name, calls in document.items()}
+    if len(found) > most:
+        message = f"more than {most} names"
+        raise ValueError(message)
     return found
 
 

@@ -115,7 +115,7 @@ def question(
         "session": f"Yes, and every call of {name} until the bridge ends (at most 12 hours)",
         "always": f"Yes, always: {_always(name, asks)}",
     }
-    return _form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+    return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
 
 
 def plan_question(plan: Plan, shown: str) -> dict[str, Json]:
@@ -134,7 +134,7 @@ def plan_question(plan: Plan, shown: str) -> dict[str, Json]:
     if more:
         lines += ["", f"Cut: {more:,} more lines are in the result that the plan came with."]
     titles = {"apply": f"Yes, make {'it' if total == 1 else f'all {total:,}'}", "no": "No"}
-    return _form("\n".join(lines), titles)
+    return form("\n".join(lines), titles)
 
 
 def _counts(plan: Plan) -> list[str]:
@@ -272,7 +272,8 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
     return written if len(written) <= 2 * room else f"{written[: 2 * room]}…"
 
 
-def _form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
+def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
+    """Return the parameters of a question with a choice of answers, each with its title."""
     # Titles stand in `enumNames`: clients of either era take them, and older ones no `oneOf`.
     # There is no default, so that nothing is allowed by only pressing a key.
     decision = {

@@ -21,6 +21,9 @@ MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
 """Of one that is looked for; keys and certificates have some thousand."""
 
+MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS
+"""Of a stream: more than any form of a secret has."""
+
 MAX_NAME = 100
 """Characters of what a secret is shown as."""
 
@@ -78,8 +81,20 @@ class Redactor:
         if not self._known or not text:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        cleared = self._texts.replaced(data)
+        cleared = self.encoded(data)
         return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
+
+    def encoded(self, data: bytes) -> bytes:
+        """Return the bytes of a text without known secrets; the very same if there are none."""
+        return self._texts.replaced(data) if self._known and data else data
+
+    def stream(self) -> ClearedStream:
+        """Return what clears a text that comes in pieces."""
+        return ClearedStream(self)
+
+    def so_far(self, data: bytes) -> tuple[bytes, int]:
+        """Return what is certain of a text that goes on, cleared, and how much of `data` it was."""
+        return self._texts.replaced_so_far(data) if self._known else (data, len(data))
 
     def frame(self, line: bytes) -> bytes:
         """Return a line of JSON without known secrets in its texts and keys.
@@ -169,6 +184,33 @@ class Redactor:
                 found[shown] = _without(item) if secret else self._shown(item, depth + 1)
             return found
         return [self._shown(item, depth + 1) for item in value]
+
+
+class ClearedStream:
+    """Takes secrets out of a text that comes in pieces, and also those that two pieces share.
+
+    Holds back what could be the beginning of one, and nothing else: whoever looks on sees a
+    line when it is written.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is certain so far."""
+        text = self._held + data if self._held else data
+        cleared, end = self._redactor.so_far(text)
+        self._held = text[end:]
+        if len(self._held) > MAX_HELD_BYTES:
+            # Nothing but secrets that overlap, or the beginning of an enormous one.
+            return cleared + self.finish()
+        return cleared
+
+    def finish(self) -> bytes:
+        """Return what was held back, when nothing follows."""
+        held, self._held = self._held, b""
+        return self._redactor.encoded(held)
 
 
 def _texts(value: Json) -> list[str] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -69,6 +70,8 @@ class Needles:
             several = []
         self._short = _Words(several, _SHORT_WORD)
         self._tiny = [needle for needle in short if needle not in several]
+        self._beginnings: _Beginnings | None = None
+        self._everything = everything
 
     def replaced(self, data: bytes) -> bytes:
         """Return `data` with the marks in place of needles; `data` itself if there are none."""
@@ -80,6 +83,29 @@ class Needles:
         for needle in found:
             data = self._replace(data, needle)
         return data
+
+    def replaced_so_far(self, data: bytes) -> tuple[bytes, int]:
+        """Return what is certain of a text that goes on, and how much of `data` that was.
+
+        What could be the beginning of a needle is not certain, nor is a needle that reaches into
+        such a place.
+        """
+        if self._beginnings is None:
+            # Only streams need them; sorting a thousand secrets' forms takes milliseconds.
+            self._beginnings = _Beginnings(needle.text for needle in self._everything)
+        end = self._beginnings.first_at_the_end(data)
+        found = self._present(data)
+        moved = bool(found)
+        while moved:
+            moved = False
+            for needle in found:
+                size = len(needle.text)
+                # One that begins before `end` and ends after it.
+                start = data.find(needle.text, max(0, end - size + 1), end + size - 1)
+                if start >= 0:
+                    end, moved = start, True
+        before = data if end == len(data) else data[:end]
+        return (self.replaced(before) if found else before), end
 
     def _present(self, data: bytes) -> list[Needle]:
         view = memoryview(data)
@@ -137,6 +163,47 @@ class _Words:
                 if needle.text not in seen:
                     seen.add(needle.text)
                     yield needle
+
+
+class _Beginnings:
+    """Tells whether a text ends with what some needle begins with."""
+
+    def __init__(self, needles: Iterable[bytes]) -> None:
+        self._sorted = sorted(needles)
+        self._longest: int = max(map(len, self._sorted), default=0)
+        self._heads = frozenset(
+            _number(text[:_SHORT_WORD], "I") for text in self._sorted if len(text) > _SHORT_WORD
+        )
+
+    def first_at_the_end(self, data: bytes) -> int:
+        """Return the first place from which on `data` is the beginning of a longer needle."""
+        size = len(data)
+        # The last bytes are fewer than what is looked up at once.
+        few = max(0, size - _SHORT_WORD + 1)
+        start = max(0, size - self._longest + 1)
+        places = sorted(self._candidates(data, start, few))
+        places.extend(range(max(few, start), size))
+        for place in places:
+            if self._begins(data[place:]):
+                return place
+        return size
+
+    def _candidates(self, data: bytes, start: int, stop: int) -> Iterator[int]:
+        """Yield the places between that begin as a needle does, four bytes at a time."""
+        view, heads = memoryview(data), self._heads
+        for shift in range(start, min(start + _SHORT_WORD, stop)):
+            whole = (len(data) - shift) // _SHORT_WORD * _SHORT_WORD
+            words = view[shift : shift + whole].cast("I")
+            if not heads.isdisjoint(words):
+                places = range(shift, shift + whole, _SHORT_WORD)
+                yield from (at for at, word in zip(places, words, strict=True) if word in heads)
+
+    def _begins(self, text: bytes) -> bool:
+        at = bisect_left(self._sorted, text)
+        # The text itself comes first, and those that go on right after it.
+        return any(
+            len(found) > len(text) and found.startswith(text) for found in self._sorted[at : at + 2]
+        )
 
 
 def _number(word: bytes, format: Literal["Q", "I"]) -> int:

@@ -1,8 +1,8 @@
 """What is kept of a program's output, and when it is sent.
 
-Owns the bound on one stream: the first half of it goes out as it is written, the last half is held
-back until the end, what lies between is dropped and counted. Bytes in, `Output` frames out; reads
-no descriptor.
+Owns the bound on one stream: what fits goes out as it is written, its end is held back until the
+program's, and what lies between, of a flood, is dropped and counted. Bytes in, `Output` frames out;
+reads no descriptor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ TEXT_BYTES = 64 * 1024
 """Output is cut into frames of about this size, so that none is near the frame limit."""
 
 
+TAIL_BYTES = 128 * 1024
+"""Held back of a stream that is longer than its limit: what a reader is shown of its end, and what
+this process has room for."""
+
+
 class Capture:
-    """Keeps the beginning and the end of one stream within `limit` bytes."""
+    """Keeps the beginning and the end of one stream within `limit` bytes.
+
+    The text has a lone surrogate for each byte that is no UTF-8, so that nothing is lost.
+    """
 
     def __init__(self, stream: str, limit: int) -> None:
         self._stream = stream
-        self._room = limit // 2
-        self._tail_limit = limit - self._room
+        self._tail_limit = min(limit - limit // 2, TAIL_BYTES)
+        self._room = limit - self._tail_limit
         self._tail = bytearray()
         self._dropped = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def feed(self, data: bytes) -> str:
         """Take what was written; return the text that is to be sent now."""
@@ -58,11 +66,11 @@ class Capture:
             start += 1
         del self._tail[:start]
         self._dropped += start
-        return list(self._frames(self._tail.decode("utf-8", "replace"), self._dropped))
+        return list(self._frames(self._tail.decode("utf-8", "surrogateescape"), self._dropped))
 
     def _ending(self) -> str:
         if self._tail:
-            return self._tail.decode("utf-8", "replace")
+            return self._tail.decode("utf-8", "surrogateescape")
         # Nothing came after the head: a character that was never finished may be left in it.
         return self._decoder.decode(b"", True)
 

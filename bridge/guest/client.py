@@ -18,7 +18,7 @@ import os
 import re
 import sys
 
-from bridge.guest.replies import Replies, read_reply
+from bridge.guest.replies import Replies, broken, read_reply, settle
 from bridge.guest.values import MCPError, error_from_wire
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-    _Waiter = Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+    from bridge.guest.blocking import Box
+    from bridge.guest.replies import Waiter
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes taken from the socket at a time."""
@@ -58,7 +59,7 @@ class Client:
         self._writing = _thread.allocate_lock()
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
-        self._waiting: Dict[int, _Waiter] = {}
+        self._waiting: Dict[int, Waiter] = {}
         self._replies = Replies()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
@@ -75,25 +76,12 @@ class Client:
             MCPError: The host refused, or is gone.
             ValueError: The call is too large to send.
         """
-        if os.getpid() != self._pid:
-            message = (
-                "%s was called in a child process; only the program's first process is connected. "
-                "Make the call there and pass the value on." % subject
-            )
-            raise MCPError(message, kind="channel")
+        call_id, line = self._line_of(method, params, subject)
         # Whoever is awaited has it; a program that calls nothing does without.
         import asyncio
 
         loop = asyncio.get_running_loop()
         future: "asyncio.Future[Any]" = loop.create_future()
-        call_id = next(self._ids)
-        line = encode(Call(id=call_id, method=method, params=params))
-        if len(line) > self._frame_bytes:
-            message = "the arguments of %s take %s bytes as JSON; the limit is %s"
-            raise ValueError(message % (subject, f"{len(line):,}", f"{self._frame_bytes:,}"))
-        if count_values(line) > MAX_VALUES:
-            message = "the arguments of %s hold more than %s values; pass them in several calls"
-            raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
         held = sys.modules.get("bridge.guest.held")
         # Only a plan has it; there a call may be one that must not be made any more.
         place = 0 if held is None else held.check(line)
@@ -112,6 +100,85 @@ class Client:
                 # The host may stop the call; a reply on its way will find nobody waiting.
                 with contextlib.suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
+
+    def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
+        """Ask the host as `call` does, and keep this thread waiting for the value.
+
+        An event loop of this thread stands still meanwhile; others go on.
+
+        Raises:
+            MCPError: The host refused, or is gone.
+            ValueError: The call is too large to send.
+        """
+        from bridge.guest.blocking import Box
+
+        call_id, line = self._line_of(method, params, subject)
+        held = sys.modules.get("bridge.guest.held")
+        if held is not None:
+            held.check(line)
+        box = Box()
+        with self._lock:
+            if self._closed:
+                raise MCPError(self._closed, kind="channel")
+            others = any(not isinstance(waiter, tuple) for waiter in self._waiting.values())
+            self._waiting[call_id] = box
+        try:
+            self._write(line)
+            if others or self._others_read():
+                # Who reads for himself alone may have another's answer, which then waits for him.
+                self._start_thread()
+            self._read_for(box)
+            return box.value()
+        finally:
+            with self._lock:
+                unanswered = self._waiting.pop(call_id, None)
+            if unanswered is not None:
+                # Something else, such as the run's deadline, ended the wait.
+                with contextlib.suppress(MCPError):
+                    self._write(encode(Cancel(id=call_id)))
+
+    def _read_for(self, box: Box) -> None:
+        """Read in this thread, as long as no other does and the answer is not there."""
+        while not box.full and self._thread is None:
+            reason = "the bridge closed the connection"
+            try:
+                if self.drain():
+                    box.look_out(self._socket.fileno())
+                    continue
+            except Exception as error:
+                reason = broken(error)
+            if self._thread is None:
+                self._close(reason)
+
+    def _others_read(self) -> bool:
+        """Tell whether a loop of another thread reads, which may itself be kept waiting."""
+        loop = self._loop
+        if self._thread is not None or loop is None or not loop.is_running():
+            return False
+        return sys.modules["asyncio"]._get_running_loop() is not loop
+
+    def _line_of(self, method: str, params: Mapping[str, Any], subject: str) -> Tuple[int, bytes]:
+        """Return a call's number and its line.
+
+        Raises:
+            MCPError: It cannot be made from here.
+            ValueError: It is too large to send.
+        """
+        if os.getpid() != self._pid:
+            message = (
+                "%s was called in a child process; only the program's first process is connected. "
+                "Make the call there and pass the value on." % subject
+            )
+            raise MCPError(message, kind="channel")
+        call_id = next(self._ids)
+        line = encode(Call(id=call_id, method=method, params=params))
+        if len(line) > self._frame_bytes:
+            message = "the arguments of %s take %s bytes as JSON; the limit is %s"
+            raise ValueError(message % (subject, f"{len(line):,}", f"{self._frame_bytes:,}"))
+        if count_values(line) > MAX_VALUES:
+            message = "the arguments of %s hold more than %s values; pass them in several calls"
+            raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
+        return call_id, line
 
     def tell(self, frame: Any) -> None:
         """Send a frame that has no answer. Safe in any thread; in a child process it goes nowhere.
@@ -244,7 +311,7 @@ class Client:
             if data:
                 return
         except Exception as error:
-            reason = _broken(error)
+            reason = broken(error)
         loop.remove_reader(self._socket.fileno())
         self._close(reason)
 
@@ -258,7 +325,7 @@ class Client:
                 for line, texts in self._replies.feed(data):
                     self._deliver(line, texts)
         except Exception as error:
-            reason = _broken(error)
+            reason = broken(error)
         self._close(reason)
 
     def _deliver(
@@ -283,7 +350,7 @@ class Client:
             return
         error = reply.get("error")
         outcome = reply.get("value") if error is None else error_from_wire(error)
-        _resolve(waiter, outcome, here)
+        settle(waiter, outcome, here)
 
     def _close(self, reason: str) -> None:
         with self._lock:
@@ -291,7 +358,7 @@ class Client:
             waiters = list(self._waiting.values())
             self._waiting.clear()
         for waiter in waiters:
-            _resolve(waiter, MCPError(reason, kind="channel"))
+            settle(waiter, MCPError(reason, kind="channel"))
 
     def _part(self) -> None:
         """Before a fork: leave the loop, whose copy in the child would share what it watches."""
@@ -320,31 +387,3 @@ class Client:
         self._loop = self._parted = self._thread = None
         if self._socket.fileno() >= 0:
             self._socket.close()
-
-
-def _broken(error: Exception) -> str:
-    # Whatever it is (no memory for a reply, say), nobody may wait for ever.
-    return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
-
-
-def _resolve(
-    waiter: _Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None
-) -> None:
-    loop, future = waiter
-
-    def settle() -> None:
-        if future.done():
-            return
-        if isinstance(outcome, MCPError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-    if loop is here:
-        settle()
-        return
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        # The loop has ended, and whoever waited in it.
-        return

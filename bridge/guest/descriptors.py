@@ -152,3 +152,8 @@ class Lines:
                 self._skipping = False
             start = stop
         return lines
+
+    def forget(self) -> None:
+        """Leave out the line that has begun; what comes of it later is the end of none."""
+        self._skipping = self._size > 0
+        self._parts = []

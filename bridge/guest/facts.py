@@ -39,6 +39,11 @@ _UNLIMITED = 1 << 60
 
 _WRITABLE = ("/tmp", "/workspace")
 
+_PACKAGES = "/packages"
+_DIRECTORIES = "/mnt"
+_MAX_GIVEN = 64
+"""Where sandboxes have directories of the host, if they have any."""
+
 _OPTIONS = {
     "ro": os.ST_RDONLY,
     "nosuid": os.ST_NOSUID,
@@ -87,6 +92,9 @@ def sandbox_facts() -> Dict[str, Any]:
         "kernel": os.uname().release,
         "kernel_version": os.uname().version,
         "machine": os.uname().machine,
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "free_threaded": "t" in getattr(sys, "abiflags", ""),
+        "libc": libc(),
     }
     version = _read("/proc/version").strip()
     if version:
@@ -97,6 +105,19 @@ def sandbox_facts() -> Dict[str, Any]:
         facts["boot_id"] = boot
     facts.update(cgroup_limits())
     return facts
+
+
+def libc() -> str:
+    """Return the C library, "glibc 2.36" or "musl"; empty where nothing tells."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):
+        # musl has no word for itself; its loader is there.
+        try:
+            names = os.listdir("/lib")
+        except OSError:
+            return ""
+        return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
 
 
 def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
@@ -123,11 +144,30 @@ def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
         facts["label"] = label
     facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
     facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
+    facts["binds"] = {path: _bound(path) for path in _given()}
     facts["rlimits"] = _rlimits()
     found = interfaces()
     if found is not None:
         facts["interfaces"] = found
     return facts
+
+
+def _given() -> List[str]:
+    """Return where directories of the host may be."""
+    try:
+        found = [_DIRECTORIES + "/" + name for name in sorted(os.listdir(_DIRECTORIES))]
+    except OSError:
+        found = []
+    return [path for path in [_PACKAGES, *found[:_MAX_GIVEN]] if os.path.isdir(path)]
+
+
+def _bound(path: str) -> Dict[str, Any]:
+    found = _mount(path)
+    if path == _PACKAGES:
+        # An engine on a machine that does not share the directory shows an empty one.
+        with contextlib.suppress(OSError):
+            found["empty"] = not os.listdir(path)
+    return found
 
 
 def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:

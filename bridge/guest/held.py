@@ -139,7 +139,7 @@ def stopping(problem: str, lineno: int = 0) -> HeldResultError:
 def _lineno() -> int:
     """Return the program's line that led here, 0 if it is not on this thread's stack."""
     frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None and not _is_program(frame):
+    while frame is not None and frame.f_code.co_filename != PROGRAM:
         frame = frame.f_back
     return 0 if frame is None else frame.f_lineno
 
@@ -165,7 +165,7 @@ def blame(error: BaseException) -> None:
             continue
         step, lineno = leaf.__traceback__, 0
         while step is not None:
-            if _is_program(step.tb_frame):
+            if step.tb_frame.f_code.co_filename == PROGRAM:
                 lineno = step.tb_lineno
             step = step.tb_next
         problem = (
@@ -366,7 +366,7 @@ def _asking() -> FrameType:
 
 
 def _is_program(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == PROGRAM
+    return frame.f_code.co_filename.startswith(("<run_python", "<skill "))  # a session's, too
 
 
 def _name(value: Any) -> str:

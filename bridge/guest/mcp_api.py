@@ -13,7 +13,7 @@ from collections import abc
 from bridge.guest.checks import detail as _detail
 from bridge.guest.checks import limit as _limit
 from bridge.guest.checks import text as _text
-from bridge.guest.library import Library
+from bridge.guest.library import MEMORIES, SKILLS, Library
 from bridge.guest.outputs import Outputs
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
@@ -56,11 +56,15 @@ PUBLIC = (
     "list_servers_sync",
     "list_tools",
     "list_tools_sync",
+    "progress",
     "query_tool_docs",
     "query_tool_docs_sync",
+    "read_output",
     "read_resource",
     "search_tool_docs",
     "search_tool_docs_sync",
+    *MEMORIES,
+    *SKILLS,
 )
 """The names of `mcp.runtime`."""
 
@@ -378,6 +382,8 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         "MCPError": MCPError,
         "Blob": Blob,
     }
+    for name in (*MEMORIES, "save_tool"):
+        found[name] = getattr(runtime, name)
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = servers[name]

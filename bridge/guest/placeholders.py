@@ -144,7 +144,8 @@ def find(text: str) -> Iterator[Placeholder]:
 
 def _read(match: Any) -> Optional[Placeholder]:
     plan, number, steps, check = match.groups()
-    head = match.group(0)[: -len("c" + check + "end")]
+    # What may follow it for reading is no part of it.
+    head = "%s%sn%sp%s" % (PREFIX, plan, number, steps)
     if "%08x" % _checksum(head) != check:
         return None
     try:

@@ -60,6 +60,10 @@ _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
 
+INTERRUPT_SECONDS = 1.2
+"""For an interrupted program to end. The host waits two seconds longer than the deadline."""
+
+
 class HostGoneError(Exception):
     """The host closed the channel."""
 
@@ -134,6 +138,20 @@ class Relay:
             self._host.flush()
             self._to_worker.flush()
         return True
+
+    def interrupted(self, children: Children) -> bool:
+        """Interrupt the program; return whether it ended, and its process is still there."""
+        if children.status is not None or self.leaving:
+            return bool(self.leaving)
+        try:
+            os.kill(children.worker, signal.SIGINT)
+        except OSError:
+            return False
+        # What it was writing stays unfinished, and must not become a line with what it says next.
+        self._lines.forget()
+        self._deadline = time.monotonic() + INTERRUPT_SECONDS
+        self.until_worker_ends(children)
+        return bool(self.leaving)
 
     def to_worker(self, data: bytes) -> None:
         """Give the worker bytes of our own making."""

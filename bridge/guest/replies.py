@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import json
 
-from bridge.guest.values import Result
+from bridge.guest.values import MCPError, Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Tuple
+    import asyncio
+    from typing import Any, Iterator, List, Optional, Tuple, Union
+
+    from bridge.guest.blocking import Box
+
+    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], Box]
 
 _BESIDE = b"+"
 
@@ -75,3 +80,38 @@ def read_reply(line: bytes, texts: List[bytearray]) -> Any:
             target[path[-1]] = texts.pop(0).decode()
         reply["value"] = value["rest"]
     return reply
+
+
+def broken(error: Exception) -> str:
+    """Say why nothing more can be read."""
+    # Whatever it is (no memory for a reply, say), nobody may wait for ever.
+    return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
+
+
+def settle(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
+    """Give whoever waits what came, or have it raised there.
+
+    Args:
+        here: The loop in which this is called, if it is called in one.
+    """
+    if not isinstance(waiter, tuple):
+        waiter.fill(outcome)
+        return
+    loop, future = waiter
+
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(outcome, MCPError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    if loop is here:
+        settle()
+        return
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        # The loop has ended, and whoever waited in it.
+        return

@@ -13,18 +13,18 @@ import signal
 import sys
 import types
 
+from bridge.guest.interrupting import Interrupted, interrupt
 from bridge.guest.inventory import inventory
 from bridge.guest.mcp_api import build
-from bridge.guest.program import Program, ending, guest_files
+from bridge.guest.program import Program, ending
 from bridge.guest.surroundings import arrange, conclude
-from bridge.guest.tracebacks import is_program
 from bridge.guest.wire import Done
-from bridge.guest.worker import cpu_seconds, goodbye, read_run, search_path, show_uncaught
+from bridge.guest.worker import cpu_seconds, goodbye, import_path, read_run, show_uncaught
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Dict, Iterator, List, Optional
+    from typing import Any, Dict, List, Optional
 
     from bridge.guest.client import Client
     from bridge.guest.wire import Run
@@ -32,21 +32,8 @@ if TYPE_CHECKING:
 STATE_BYTES = 32 * 1024 * 1024
 """Of a checkpoint. As base64 it has to fit into one frame with which a session begins."""
 
-MAX_TASKS = 5
-"""Told of when a program is interrupted that waits in its event loop."""
-
 SETTLE_SECONDS = 0.5
 """For a coroutine that was interrupted to leave what it was in. Less than the supervisor waits."""
-
-
-STOPPED = "the run was stopped from outside: its time was over, or nobody waits for it any more"
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was stopped from outside: its time was over, or whoever asked for it is gone."""
-
-    # What tracebacks show.
-    __module__ = "builtins"
 
 
 class Session:
@@ -58,6 +45,7 @@ class Session:
         self._module = types.ModuleType("__main__")
         self._module.__dict__["__builtins__"] = sys.modules["builtins"]
         self._provided: Dict[str, Any] = {}
+        self._workspace = ""
         self._loop: Any = None
         self._running = False
         self._lost: List[List[str]] = []
@@ -101,15 +89,16 @@ class Session:
         given = build(run, self._client)
         if not self._begun:
             # Only here, as with a program on its own.
-            sys.path[:] = search_path()
+            sys.path[:] = import_path(run)
             self._begun = True
-        if run.state:
-            self._provide(given)
-            self._lost = self._restored(run.state)
-        arrange(run, self._client, given)
+        # First of all, while nothing has gone elsewhere; and what is restored may import skills.
+        self._workspace = self._workspace or os.getcwd()
+        refused = arrange(run, self._client, given)
         self._provide(given)
+        if run.state:
+            self._lost = self._restored(run.state)
         program = Program(run, given, self._module, self._run_loop)
-        done = ending(program.run())
+        done = ending(refused or program.run())
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
@@ -141,16 +130,21 @@ class Session:
         from bridge.guest.checkpoint import restore
 
         try:
-            return restore(self._module.__dict__, os.getcwd(), base64.b64decode(state))
+            return restore(self._module.__dict__, self._workspace, base64.b64decode(state))
         except Exception as error:
             return [["*", "the checkpoint cannot be read (%s)" % type(error).__name__]]
 
     def _saved(self, run: Run) -> Done:
-        from bridge.guest.checkpoint import save
-
         limit = int(run.limits.get("state_bytes", STATE_BYTES))
-        for frame in save(self._names(), os.getcwd(), limit):
-            self._client.tell(frame)
+        try:
+            from bridge.guest.checkpoint import save
+
+            for frame in save(self._names(), self._workspace, limit):
+                self._client.tell(frame)
+        except Exception as error:
+            # What cannot be saved is still here.
+            kind = type(error).__name__
+            return Done("exception", 1, error="%s: %s" % (kind, error), error_type=kind)
         return Done("ok")
 
     # --- the event loop -------------------------------------------------------------------------
@@ -191,11 +185,7 @@ class Session:
     def _interrupt(self, number: int, frame: Optional[FrameType]) -> None:
         if not self._running:
             return
-        error = Interrupted(STOPPED)
-        where = list(_waiting(frame))
-        if where:
-            error.args = ("%s; it was waiting at %s" % (STOPPED, "; ".join(where)),)
-        raise error
+        interrupt(frame)
 
     # --- between runs ---------------------------------------------------------------------------
 
@@ -221,35 +211,3 @@ def _flush() -> None:
         except BaseException:
             # The program may have put something of its own there.
             continue
-
-
-def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
-    """Yield where tasks wait, if the main thread is in an event loop and not in the program."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
-        return
-    loop = asyncio._get_running_loop()
-    if loop is None:
-        return
-    ours = guest_files()
-    told = 0
-    for task in asyncio.all_tasks(loop):
-        if task.done() or told >= MAX_TASKS:
-            continue
-        place = _place(task, ours)
-        if place:
-            told += 1
-            yield place
-
-
-def _place(task: Any, ours: Any) -> str:
-    """Return the innermost line of the program's in which a task waits."""
-    place, code = "", task.get_coro()
-    for _ in range(100):
-        frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)
-        if frame is None:
-            break
-        if is_program(frame.f_code.co_filename):
-            place = "line %d, in %s" % (frame.f_lineno, frame.f_code.co_name)
-        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None)
-    return place

@@ -21,9 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-INTERRUPT_SECONDS = 1.2
-"""For an interrupted program to end. The host waits two seconds longer than the deadline."""
-
 GIVE_SECONDS = 15.0
 """For the session's process to take its next program in."""
 
@@ -55,18 +52,6 @@ class SessionRelay(Relay):
         self._flush_at = None
         self.leaving = b""
         self.stopped = False
-
-    def interrupted(self, children: Children) -> bool:
-        """Interrupt the program; return whether it ended, and its process is still there."""
-        if children.status is not None or self.leaving:
-            return bool(self.leaving)
-        try:
-            os.kill(children.worker, signal.SIGINT)
-        except OSError:
-            return False
-        self._deadline = time.monotonic() + INTERRUPT_SECONDS
-        self.until_worker_ends(children)
-        return bool(self.leaving)
 
     def next_run(self, children: Children) -> Optional[bytes]:
         """Wait for the line of the next run; None if the session's process ends before.

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 
 from bridge.guest.session_relay import SessionRelay
-from bridge.guest.supervisor import finish
+from bridge.guest.supervisor import Leavings, finish
 from bridge.guest.wire import Run, WireError, decode_host_frame
 from bridge.guest.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import List
+
     from bridge.guest.descriptors import Outbox
     from bridge.guest.facts import OomKills
     from bridge.guest.nursery import Candidate
@@ -25,8 +27,7 @@ DEFAULT_TIMEOUT = 30.0
 
 def serve(
     run: Run,
-    line: bytes,
-    rest: bytes,
+    received: List[bytes],
     reader: int,
     outbox: Outbox,
     wake: int,
@@ -37,7 +38,8 @@ def serve(
     """Serve the runs of one session until its state is gone or the host is.
 
     Args:
-        run: The first, and `line` as it came; `rest` came behind it.
+        run: The first.
+        received: Its line as it came, and what came behind it; both are taken.
     """
     relay = SessionRelay(
         control=chosen.control,
@@ -49,15 +51,20 @@ def serve(
         limits=run.limits,
         deadline=_deadline(run),
     )
-    relay.to_worker(frame_for_worker(line))
-    relay.from_host(rest)
+    relay.to_worker(frame_for_worker(received.pop(0)))
+    relay.from_host(received.pop())
+    leavings = Leavings(run.limits)
     while True:
         kills = oom.count()
         timed_out = not relay.until_worker_ends(children)
         if timed_out:
             timed_out = not relay.stopped
             relay.interrupted(children)
-        kept = finish(relay, children, timed_out, max(0, oom.count() - kills), keep=True)
+        kills = max(0, oom.count() - kills)
+        leavings.limits = run.limits
+        # To be saved changes no file.
+        left = None if run.save else leavings
+        kept = finish(relay, children, timed_out, kills, keep=True, leavings=left)
         if not kept:
             return
         following = relay.next_run(children)
@@ -69,6 +76,8 @@ def serve(
             # It has lost its way to us: nothing can be run in it any more.
             finish(relay, children, False, 0)
             return
+        # With files it is long, and as much of the session's memory.
+        following = None
 
 
 def _decoded(line: bytes) -> Run:
@@ -76,6 +85,7 @@ def _decoded(line: bytes) -> Run:
     if not isinstance(run, Run):
         message = "a session was sent something else than a run"
         raise WireError(message)
+    run.files.clear()
     return run
 
 

@@ -36,7 +36,7 @@ from bridge.guest.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
 EXIT_CRASHED = 70
 """The supervisor itself failed; its stderr says how."""
@@ -97,12 +97,12 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     nursery.fork_all(facts.get("memory_limit_bytes"))
     gc.enable()
     oom = OomKills()
-    line, rest = _await_run(reader, outbox, wake, nursery)
-    if line.startswith(LANE_HEAD):
+    received = _await_run(reader, outbox, wake, nursery)
+    if received[0].startswith(LANE_HEAD):
         nursery.close()
         children.kill_all()
-        return _become_lane(line, reader, writer, wake, oom)
-    _carry_out(line, rest, reader, outbox, wake, children, nursery, oom)
+        return _become_lane(received[0], reader, writer, wake, oom)
+    _carry_out(received, reader, outbox, wake, children, nursery, oom)
     return 0
 
 
@@ -118,17 +118,16 @@ def _become_lane(line: bytes, reader: int, writer: int, wake: int, oom: OomKills
         wake = _wake_on_signals()
         nursery = Nursery(children)
         nursery.fork_prepared(lane.fork_worker)
-        line, rest = _await_run(reader, outbox, wake, nursery)
+        received = _await_run(reader, outbox, wake, nursery)
         ending = os.urandom(ENDING_BYTES).hex()
-        _carry_out(line, rest, reader, outbox, wake, children, nursery, oom, ending)
+        _carry_out(received, reader, outbox, wake, children, nursery, oom, ending)
         return ending
 
     return lane.serve(plan, reader, writer, wake, run_one)
 
 
 def _carry_out(
-    line: bytes,
-    rest: bytes,
+    received: List[bytes],
     reader: int,
     outbox: Outbox,
     wake: int,
@@ -137,18 +136,24 @@ def _carry_out(
     oom: OomKills,
     ending: str = "",
 ) -> None:
-    """Serve one run to its end."""
-    run = decode_host_frame(line)
+    """Serve one run to its end.
+
+    Args:
+        received: The run's line and what came behind it. With files it is long, and forgotten as
+            soon as it was passed on: what is kept here is missing to the program.
+    """
+    run = decode_host_frame(received[0])
     if not isinstance(run, Run):
         message = "the first frame is no run"
         raise WireError(message)
     deadline = time.monotonic() + float(run.limits.get("timeout", 30.0))
     kills = oom.count()
-    chosen = nursery.choose(line)
+    chosen = nursery.choose(received[0])
+    run.files.clear()
     if run.session:
         from bridge.guest.session_supervisor import serve
 
-        serve(run, line, rest, reader, outbox, wake, children, chosen, oom)
+        serve(run, received, reader, outbox, wake, children, chosen, oom)
         return
     relay = Relay(
         host_reader=reader,
@@ -159,10 +164,13 @@ def _carry_out(
         limits=run.limits,
         deadline=deadline,
     )
-    relay.to_worker(frame_for_worker(line))
-    relay.from_host(rest)
+    relay.to_worker(frame_for_worker(received.pop(0)))
+    relay.from_host(received.pop())
     timed_out = not relay.until_worker_ends(children)
-    finish(relay, children, timed_out, max(0, oom.count() - kills), ending)
+    if timed_out:
+        relay.interrupted(children)
+    kills = max(0, oom.count() - kills)
+    finish(relay, children, timed_out, kills, ending, leavings=Leavings(run.limits))
 
 
 def _wake_on_signals() -> int:
@@ -183,7 +191,7 @@ def _noted(number: int, frame: Any) -> None:
     """Let the wake-up descriptor speak for the signal."""
 
 
-def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> Tuple[bytes, bytes]:
+def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> List[bytes]:
     """Return the line of the host's `Run`, and the bytes that came after it."""
     parts: List[bytes] = []
     size = 0
@@ -196,7 +204,7 @@ def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> Tupl
             message = "the run frame is longer than %d bytes" % MAX_FRAME_BYTES
             raise WireError(message)
         if newline:
-            return b"".join(parts), rest
+            return [b"".join(parts), rest]
 
 
 def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> bytes:
@@ -226,11 +234,13 @@ def finish(
     kills: int,
     ending: str = "",
     keep: bool = False,
+    leavings: Optional[Leavings] = None,
 ) -> bool:
     """Report how the worker ended, and leave nothing of it.
 
     Args:
         keep: Leave the worker as it is, if it has come to an end of its own accord.
+        leavings: Sends the files that the program left.
 
     Returns:
         Whether it is still there.
@@ -241,11 +251,54 @@ def finish(
     relay.drain()
     said = _understood(relay.leaving)
     kept = keep and said is not None and children.status is None
+    if leavings is not None and leavings.there():
+        if not kept:
+            # Nobody shall write what is read, and nobody is asked for anything any more.
+            children.kill_all()
+        leavings.send(relay, again=kept)
     relay.send(_report(said, children, timed_out, kills, ending, kept))
     relay.flush(FLUSH_SECONDS)
     if not kept and said is not None and not children.is_init:
         children.kill_all()
     return kept
+
+
+class Leavings:
+    """What programs leave in `out`, sent after each of them.
+
+    Attributes:
+        limits: Of the run.
+    """
+
+    def __init__(self, limits: Mapping[str, Any]) -> None:
+        self.limits = limits
+        self._collector: Any = None
+
+    def there(self) -> bool:
+        """Tell whether there is anything; most programs leave nothing, and it costs nothing."""
+        try:
+            with os.scandir("out") as entries:
+                return next(entries, None) is not None
+        except FileNotFoundError:
+            return os.path.islink("out")
+        except OSError:
+            # It is there, and no directory.
+            return True
+
+    def send(self, relay: Relay, again: bool) -> None:
+        """Read it and send it.
+
+        Args:
+            again: Another program may follow, which only gets what is new since this one.
+        """
+        from bridge.guest.collecting import Collector
+
+        def send(frame: Any) -> None:
+            relay.send(frame)
+            relay.flush(FLUSH_SECONDS)
+
+        self._collector = self._collector or Collector()
+        self._collector.collect(send, self.limits, again)
 
 
 def _report(

@@ -23,6 +23,9 @@ FILENAME = "<run_python>"
 _NUMBERED = "<run_python %d>"
 _NUMBERED_HEAD = _NUMBERED.partition("%")[0]
 
+SKILL_HEAD = "<skill "
+"""How what saved skills go by begins."""
+
 MAX_TEXT_CHARS = 24_000
 """Of one traceback: its beginning says where it started, its end what went wrong."""
 
@@ -120,8 +123,8 @@ def file_name(number: int) -> str:
 
 
 def is_program(name: str) -> bool:
-    """Whether a file name is that of a program."""
-    return name == FILENAME or name.startswith(_NUMBERED_HEAD)
+    """Whether a file name is that of a program, or of a skill that it imports."""
+    return name == FILENAME or name.startswith((_NUMBERED_HEAD, SKILL_HEAD))
 
 
 def register_source(source: str, name: str = FILENAME) -> None:

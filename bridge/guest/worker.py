@@ -29,7 +29,7 @@ from bridge.guest.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
+    from typing import Any, Dict, List, Mapping, NoReturn, Sequence, Tuple
 
     from bridge.guest.wire import Done
 
@@ -65,6 +65,7 @@ def prepare() -> None:
     for name, value in added.items():
         setattr(builtins, name, value)
     imports.OnImport("asyncio", _patch_loops)
+    imports.OnImport("matplotlib", _patch_figures)
     # A crash in native code names the line that led to it.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -157,6 +158,13 @@ def _patch_loops() -> None:
     loops.install()
 
 
+def _patch_figures() -> None:
+    from bridge.guest import display_pictures
+
+    display_pictures.prepare_matplotlib()
+    imports.OnImport("matplotlib.pyplot", display_pictures.prepare_pyplot)
+
+
 def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.client import Client
     from bridge.guest.mcp_api import build
@@ -169,28 +177,37 @@ def _run(run: Run, channel: int, control: int) -> int:
     client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = ["run_python", *run.argv]
     # Only here: what the program puts into its directory must never be imported before the fork.
-    sys.path[:] = search_path()
+    sys.path[:] = import_path(run)
     if run.session:
         from bridge.guest.session import Session
 
         return Session(client, control).serve(run)
     os.close(control)
+    signal.signal(signal.SIGINT, _interrupt)
     namespace = build(run, client)
-    arrange(run, client, namespace)
+    refused = arrange(run, client, namespace)
     program = Program(run, namespace)
     before = cpu_seconds()
     own = os.getpid()
-    done = program.run()
+    done = refused or program.run()
     conclude(client)
     if os.getpid() != own:
         # A child that the program forked and that came to the end: its outcome is no run's.
         show_uncaught(done)
+    # It has had its say: what is left is to let go.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     wind_down(program.module)
     done = ending(done)
     if os.getpid() == own:
         # Asked again: exit handlers may fork too.
         client.send_last(done, goodbye(done.exit_code, before))
     return done.exit_code
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    from bridge.guest.interrupting import interrupt
+
+    interrupt(frame)
 
 
 def goodbye(code: int, before: float) -> bytes:
@@ -301,6 +318,16 @@ def search_path() -> Tuple[str, ...]:
     packages.append("/usr/lib/python3/dist-packages")
     found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
     return (*sys.path, os.getcwd(), *(entry for entry in found if entry not in sys.path))
+
+
+def import_path(run: Run) -> List[str]:
+    """Return where a run's imports look: its own packages come before those of the image."""
+    found = list(search_path())
+    if run.paths:
+        own = os.getcwd()
+        place = found.index(own) + 1 if own in found else len(found)
+        found[place:place] = run.paths
+    return found
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:

@@ -57,13 +57,16 @@ class Shown:
     Attributes:
         text: Of a text; empty for a picture.
         data: Of a picture that is small enough to be handed on.
+        width, height: Of that, in pixels.
         note: What was done to it, or why it is not here.
-        artifact: Where the original is kept, if what is here is not that.
+        artifact: Where the original is kept: of each picture, and of a text that is not here whole.
     """
 
     mime_type: str
     text: str = ""
     data: bytes = field(default=b"", repr=False)
+    width: int = 0
+    height: int = 0
     note: str = ""
     artifact: Artifact | None = None
 
@@ -104,6 +107,7 @@ class SessionReport:
         more: Names beside those.
         lost: What a checkpoint did not have.
         note: What else there is to say of the state, in a sentence.
+        named: Whether its caller can have it by its name, and not by its id alone.
     """
 
     session_id: str
@@ -114,6 +118,7 @@ class SessionReport:
     more: int = 0
     lost: tuple[Loss, ...] = ()
     note: str = ""
+    named: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,13 @@ class Limits:
         tmp_bytes, workspace_bytes: Sizes of the two writable directories.
         open_files: Descriptors per process.
         output_bytes: Kept of stdout, and as much again of stderr.
+        output_tokens: What both may cost a model, about; the rest of it is only kept.
         result_bytes: Largest value of the last expression, as JSON.
         frame_bytes: Longest line on the channel in either direction.
         tool_calls: Calls a run may make in all.
         concurrent_calls: Calls that may be under way at once; more wait.
+        out_bytes, out_files: What it may leave behind in files.
+        shown_bytes: Of the pictures that its result holds, as base64.
     """
 
     timeout: float = 30.0
@@ -35,11 +38,15 @@ class Limits:
     tmp_bytes: int = 64 * MEBIBYTE
     workspace_bytes: int = 128 * MEBIBYTE
     open_files: int = 1024
-    output_bytes: int = 256 * 1024
+    output_bytes: int = 32 * MEBIBYTE
+    output_tokens: int = 10_000
     result_bytes: int = 1 * MEBIBYTE
     frame_bytes: int = 64 * MEBIBYTE
     tool_calls: int = 10_000
     concurrent_calls: int = 256
+    out_bytes: int = 64 * MEBIBYTE
+    out_files: int = 100
+    shown_bytes: int = 1 * MEBIBYTE
 
 
 @dataclass(frozen=True, kw_only=True)

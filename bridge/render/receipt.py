@@ -84,8 +84,12 @@ def bytes_kept_out(result: RunResult) -> int:
 
 
 def bytes_returned(result: RunResult) -> int:
-    """Return how many bytes the program passed on: its output, its value and its error."""
+    """Return how many bytes the program passed on: its output, its value and its error.
+
+    Pictures are not among them: what those cost a model goes by other measures.
+    """
     shown = [result.stdout, result.stderr, result.error, result.result_repr]
+    shown += [item.text for item in result.shown]
     if result.has_result:
         shown.append(json.dumps(to_json(result.result), ensure_ascii=False))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from bridge.model import FindingSource, Json, RunResult
-from bridge.render.kept import kept_sections
+from bridge.render.kept import kept_sections, whole_output
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
 from bridge.render.structured import to_json
@@ -52,14 +52,7 @@ def _sections(result: RunResult) -> list[str]:
     if result.plan is not None:
         sections.append(f"[plan]\n{plan_text(result.plan)}")
     if result.truncated:
-        cuts = "; ".join(
-            f"{count:,} bytes of {stream} were dropped"
-            for stream, count in result.truncated.items()
-        )
-        sections.append(
-            f"[truncated] {cuts}. Run again and let the program filter, count or slice before it "
-            "prints."
-        )
+        sections.append(f"[truncated] {cuts_text(result)}")
     sections += kept_sections(result)
     if result.isolation is not None and result.isolation.weaker:
         sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
@@ -73,6 +66,28 @@ def _sections(result: RunResult) -> list[str]:
     if result.status != "success":
         sections.append(_status(result))
     return sections
+
+
+def cuts_text(result: RunResult) -> str:
+    """Return what of the output is not there, and what can be done about it."""
+    whole = whole_output(result)
+    kept = {name: count for name, count in result.truncated.items() if name in whole}
+    lost = {name: count for name, count in result.truncated.items() if name not in whole}
+    told = []
+    if kept:
+        cuts = "; ".join(f"{count:,} bytes of {name} are not shown" for name, count in kept.items())
+        stream = "" if "stdout" in kept else ', "stderr"'
+        told.append(
+            f'{cuts}. Another run reads it: await runtime.read_output("{result.run_id}"{stream}, '
+            'find="..."), or lines=(1, 50).'
+        )
+    if lost:
+        cuts = "; ".join(f"{count:,} bytes of {name} were dropped" for name, count in lost.items())
+        hint = "Run again and let the program filter, count or slice before it prints"
+        if set(lost) == {"result"}:
+            hint = "Run again and let the program return less, or write it to a file in out/"
+        told.append(f"{cuts}. {hint}.")
+    return " ".join(told)
 
 
 def finding_lines(result: RunResult, source: FindingSource = "guard") -> list[str]:

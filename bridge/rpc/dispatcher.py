@@ -144,6 +144,7 @@ class Dispatcher:
         self._idle: list[_Idle] = []
         self._serving = 0
         self._closed = False
+        self._over = anyio.Event()
 
     @property
     def under_way(self) -> int:
@@ -209,6 +210,17 @@ class Dispatcher:
         while self._idle:
             self._idle.pop().woken.set()
 
+    async def wind_up(self) -> None:
+        """Give up the calls under way and accept no more; return once nothing is written any more.
+
+        For a channel that others will use: replies that are on their way go out whole.
+        """
+        for call_id in tuple(self._under_way):
+            self.cancel(call_id)
+        self.close()
+        if self._serving:
+            await self._over.wait()
+
     def _start(self, accepted: _Accepted) -> None:
         self._serving += 1
         self._tasks.start_soon(self._serve, accepted)
@@ -229,6 +241,8 @@ class Dispatcher:
             self._serving -= 1
         if self._queue:
             self._start(self._queue.popleft())
+        elif self._closed and not self._serving:
+            self._over.set()
 
     async def _serve_one(self, accepted: _Accepted, scope: anyio.CancelScope) -> None:
         if accepted.called_off:

@@ -25,6 +25,16 @@ _PORTION = 1024 * 1024
 """Characters made into bytes at a time, so that a text is in memory once more and not twice."""
 
 
+class ClearStream(Protocol):
+    """Takes it out of a text that comes in pieces."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is certain so far."""
+
+    def finish(self) -> bytes:
+        """Return what was held back, when nothing follows."""
+
+
 class Clear(Protocol):
     """Takes out of replies what must not enter a sandbox; see `bridge.gate.redaction`."""
 
@@ -33,6 +43,9 @@ class Clear(Protocol):
 
     def frame(self, line: bytes) -> bytes:
         """Return a line of JSON without it."""
+
+    def stream(self) -> ClearStream:
+        """Return what clears a text that comes in pieces."""
 
 
 def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes:

@@ -65,12 +65,11 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     done, exited = ending.done, ending.exited
     if ending.deadline_passed or (exited is not None and exited.timed_out):
         message = f"Stopped after the time limit of {limits.timeout:g} s."
-        return Verdict(
-            status="timeout",
-            reason="timeout",
-            summary=message,
-            error=f"{message} {_after_a_timeout(ending, limits)}",
-        )
+        error = f"{message} {_after_a_timeout(ending, limits)}"
+        if done is not None and done.error:
+            # A session's program is interrupted first, and says where it was.
+            error = f"{done.error.rstrip()}\n{error}"
+        return Verdict(status="timeout", reason="timeout", summary=message, error=error)
     if ending.lost:
         message = f"The sandbox was lost while the program ran. {ending.lost}"
         return Verdict(

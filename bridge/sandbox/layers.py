@@ -15,6 +15,7 @@ from typing import Any
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.binds import READ_ONLY
 from bridge.sandbox.kernel import OWN_KERNEL, own_kernel
 
 PROCESSES_FACTOR = 4
@@ -122,6 +123,14 @@ def _masked(facts: Mapping[str, Any]) -> bool | None:
     if shown or fixed is False:
         return False
     return True if shown == [] and fixed else None
+
+
+def _read_only(place: str, facts: Mapping[str, Any]) -> bool | None:
+    found = facts.get("binds")
+    if not isinstance(found, dict):
+        return None
+    mount = found.get(place)
+    return isinstance(mount, dict) and mount.get("read_only") is True
 
 
 def _own_namespaces(facts: Mapping[str, Any]) -> bool | None:
@@ -232,6 +241,8 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
         return [own_kernel(facts, isolation.host_kernel or HostKernel())]
     if layer in _ABOUT_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
         return []
+    if layer.startswith(READ_ONLY):
+        return [_read_only(layer.removeprefix(READ_ONLY), facts)]
     return [check(facts) for check in _CHECKS.get(layer, ())]
 
 
@@ -271,7 +282,8 @@ def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str,
 
     What the facts do not tell is no contradiction: not every kernel shows everything.
     """
-    claimed = (layer for layer in MANDATORY if layer in isolation.layers)
+    claimed = [layer for layer in MANDATORY if layer in isolation.layers]
+    claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
     return tuple(layer for layer in claimed if False in _seen(layer, isolation, facts))
 
 

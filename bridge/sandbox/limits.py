@@ -9,6 +9,10 @@ STRICT_MEMORY_BYTES = 128 * MEBIBYTE
 STRICT_CPUS = 0.5
 STRICT_TIMEOUT = 5.0
 
+LEAST_OUTPUT_BYTES = 256 * 1024
+"""Of a stream that is sent out, even where less of it may be kept: to show its beginning and end
+takes as much."""
+
 
 def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
     """Return the limits of a run that asks for `timeout` seconds.
@@ -26,6 +30,10 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
             cpus=min(settings.cpus or STRICT_CPUS, STRICT_CPUS),
             tmp_bytes=memory // 4,
             workspace_bytes=memory // 4,
+            output_bytes=_output_bytes(settings),
+            output_tokens=settings.output_tokens,
+            out_bytes=settings.artifact_run_bytes,
+            shown_bytes=settings.shown_bytes,
         )
     return Limits(
         timeout=wanted,
@@ -35,4 +43,13 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
         cpus=settings.cpus,
         tmp_bytes=min(Limits.tmp_bytes, settings.memory // 4),
         workspace_bytes=min(Limits.workspace_bytes, settings.memory // 4),
+        output_bytes=_output_bytes(settings),
+        output_tokens=settings.output_tokens,
+        out_bytes=settings.artifact_run_bytes,
+        shown_bytes=settings.shown_bytes,
     )
+
+
+def _output_bytes(settings: Settings) -> int:
+    """Return what each stream may have: both, and files, have to fit into what a run may leave."""
+    return max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), LEAST_OUTPUT_BYTES)

@@ -58,6 +58,7 @@ def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ())
             timeout=max(limits.timeout, limits.longest_timeout),
             longest_timeout=_DEFAULTS.longest_timeout,
             output_bytes=_DEFAULTS.output_bytes,
+            output_tokens=_DEFAULTS.output_tokens,
             result_bytes=_DEFAULTS.result_bytes,
             frame_bytes=_DEFAULTS.frame_bytes,
             tool_calls=_DEFAULTS.tool_calls,

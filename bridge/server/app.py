@@ -1,4 +1,4 @@
-"""The bridge as an MCP server: its tools, three kinds of resource.
+"""The bridge as an MCP server: its tools, and what else a client is told.
 
 Owns the mapping between MCP's messages and the engine, and nothing else: what a run is, which
 servers there are and what is said of them is decided below.
@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote, unquote
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -19,25 +18,19 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
-from bridge.engine.clearing import clear_value
 from bridge.engine.commands import Progress, failed_command
 from bridge.errors import BridgeError
-from bridge.model import RunResult
-from bridge.render.modes import render
-from bridge.render.structured import structured
-from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
+from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
+from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
+from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
 
 logger = logging.getLogger(__name__)
 
 TOOL = "run_python"
-CAPABILITIES_URI = "bridge://capabilities"
-SERVERS_URI = "bridge://servers"
-TOOLS_URI = "bridge://tools/"
-STUBS_URI = "bridge://stubs/"
 
 INSTRUCTIONS = (
     "run_python runs a Python program in a sandbox from which your MCP servers can be called as "
@@ -49,9 +42,10 @@ Context = ServerRequestContext[Any]
 
 def build_server(engine: Engine, *, principal: str = "") -> Server[Any]:
     """Return an MCP server over `engine`, not yet connected to anything."""
-    notices = Notices(engine.guide.tool_description, engine.servers.names)
     runs = Runs(engine, principal)
+    notices = Notices(engine.guide.tool_description, engine.servers.names, owner=runs.owner)
     surface = _Surface(engine, runs, notices)
+    resources = Resources(engine, runs, notices)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
@@ -68,9 +62,11 @@ def build_server(engine: Engine, *, principal: str = "") -> Server[Any]:
         instructions=INSTRUCTIONS,
         on_list_tools=surface.list_tools,
         on_call_tool=surface.call_tool,
-        on_list_resources=surface.list_resources,
-        on_list_resource_templates=surface.list_resource_templates,
-        on_read_resource=surface.read_resource,
+        on_list_resources=resources.list_resources,
+        on_list_resource_templates=resources.list_resource_templates,
+        on_read_resource=resources.read_resource,
+        on_subscribe_resource=notices.subscribe,
+        on_unsubscribe_resource=notices.unsubscribe,
     )
     # Given to the constructor it would warn: the newer era has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
@@ -121,16 +117,8 @@ class _Surface:
         result = await self._call_tool(context, params)
         # Questions come from the engine, which has seen to them already.
         if isinstance(result, types.CallToolResult):
-            self._clear(result)
+            cleared_content(result, self._engine.servers.secrets.redactor)
         return result
-
-    def _clear(self, result: types.CallToolResult) -> None:
-        """Take the secrets of this machine out of a result, whichever tool it is of."""
-        redactor = self._engine.servers.secrets.redactor
-        for block in result.content:
-            if isinstance(block, types.TextContent):
-                block.text = redactor.text(block.text)
-        result.structured_content = clear_value(result.structured_content, redactor)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -147,7 +135,12 @@ class _Surface:
         outcome = await self._runs.call(context, params)
         if isinstance(outcome, types.InputRequiredResult):
             return outcome
-        return _to_result(outcome, self._engine)
+        owner = self._runs.owner(context)
+        if outcome.artifacts and owner:
+            self._notices.kept(owner)
+        if outcome.session is not None and owner:
+            self._notices.updated(SESSIONS_URI, owner)
+        return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
     async def _run_command(
         self, context: Context, params: types.CallToolRequestParams
@@ -166,83 +159,6 @@ class _Surface:
             result = failed_command(BridgeError("The bridge failed; its log has the details."))
         return command_result(result)
 
-    async def list_resources(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        """List the guide, the servers and, per server, its tools."""
-        await self._engine.servers.refresh()
-        self._notices.listed(context)
-        resources = [
-            types.Resource(
-                uri=CAPABILITIES_URI,
-                name="capabilities",
-                title="What a program can do",
-                mime_type="text/markdown",
-            ),
-            types.Resource(
-                uri=SERVERS_URI,
-                name="servers",
-                title="Discovered MCP servers",
-                mime_type="application/json",
-            ),
-        ]
-        resources.extend(
-            types.Resource(
-                uri=TOOLS_URI + quote(name, safe=""),
-                name=f"tools of {name}",
-                mime_type="application/json",
-            )
-            for name in self._engine.servers.names()
-        )
-        return types.ListResourcesResult(resources=resources)
-
-    async def list_resource_templates(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListResourceTemplatesResult:
-        """Offer the tools of any server, as schemas and as typed Python."""
-        tools = types.ResourceTemplate(
-            uri_template=TOOLS_URI + "{server}",
-            name="tools",
-            title="Tools of one server, with their schemas",
-            mime_type="application/json",
-        )
-        stubs = types.ResourceTemplate(
-            uri_template=STUBS_URI + "{server}",
-            name="stubs",
-            title="Tools of one server, as typed Python",
-            mime_type="text/x-python",
-        )
-        return types.ListResourceTemplatesResult(resource_templates=[tools, stubs])
-
-    async def read_resource(
-        self, context: Context, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        """Return one resource's text."""
-        uri = str(params.uri)
-        try:
-            mime_type, text = await self._read(uri)
-        except BridgeError as error:
-            told = self._engine.servers.secrets.redactor.text(str(error))
-            raise MCPError(types.INVALID_PARAMS, told) from None
-        text = self._engine.servers.secrets.redactor.text(text)
-        content = types.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)
-        return types.ReadResourceResult(contents=[content])
-
-    async def _read(self, uri: str) -> tuple[str, str]:
-        await self._engine.servers.refresh()
-        if uri == CAPABILITIES_URI:
-            return "text/markdown", self._engine.guide.capabilities()
-        if uri == SERVERS_URI:
-            return "application/json", self._engine.guide.servers_json()
-        if uri.startswith(TOOLS_URI):
-            server = unquote(uri.removeprefix(TOOLS_URI))
-            return "application/json", await self._engine.guide.tools_json(server)
-        if uri.startswith(STUBS_URI):
-            server = unquote(uri.removeprefix(STUBS_URI))
-            return "text/x-python", await self._engine.guide.server_stub(server)
-        # -32002 is the code the specification gives to an unknown resource.
-        raise MCPError(-32002, f"Unknown resource {uri!r:.200}.")
-
 
 def _progress(context: Context) -> Progress | None:
     """Return what reports progress to the client; None if it did not ask for any."""
@@ -253,12 +169,3 @@ def _progress(context: Context) -> Progress | None:
         await context.session.report_progress(seconds, message=message)
 
     return progress
-
-
-def _to_result(result: RunResult, engine: Engine) -> types.CallToolResult:
-    text = render(result, engine.settings.output_mode)
-    return types.CallToolResult(
-        content=[types.TextContent(text=text)],
-        structured_content=structured(result),
-        is_error=result.status != "success",
-    )

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from bridge.errors import InvalidRequestError
 from bridge.model import InputFile, Json
 
+MAX_PACKAGES = 100
+MAX_PACKAGE_CHARS = 500
+"""Of one requirement; more is a mistake."""
+
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -38,7 +42,7 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
 
 
 def parse_files(value: Json) -> tuple[InputFile, ...]:
-    """Return the files.
+    """Return the files. Whether they can be taken, is for the engine to see.
 
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
@@ -51,20 +55,47 @@ def parse_files(value: Json) -> tuple[InputFile, ...]:
     return tuple(_file(item) for item in value)
 
 
+_CONTENTS = ("text", "data", "uri")
+
+
 def _file(given: Mapping[str, Json]) -> InputFile:
-    name, kinds = given.get("name"), [key for key in ("text", "data", "uri") if key in given]
+    name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
     if not isinstance(name, str) or len(kinds) != 1 or not isinstance(given[kinds[0]], str):
         message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
         raise InvalidRequestError(message)
+    unknown = sorted(given.keys() - {"name", *_CONTENTS})
+    if unknown:
+        message = f"A file has no {unknown[0]!r:.80}: give `name`, and `text`, `data` or `uri`."
+        raise InvalidRequestError(message)
+    content: str = given[kinds[0]]
     if kinds == ["uri"]:
-        return InputFile(name=name, uri=given["uri"])
+        return InputFile(name=name, uri=content)
     if kinds == ["text"]:
-        return InputFile(name=name, data=given["text"].encode("utf-8", "replace"))
+        return InputFile(name=name, data=_encoded(name, content))
     try:
-        return InputFile(name=name, data=base64.b64decode(given["data"], validate=True))
+        return InputFile(name=name, data=_decoded(content))
     except (binascii.Error, ValueError):
-        message = f"`data` of file {name!r:.80} is not base64; give text as `text`."
-        raise InvalidRequestError(message) from None
+        address = content.startswith("data:")
+        remedy = "Give a data: address as `uri`." if address else "Give text as `text`."
+        message = f"`data` of file {name!r:.80} is not base64."
+        raise InvalidRequestError(message, remedy=remedy) from None
+
+
+def _decoded(content: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        # Many tools break it into lines.
+        return base64.b64decode("".join(content.split()), validate=True)
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        message = f"`text` of file {name!r:.80} is no text at character {error.start:,}."
+        remedy = "Give bytes as `data`, in base64."
+        raise InvalidRequestError(message, remedy=remedy) from None
 
 
 def parse_packages(value: Json) -> tuple[str, ...]:
@@ -78,4 +109,7 @@ def parse_packages(value: Json) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         message = '`packages` must be a list of requirements such as ["polars==1.*"].'
         raise InvalidRequestError(message)
-    return tuple(value)
+    if len(value) > MAX_PACKAGES or any(len(item) > MAX_PACKAGE_CHARS for item in value):
+        message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
+        raise InvalidRequestError(message)
+    return tuple(item.strip() for item in value)

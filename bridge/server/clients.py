@@ -102,10 +102,16 @@ class HandshakeClient:
         request: Around all that is done for the request; cancelled if it goes while it is asked.
     """
 
-    def __init__(self, context: Context, identity: Hashable, log_level: str) -> None:
+    def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
+        """Make one.
+
+        Args:
+            log_level: What it has set; empty if nothing.
+        """
         self._context = context
         self._identity = identity
-        self._log_level = log_level
+        self._log_level = log_level or DEFAULT_LEVEL
+        self._chose_level = bool(log_level)
         self.request = anyio.CancelScope()
 
     @property
@@ -123,9 +129,14 @@ class HandshakeClient:
         """What it has set."""
         return self._log_level
 
-    async def progress(self, seconds: float, message: str) -> None:
+    @property
+    def wants_output(self) -> bool:
+        """Whether it has set a level: every client has one, whether it knows of it or not."""
+        return self._chose_level and bool(self._log_level)
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Notify it, on its request's stream."""
-        await self._context.session.report_progress(seconds, message=message)
+        await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Notify it, likewise."""
@@ -229,10 +240,15 @@ class ModernClient:
         """Say nothing to it until it comes back."""
         self._context = None
 
-    async def progress(self, seconds: float, message: str) -> None:
+    @property
+    def wants_output(self) -> bool:
+        """Whether its request opts in to messages."""
+        return bool(self.log_level)
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Notify it, if a request of its is open."""
         if self._context is not None:
-            await self._context.session.report_progress(seconds, message=message)
+            await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Notify it, likewise."""

@@ -5,7 +5,8 @@ Owns who is told, and when. A client that began with a handshake is told over it
 nothing else. What there is to list is decided below: here it is only compared.
 
 A client that is told throws its prompt cache away, so it is told only of a list that reads
-differently, and once for many changes that come together.
+differently, and once for many changes that come together. Of what belongs to somebody, such as
+what a run left, nobody else is told, not even that there was a change.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import anyio
+import mcp_types as types
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -25,8 +30,11 @@ from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
     ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
     ToolsListChanged,
 )
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.beside import beside
@@ -49,6 +57,16 @@ MAX_SUBSCRIPTIONS = 1024
 MAX_BUFFERED = 64
 """Notices kept for a stream whose client does not read; at that its stream is ended."""
 
+MAX_URIS = 100
+"""Resources that one connection or stream subscribes to."""
+
+MAX_URI = 2048
+"""Characters of what is subscribed to, which is kept; our own have fewer than a hundred, but for
+names of servers."""
+
+MAX_NEWS = 1000
+"""Owners with something to be told, between two looks. The rest find it when they list."""
+
 Shown = Callable[[], Hashable]
 """Returns what a list shows at this moment; equal values mean that the list reads the same."""
 
@@ -69,41 +87,162 @@ class NotifyingServer(Server[Any]):
         )
 
 
+class OwnedBus:
+    """Hands each event to the streams of those that it is for."""
+
+    def __init__(self) -> None:
+        self._everybody = InMemorySubscriptionBus()
+        self._owned: dict[str, InMemorySubscriptionBus] = {}
+        self._count: dict[str, int] = {}
+        self._owner: ContextVar[str] = ContextVar("owner", default="")
+
+    def opening_for(self, owner: str) -> None:
+        """Have the stream that is opened next in this task be an owner's."""
+        self._owner.set(owner)
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Have a listener called; see `SubscriptionBus`."""
+        owner = self._owner.get()
+        ends = [
+            self._everybody.subscribe(listener),
+            self._owned.setdefault(owner, InMemorySubscriptionBus()).subscribe(listener),
+        ]
+        self._count[owner] = self._count.get(owner, 0) + 1
+
+        def unsubscribe() -> None:
+            while ends:
+                ends.pop()()
+                if not ends:
+                    self._left(owner)
+
+        return unsubscribe
+
+    def _left(self, owner: str) -> None:
+        self._count[owner] -= 1
+        if not self._count[owner]:
+            del self._count[owner], self._owned[owner]
+
+    async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
+        """Hand an event to the streams of an owner, or of everybody."""
+        if owner is None:
+            await self._everybody.publish(event)
+        elif owner in self._owned:
+            await self._owned[owner].publish(event)
+
+
+@dataclass(eq=False)
+class _Known:
+    """A connection of the handshake era.
+
+    Attributes:
+        lists: Whether it has seen a list.
+        uris: What it subscribes to.
+    """
+
+    owner: str
+    lists: bool = False
+    uris: set[str] = field(default_factory=set)
+
+
 class Notices:
     """Tells the clients of one server. Runs while `running` is open.
 
     Args:
         tools: What `tools/list` shows.
-        resources: What `resources/list` shows.
+        resources: What `resources/list` shows to everybody.
+        owner: Returns whose a client is.
         quiet_seconds: How long nothing may change before they are compared.
     """
 
     def __init__(
-        self, tools: Shown, resources: Shown, *, quiet_seconds: float = QUIET_SECONDS
+        self,
+        tools: Shown,
+        resources: Shown,
+        *,
+        owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self._quiet_seconds = quiet_seconds
         self._tools = tools
         self._resources = resources
+        self._owner = owner
         self._told_tools: Hashable = None
         self._told_resources: Hashable = None
-        self._connections: WeakSet[Connection] = WeakSet()
-        self._bus = InMemorySubscriptionBus()
+        self._connections: WeakKeyDictionary[Connection, _Known] = WeakKeyDictionary()
+        self._kept: set[str] = set()
+        self._updated: set[tuple[str, str]] = set()
+        self._bus = OwnedBus()
         self._changed = anyio.Event()
-        self.listen = ListenHandler(
+        self._listen = ListenHandler(
             self._bus, max_subscriptions=MAX_SUBSCRIPTIONS, max_buffered_events=MAX_BUFFERED
         )
 
-    def listed(self, context: ServerRequestContext[Any]) -> None:
-        """Note that a client has been shown a list, and is to be told when it changes."""
+    async def listen(
+        self, context: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Serve a stream of the newer era, as long as its client listens."""
+        uris = params.notifications.resource_subscriptions or ()
+        if len(uris) > MAX_URIS or any(len(str(uri)) > MAX_URI for uri in uris):
+            raise _too_much()
+        self._bus.opening_for(self._owner(context))
+        return await self._listen(context, params)
+
+    async def subscribe(
+        self, context: ServerRequestContext[Any], params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Tell a client of the handshake era when a resource changes.
+
+        Whether there is such a resource is not looked at: who may not read it hears nothing of it.
+        """
+        known, uri = self._of(context), str(params.uri)
+        if known is not None:
+            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > MAX_URI:
+                raise _too_much()
+            known.uris.add(uri)
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, context: ServerRequestContext[Any], params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Tell it no more."""
+        known = self._of(context)
+        if known is not None:
+            known.uris.discard(str(params.uri))
+        return types.EmptyResult()
+
+    def _of(self, context: ServerRequestContext[Any]) -> _Known | None:
+        """Return what is known of a client's connection; None in the newer era."""
         # The SDK makes a session anew for each request and offers no other way to the connection.
         connection = context.session._connection
-        if connection.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._connections.add(connection)
+        if connection.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return None
+        known = self._connections.get(connection)
+        if known is None:
+            known = self._connections[connection] = _Known(self._owner(context))
+        return known
+
+    def listed(self, context: ServerRequestContext[Any]) -> None:
+        """Note that a client has been shown a list, and is to be told when it changes."""
+        known = self._of(context)
+        if known is not None:
+            known.lists = True
         # Whoever saw an earlier one is told by `run`.
         if self._told_tools is None:
             self._told_tools = self._tools()
         if self._told_resources is None:
             self._told_resources = self._resources()
+
+    def kept(self, owner: str) -> None:
+        """Note that `resources/list` shows something else to an owner."""
+        if len(self._kept) < MAX_NEWS:
+            self._kept.add(owner)
+            self._changed.set()
+
+    def updated(self, uri: str, owner: str) -> None:
+        """Note that a resource reads differently for an owner."""
+        if len(self._updated) < MAX_NEWS:
+            self._updated.add((uri, owner))
+            self._changed.set()
 
     def changed(self) -> None:
         """Have the lists compared soon."""
@@ -135,24 +274,56 @@ class Notices:
         self._changed = anyio.Event()
 
     async def _compare(self) -> None:
-        if self._told_tools is None:
-            # Nobody has seen any list yet.
-            return
-        tools, resources = self._tools(), self._resources()
-        if tools != self._told_tools:
-            self._told_tools = tools
-            await self._bus.publish(ToolsListChanged())
-            await self._tell(Connection.send_tool_list_changed)
-        if resources != self._told_resources:
-            self._told_resources = resources
-            await self._bus.publish(ResourcesListChanged())
-            await self._tell(Connection.send_resource_list_changed)
+        kept, self._kept = self._kept, set()
+        updated, self._updated = self._updated, set()
+        # Before any list has been seen there is none to be told of.
+        if self._told_tools is not None:
+            tools, resources = self._tools(), self._resources()
+            if tools != self._told_tools:
+                self._told_tools = tools
+                await self._bus.publish(ToolsListChanged())
+                await self._tell(Connection.send_tool_list_changed, lambda known: known.lists)
+            if resources != self._told_resources:
+                self._told_resources = resources
+                kept = set()
+                await self._bus.publish(ResourcesListChanged())
+                await self._tell(Connection.send_resource_list_changed, lambda known: known.lists)
+        await self._tell_kept(kept)
+        await self._tell_updated(updated)
 
-    async def _tell(self, send: Callable[[Connection], Any]) -> None:
+    async def _tell_kept(self, owners: set[str]) -> None:
+        for owner in owners:
+            await self._bus.publish(ResourcesListChanged(), owner)
+        if owners:
+            await self._tell(
+                Connection.send_resource_list_changed,
+                lambda known: known.lists and known.owner in owners,
+            )
+
+    async def _tell_updated(self, updated: set[tuple[str, str]]) -> None:
+        for uri, owner in updated:
+            await self._bus.publish(ResourceUpdated(uri=uri), owner)
+            await self._tell(
+                partial(Connection.send_resource_updated, uri=uri), partial(_awaits, uri, owner)
+            )
+
+    async def _tell(
+        self, send: Callable[[Connection], Any], concerns: Callable[[_Known], bool]
+    ) -> None:
         async def one(connection: Connection) -> None:
             with anyio.move_on_after(SEND_SECONDS):
                 await send(connection)
 
         async with anyio.create_task_group() as tasks:
-            for connection in tuple(self._connections):
-                tasks.start_soon(one, connection)
+            for connection, known in tuple(self._connections.items()):
+                if concerns(known):
+                    tasks.start_soon(one, connection)
+
+
+def _awaits(uri: str, owner: str, known: _Known) -> bool:
+    return known.owner == owner and uri in known.uris
+
+
+def _too_much() -> MCPError:
+    message = f"A client may subscribe to {MAX_URIS} resources of {MAX_URI:,} characters at most."
+    return MCPError(types.INVALID_PARAMS, message)

@@ -25,7 +25,6 @@ from bridge.errors import BridgeError
 from bridge.model import ApplyRequest, RunResult
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
-    DEFAULT_LEVEL,
     Context,
     HandshakeClient,
     ModernClient,
@@ -55,7 +54,7 @@ class Runs:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             client = HandshakeClient(context, self._identity(context), self._level(context))
             with client.request:
-                return await self._run(params, client, self._owner(context))
+                return await self._run(params, client, self.owner(context))
             return failed_run(BridgeError("The client has gone."))
         try:
             outcome = await self._follow(context, params)
@@ -79,7 +78,7 @@ class Runs:
         self, context: Context, params: types.CallToolRequestParams
     ) -> RunResult | Waiting:
         suspended = self._engine.suspended
-        owner, request = self._owner(context), _fingerprint(params)
+        owner, request = self.owner(context), _fingerprint(params)
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
             client = run.client
@@ -112,6 +111,8 @@ class Runs:
             request = replace(request, principal=self.principal, owner=owner)
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
+            # Where callers cannot be told apart, only a session's id says whose it is.
+            request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
         except BridgeError as error:
             logger.info("run refused: %s", error)
@@ -133,7 +134,7 @@ class Runs:
             return Same(context)
         return Same(held)
 
-    def _owner(self, context: Context) -> str:
+    def owner(self, context: Context) -> str:
         """Return what a client has to show, beside a secret or an id, to go on with its own."""
         request = context.request
         headers = getattr(request, "headers", None) or {}
@@ -144,7 +145,7 @@ class Runs:
         return f"{self.principal}#{digest[:32]}"
 
     def _level(self, context: Context) -> str:
-        return self._levels.get(_session_id(context), DEFAULT_LEVEL)
+        return self._levels.get(_session_id(context), "")
 
 
 def _session_id(context: Context) -> str:

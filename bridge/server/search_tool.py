@@ -145,7 +145,9 @@ async def _searched(engine: Engine, request: SearchRequest) -> types.CallToolRes
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
     errors = await servers.look_up(servers.names() if only is None else [only])
-    found = await engine.guide.search(request.query, request.limit, request.detail, server=only)
+    found = await engine.guide.search(
+        request.query, request.limit, request.detail, server=only, skills=only is None
+    )
     left_out = {name: _brief(error) for name, error in errors.items()}
     document: dict[str, Any] = {"tools": found}
     if left_out:

@@ -15,6 +15,7 @@ from typing import Any, cast, get_args
 from bridge.errors import SettingsError
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
+from bridge.settings.directories import engine_directories, settled
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
 from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
@@ -78,6 +79,8 @@ _SETTINGS: Mapping[str, _Setting] = {
     "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
     "listed_servers_only": _Setting("MCP_BRIDGE_LISTED_SERVERS_ONLY", parsers.boolean),
     "guard": _Setting("MCP_BRIDGE_GUARD", parsers.choice(get_args(GuardMode))),
+    "allow_packages": _Setting("MCP_BRIDGE_ALLOW_PACKAGES", parsers.boolean),
+    "allow_directories": _Setting("MCP_BRIDGE_ALLOW_DIRECTORIES", parsers.boolean),
     "isolation": _Setting("MCP_BRIDGE_ISOLATION", parsers.choice(get_args(RunIsolation))),
     "warm": _Setting("MCP_BRIDGE_WARM", parsers.integer(0, parsers.MAX_WARM)),
     "sources": _Setting("MCP_BRIDGE_SOURCES", parsers.sources, many=True),
@@ -113,6 +116,10 @@ _SETTINGS: Mapping[str, _Setting] = {
 }
 
 
+_TABLES = ("profiles", "commands", "policy", "directories", "dependencies")
+"""Of the file, beside the settings."""
+
+
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
@@ -137,17 +144,23 @@ def load(
     name = str(given.get("profile", own.get("profile", "standard")))
     profile = _named(name, file)
     values = {**own, **profiles[name], **given}
+    if profile.strict:
+        # Only the profile itself can widen it so; the rest can still say no.
+        for key in ("allow_packages", "allow_directories"):
+            values[key] = profiles[name].get(key, False) and given.get(key, True)
     settings = Settings(
         environ=environment,
         commands=file.commands,
         policy=file.policy,
+        dependencies=file.dependencies,
         strict=profile.strict,
         **cast(
             "dict[str, Any]",
             {"state_dir": default_state_dir(environment), **values},
         ),
     )
-    return _with_consistent_timeouts(settings, asked="timeout" in values)
+    settings = _with_consistent_timeouts(settings, asked="timeout" in values)
+    return _with_directories(settings, file) if file.directories else settings
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
@@ -172,6 +185,15 @@ def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
         )
         raise SettingsError(message, remedy="Raise MCP_BRIDGE_MAX_TIMEOUT or lower it.")
     return replace(settings, timeout=settings.max_timeout)
+
+
+def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
+    own = (settings.state_dir, runtime_dir(settings), file.path)
+    chosen = (settings.skills_dir, settings.dependencies.cache)
+    private = (*own, *filter(None, chosen), *engine_directories(settings.environ))
+    place = f"{file.path}: directories"
+    found = settled(file.directories, place, home=home(settings.environ), private=private)
+    return replace(settings, directories=found)
 
 
 def _named(name: str, file: ConfigFile) -> ProfileSpec:
@@ -199,7 +221,7 @@ def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
     for key, value in values.items():
         where = f"{place}: {key}"
         if key not in _SETTINGS:
-            known = parsers.suggestion(key, [*_SETTINGS, "profiles", "commands", "policy"])
+            known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
             message = f"{where} is not a setting. {known}"
             raise SettingsError(message)
         setting = _SETTINGS[key]

@@ -1,4 +1,4 @@
-"""`config.toml`: read once, parted into settings, profiles and commands."""
+"""`config.toml`: read once, parted into settings, profiles, commands and what else has tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from bridge.model import Json
+from bridge.model import Directory, Json
 from bridge.settings.commands import CommandProfile, parse_commands
+from bridge.settings.dependencies import Dependencies, parse_dependencies
+from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 
@@ -31,6 +33,8 @@ class ConfigFile:
     profiles: Mapping[str, ProfileSpec] = field(default_factory=dict)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     policy: PolicySpec = field(default_factory=PolicySpec)
+    directories: tuple[Directory, ...] = ()
+    dependencies: Dependencies = field(default_factory=Dependencies)
 
 
 def read_config(path: Path, *, demanded: bool) -> ConfigFile:
@@ -47,6 +51,8 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     profiles = document.pop("profiles", {})
     commands = document.pop("commands", {})
     policy = document.pop("policy", None)
+    directories = document.pop("directories", None)
+    dependencies = document.pop("dependencies", None)
     if not isinstance(commands, Mapping):
         message = f"{path}: commands must hold tables, such as [commands.aws]."
         raise SettingsError(message)
@@ -56,6 +62,8 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         profiles=parse_profiles(profiles, f"{path}: profiles"),
         commands=parse_commands(commands, f"{path}: commands"),
         policy=parse_policy(policy, f"{path}: policy", path),
+        directories=parse_directories(directories, f"{path}: directories"),
+        dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
     )
 
 

@@ -23,6 +23,8 @@ MAX_PROFILES = 100
 
 KEYS = frozenset(
     {
+        "allow_directories",
+        "allow_packages",
         "call_timeout",
         "container_user",
         "cpus",

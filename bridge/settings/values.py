@@ -9,6 +9,7 @@ from typing import Literal
 
 from bridge.model import Directory
 from bridge.settings.commands import CommandProfile
+from bridge.settings.dependencies import Dependencies
 from bridge.settings.policy import PolicySpec
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
@@ -60,6 +61,8 @@ class Settings:
         artifact_days: For how long.
         skills_dir: Where saved skills are, as plain files; None for the state directory's own.
         directories: Of the host, which programs may use, as the file names them.
+        dependencies: Which packages a run may ask for, and where they come from.
+        allow_packages, allow_directories: Whether runs get those; None for all but strict ones.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
@@ -108,6 +111,9 @@ class Settings:
     artifact_days: int = 7
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    allow_packages: bool | None = None
+    allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -118,3 +124,14 @@ class Settings:
             object.__setattr__(self, "strict", True)
             object.__setattr__(self, "listed_servers_only", True)
             object.__setattr__(self, "guard", "enforce")
+
+    @property
+    def packages_allowed(self) -> bool:
+        """Whether a run may ask for packages at all."""
+        return not self.strict if self.allow_packages is None else self.allow_packages
+
+    @property
+    def offered_directories(self) -> tuple[Directory, ...]:
+        """The directories that runs get."""
+        allowed = not self.strict if self.allow_directories is None else self.allow_directories
+        return self.directories if allowed else ()

@@ -111,14 +111,14 @@ def test_an_example_passes_names_that_are_no_identifiers_too() -> None:
 
 
 FIXED = """\
-Run a Python program that calls the tools of the MCP servers below. Only what it prints, and the value of its last expression, comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
+Run a Python program that calls the tools of the MCP servers below. Only what it prints, shows (`display(x)`: figures, images, data frames) and the value of its last expression comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
 
 - Call: `%s`. Always `await`, at top level too. At once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
 - Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a shortened sample first: `print(str(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library%s. No network. Files in `/workspace` are gone after the run. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 256 KiB; the rest is dropped.
+- Importable: the standard library%s. No network. Files in `/workspace` are gone after the run. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 10,000 tokens; more is kept (`runtime.read_output`).
 
 """  # noqa: E501  # the text as the model sees it
 
@@ -202,7 +202,7 @@ def test_the_guide_is_short_and_its_programs_are_python() -> None:
     guide = capabilities(SERVERS)
     assert len(guide) < MAX_CAPABILITIES_CHARS
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 5
     for block in blocks:
         ast.parse(block)
     assert "What a held call returns, and its fields, can be passed on" in guide

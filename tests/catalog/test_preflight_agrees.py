@@ -15,18 +15,21 @@ from bridge.catalog.checking import check_program
 from bridge.catalog.checking.signatures import arguments_of, literal_problem
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.checking.tables import (
+    GLOBAL_HELPERS,
     HELPERS,
     MODULE_NAMES,
     NOT_OF_MODULES,
     OWN_GLOBALS,
     RUNTIME_TYPES,
     SERVER_METHODS,
+    SPARED,
     Helper,
 )
 from bridge.catalog.entries import SERVER_METHODS as NAMED_METHODS
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.guard import Scan, parse
 from bridge.guest.arguments import Parameters
+from bridge.guest.library import MEMORIES, SKILLS
 from bridge.guest.mcp_api import OF_SERVERS, PUBLIC, Runtime
 from bridge.guest.proxies import Server, ServerModule
 from bridge.model import Tool
@@ -65,7 +68,9 @@ def test_the_methods_of_a_server_are_those_of_the_guest() -> None:
 def test_the_names_of_a_run_are_there() -> None:
     """The guest builds them in one place; this reads their names there."""
     source = inspect.getsource(inspect.getmodule(Runtime).build)  # type: ignore[union-attr]
-    assert all(f'"{name}"' in source for name in OWN_GLOBALS)
+    assert all(f'"{name}"' in source for name in OWN_GLOBALS - GLOBAL_HELPERS)
+    assert {*MEMORIES, "save_tool"} == GLOBAL_HELPERS
+    assert {*MEMORIES, *SKILLS} == SPARED
     module = inspect.getsource(ServerModule)
     assert all(name in module for name in MODULE_NAMES)
 

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from bridge.cli import flags
 from bridge.cli import main as main_module
 from bridge.cli.audit import tail
 from bridge.gate.audit import AuditLog, RunAudit
@@ -119,7 +120,7 @@ async def test_records_that_come_are_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also those of a log that there was not when it began."""
-    parser = main_module._parser()
+    parser = flags.parser()
     words = ["audit", "tail", "-f", "--json", "--state-dir", str(tmp_path)]
     arguments = parser.parse_args(words)
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))

@@ -9,6 +9,7 @@ from importlib import import_module
 
 import pytest
 
+from bridge.cli import flags
 from bridge.cli import main as cli
 from bridge.cli.output import table
 from bridge.cli.run import exit_status, show
@@ -83,16 +84,16 @@ def test_usage_is_about_the_command_and_help_about_settings_too(
 def test_every_command_can_be_found() -> None:
     """They are imported by name when called."""
     for name in ("serve", "run", "servers", "tools", "doctor", "image"):
-        arguments = cli._parser().parse_args([name, *(["status"] if name == "image" else [])])
+        arguments = flags.parser().parse_args([name, *(["status"] if name == "image" else [])])
         module, _, function = arguments.handler.partition(":")
         assert callable(getattr(import_module(module), function))
 
 
 def test_flags_alone_mean_serve() -> None:
     """A client's configuration needs only the command."""
-    assert cli._with_default(["--runtime", "docker"]) == ["serve", "--runtime", "docker"]
-    assert cli._with_default([]) == ["serve"]
-    assert cli._with_default(["run", "-c", "1"]) == ["run", "-c", "1"]
+    assert flags.with_default(["--runtime", "docker"]) == ["serve", "--runtime", "docker"]
+    assert flags.with_default([]) == ["serve"]
+    assert flags.with_default(["run", "-c", "1"]) == ["run", "-c", "1"]
 
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,3 +187,17 @@ await mcp_rec.send(to="ann", text=f"made {{item}}")
     with anyio.fail_after(60):
         await planner.run(RunRequest(code=code))
     assert planned[1]["text"].replace("1", "2") == recorded(log)[-1][1]["text"]
+
+
+async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engine) -> None:
+    """As what it prints has."""
+    code = (
+        f"made = await {CREATE}(title='a')\n"
+        "class Note:\n"
+        "    def _repr_markdown_(self): return f'# {made.url} and {made.id}'\n"
+        "display(Note()); print([made.url, f'{made.url}'])"
+    )
+    result, _ = await plan(planner, code)
+    (item,) = result.shown
+    assert item.text == "# ‹result of #1 rec.create›.url and ‹result of #1 rec.create›.id"
+    assert result.stdout == "[‹result of #1 rec.create›.url, '‹result of #1 rec.create›.url']\n"

@@ -19,6 +19,7 @@ class FakeClient:
 
     Attributes:
         told: Progress: seconds and sentence.
+        totals: What those seconds were said to come to.
         logged: Messages: level, source and data.
         asked: Questions.
     """
@@ -30,14 +31,17 @@ class FakeClient:
         answer: Answer = decline,
         wants_progress: bool = True,
         log_level: str = "info",
+        wants_output: bool = False,
     ) -> None:
         self.told: list[tuple[float, str]] = []
+        self.totals: list[float | None] = []
         self.logged: list[tuple[str, str, Json]] = []
         self.asked: list[Mapping[str, Json]] = []
         self._identity = identity
         self._answer = answer
         self._wants_progress = wants_progress
         self._log_level = log_level
+        self._wants_output = wants_output
 
     @property
     def identity(self) -> Hashable:
@@ -51,8 +55,13 @@ class FakeClient:
     def log_level(self) -> str:
         return self._log_level
 
-    async def progress(self, seconds: float, message: str) -> None:
+    @property
+    def wants_output(self) -> bool:
+        return self._wants_output
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         self.told.append((seconds, message))
+        self.totals.append(total)
 
     async def log(self, level: str, source: str, data: Json) -> None:
         self.logged.append((level, source, data))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bridge.gate.flow import MAX_CALLERS, MAX_LABELS, MAX_LED, MAX_SERVERS, Flow, FlowState
@@ -140,3 +142,48 @@ def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> Non
     fresh = FlowState()
     fresh.absorb(full)
     assert Flow((LETHAL,)).decide(fresh, "slack", OUT) is not None
+
+
+def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
+    """Also beyond what is told apart."""
+    state = FlowState()
+    state.note("mail", "read", INPUT | PRIVATE)
+    for number in range(MAX_CALLERS + 2):
+        state.note("mail", f"tool-{number}", PRIVATE)
+    back = FlowState.of(json.loads(json.dumps(state.document())))
+    assert back.document() == state.document()
+    decision, again = (Flow((LETHAL,)).decide(each, "slack", OUT) for each in (state, back))
+    assert decision == again
+    assert decision is not None
+    assert Flow((_rule(after_servers=("web",), to_servers=("x",)),)).decide(back, "x", NONE) is None
+    for number in range(2 * MAX_SERVERS):
+        state.note(f"server-{number}", "read", frozenset({f"label-{number}"}))
+    back = FlowState.of(state.document())
+    assert back.read({"never"})
+    assert back.document() == state.document()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        {"labels": {}, "servers": {}},
+        {"labels": {"a": 1}, "servers": {}, "moreLabels": False, "moreServers": False},
+        {"labels": {"a": [{}]}, "servers": {}, "moreLabels": False, "moreServers": False},
+        {
+            "labels": {str(number): [{}, 1] for number in range(MAX_LABELS + 1)},
+            "servers": {},
+            "moreLabels": False,
+            "moreServers": False,
+        },
+    ],
+)
+def test_a_session_of_which_that_is_not_known_counts_as_having_read_anything(
+    document: object,
+) -> None:
+    """Else it would take no more than a damaged file to forget where text came from."""
+    state = FlowState.of(document)
+    assert Flow((LETHAL,)).decide(state, "slack", OUT) is not None
+    assert Flow((_rule(after_servers=("w",), to_servers=("x",)),)).decide(state, "x", NONE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.capture import TEXT_BYTES, Capture
+from bridge.guest.capture import TAIL_BYTES, TEXT_BYTES, Capture
 from bridge.guest.wire import Output
 
 
@@ -40,8 +40,10 @@ def test_a_character_at_the_cut_stays_whole_when_nothing_is_dropped() -> None:
     assert kept(10, ["abcd€x".encode()]) == ("abcd€x", 0)
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
-    assert kept(100, [b"a\xff\xfeb\xe2\x82"]) == ("a\ufffd\ufffdb\ufffd", 0)
+def test_bytes_that_are_no_text_travel_as_they_are() -> None:
+    text, dropped = kept(100, [b"a\xff\xfeb\xe2\x82"])
+    assert text.encode("utf-8", "surrogateescape") == b"a\xff\xfeb\xe2\x82"
+    assert dropped == 0
 
 
 def test_no_room_at_all_counts_everything() -> None:
@@ -51,7 +53,13 @@ def test_no_room_at_all_counts_everything() -> None:
 def test_long_output_is_cut_into_frames() -> None:
     capture = Capture("stdout", 10 * TEXT_BYTES)
     capture.feed(b"x" * 10 * TEXT_BYTES)
-    assert [len(frame.text) for frame in capture.finish()] == [TEXT_BYTES] * 5
+    assert [len(frame.text) for frame in capture.finish()] == [TEXT_BYTES] * 2
+
+
+def test_of_a_long_stream_little_is_held_back() -> None:
+    capture = Capture("stdout", 100 * TAIL_BYTES)
+    assert len(capture.feed(b"x" * 200 * TAIL_BYTES)) == 99 * TAIL_BYTES
+    assert sum(len(frame.text) for frame in capture.finish()) == TAIL_BYTES
 
 
 @given(
@@ -74,7 +82,7 @@ def test_any_bytes_are_survived(limit: int, portions: list[bytes]) -> None:
     text, dropped = kept(limit, portions)
     whole = b"".join(portions)
     if dropped == 0 and len(whole) <= limit:
-        assert text == whole.decode(errors="replace")
+        assert text.encode("utf-8", "surrogateescape") == whole
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096])

@@ -12,12 +12,21 @@ from bridge.guest.wire import Call, Done, Exited, Output, encode
 from tests.guest.supervised import FIND_CHANNEL, gone
 
 
-def test_the_deadline_ends_a_busy_program_and_keeps_its_output(guest_on: Any) -> None:
+def test_the_deadline_ends_a_busy_program_where_it_is_and_keeps_its_output(guest_on: Any) -> None:
     finished = guest_on.run(
         "print('kept')\nprint('tail', end='')\nimport sys; sys.stdout.flush()\nwhile True: pass",
         limits={"timeout": 0.3},
     )
     assert finished.stdout == "kept\ntail"
+    assert "line 4, in <module>\n    while True: pass" in finished.outcome.error
+    assert finished.exit.timed_out
+    assert not finished.exit.kept
+    assert finished.status == 0
+
+
+def test_the_deadline_ends_a_program_that_does_not_heed_it(guest: Any) -> None:
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    finished = guest.run(code, limits={"timeout": 0.3})
     assert finished.done is None
     assert finished.exit.timed_out
     assert finished.exit.signal == 9

@@ -76,7 +76,7 @@ async def test_a_program_writes_where_it_is_told_and_nothing_of_it_lasts(user: U
         "",
         "end",
     ]
-    assert second["result"] == [[], []]
+    assert second["result"] == [["out"], []]
 
 
 class CountingRunner:

@@ -24,6 +24,7 @@ AWAITABLE = {
     "list_servers",
     "list_tools",
     "query_tool_docs",
+    "read_output",
     "read_resource",
     "search_tool_docs",
 }
@@ -230,6 +231,7 @@ names = [name for name in dir(runtime) if not name.startswith("_") and name != "
         "list_loaded_server_metadata",
         "list_servers_sync",
         "list_tools_sync",
+        "progress",
         "query_tool_docs_sync",
         "search_tool_docs_sync",
     }

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.model import Finding, Isolation, RunResult, Usage
+from bridge.model import Artifact, Finding, Isolation, RunResult, Usage
 from bridge.render.modes import OutputMode, document_text, render, shorter
 from bridge.render.receipt import bytes_kept_out, receipt
+from bridge.render.structured import structured
 from bridge.render.text import MAX_FINDINGS, NOTHING, compact, finding_lines
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
@@ -100,6 +101,29 @@ def test_a_timeout_keeps_what_was_printed_before_it() -> None:
         "[isolation] weaker than asked for: no pids limit: cgroup v1\n"
         "[timeout] The program was stopped after 30 s."
     )
+
+
+def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
+    """And what is nowhere, with what else can be done."""
+    kept = Artifact(
+        uri="bridge://runs/r1/stdout",
+        name="stdout",
+        mime_type="text/plain",
+        size=99,
+        digest="",
+        run_id="r1",
+        kind="stdout",
+    )
+    result = replace(
+        OK, stdout="a\n", truncated={"stdout": 1234, "result": 99}, artifacts=(kept,), run_id="r1"
+    )
+    assert render(result) == (
+        "a\n"
+        "[truncated] 1,234 bytes of stdout are not shown. Another run reads it: await "
+        'runtime.read_output("r1", find="..."), or lines=(1, 50). 99 bytes of result were '
+        "dropped. Run again and let the program return less, or write it to a file in out/."
+    )
+    assert structured(result)["whole"] == {"stdout": "bridge://runs/r1/stdout"}
 
 
 def test_a_program_that_exits_with_a_code_says_which() -> None:

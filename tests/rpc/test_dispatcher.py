@@ -292,3 +292,34 @@ async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_tas
             await dispatcher.accept(_call(2))
             dispatcher.close()
     assert [reply.id for reply in host.replies] == [1, 2]
+
+
+async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole() -> None:
+    """The channel is for others afterwards: nothing of this run may follow, nor half of it."""
+    host, written = _Host(), bytearray()
+    begun, going_on = anyio.Event(), anyio.Event()
+
+    async def send_in_halves(line: bytes) -> None:
+        written.extend(line[:5])
+        begun.set()
+        await going_on.wait()
+        written.extend(line[5:])
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, send_in_halves, host.handle, LIMITS)
+            await dispatcher.accept(_call(1))
+            for number in range(2, 8):
+                await dispatcher.accept(_call(number, "wait"))
+            await begun.wait()
+            await anyio.wait_all_tasks_blocked()
+            async with anyio.create_task_group() as ending:
+                ending.start_soon(dispatcher.wind_up)
+                await anyio.wait_all_tasks_blocked()
+                assert host.cancelled == 3
+                assert host.running == 0
+                going_on.set()
+            assert decode_host_frame(bytes(written)) == Reply(id=1)
+            assert dispatcher.under_way == 0
+            # Nothing to wait for any more.
+            await dispatcher.wind_up()

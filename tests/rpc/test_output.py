@@ -1,57 +1,159 @@
-"""The bound on what the host keeps of a stream."""
+"""What is shown of a stream, what is passed on to be kept, and that both are what was written."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import OutputBuffer
+from bridge.catalog.tokens import estimate
+from bridge.rpc.output import Ends, OutputBuffer, as_bytes, cost, cut_notice, shares
+
+pieces = st.lists(
+    st.one_of(st.binary(max_size=60), st.text(alphabet="aé€😀\n", max_size=60).map(str.encode)),
+    max_size=30,
+)
+
+
+def shown(buffer: OutputBuffer, most: float = 10_000) -> str:
+    """Return what is shown, as text without any notice."""
+    return buffer.shown(most).text()
 
 
 def test_text_within_the_limit_is_kept_exactly() -> None:
     """Blank lines, carriage returns and missing final newlines are the program's business."""
-    buffer = OutputBuffer(100)
-    buffer.append("a\n\n")
-    buffer.append("\r b")
-    assert buffer.text() == "a\n\n\r b"
-    assert buffer.dropped == 0
+    buffer = OutputBuffer()
+    assert buffer.append(b"a\n\n") == b""
+    buffer.append(b"\r b")
+    assert shown(buffer) == "a\n\n\r b"
+    assert buffer.shown(10).left_out == 0
 
 
 def test_a_gap_the_guest_announces_is_shown_and_counted() -> None:
     """The reader must see where text is missing, and how much."""
-    buffer = OutputBuffer(100)
-    buffer.append("head")
-    buffer.append("tail", skipped=1234)
-    assert buffer.text() == "head\n[… 1,234 bytes dropped …]\ntail"
-    assert buffer.dropped == 1234
+    buffer = OutputBuffer()
+    buffer.append(b"head")
+    buffer.append(b"tail", skipped=1234)
+    assert shown(buffer) == "head\n[… 1,234 bytes dropped …]\ntail"
+    assert buffer.shown(10_000).left_out == 1234
 
 
-@given(st.lists(st.text(max_size=20)), st.integers(0, 40))
-def test_the_host_keeps_no_more_than_its_limit(parts: list[str], limit: int) -> None:
-    """Whatever a guest sends, kept and dropped bytes add up and the first stay."""
-    buffer = OutputBuffer(limit)
-    for part in parts:
-        buffer.append(part)
-    kept = buffer.text().encode("utf-8", "replace")
-    whole = "".join(parts).encode("utf-8", "replace")
-    assert len(kept) <= limit
-    assert whole.startswith(kept)
-    assert len(kept) + buffer.dropped == len(whole)
+@given(pieces, st.integers(0, 300), st.floats(0, 40), st.integers(0, 400))
+def test_what_is_shown_and_what_is_kept_are_what_was_written(
+    parts: list[bytes], memory: int, most: float, limit: int
+) -> None:
+    """However it comes: the ends are its ends, and with what lies between add up to all of it."""
+    buffer = OutputBuffer(limit, memory)
+    passed_on = b"".join([buffer.append(part) for part in parts])
+    written = b"".join(parts)
+    stored = buffer.start if buffer.is_whole else passed_on
+    assert stored == written[:limit]
+    assert buffer.dropped == len(written) - len(stored)
+
+    ends = buffer.shown(most)
+    assert stored.startswith(ends.head)
+    assert stored.endswith(ends.tail)
+    assert len(ends.head) + len(ends.tail) + ends.left_out == len(written)
+    assert cost(ends.head) + cost(ends.tail) <= max(most, 0) + 1e-6
+    if not ends.is_cut:
+        assert ends.head == stored
+    elif not buffer.dropped:
+        middle = stored[len(ends.head) : len(stored) - len(ends.tail)]
+        assert ends.lines == middle.count(b"\n")
 
 
-def test_lines_beyond_the_bound_are_dropped_and_counted() -> None:
-    """A flood of empty lines is bounded like one of text."""
-    buffer = OutputBuffer(1000, max_lines=3)
-    buffer.append("a\nb\n")
-    buffer.append("c\nd\ne")
-    buffer.append("f\n")
-    buffer.append("g")
-    assert buffer.text() == "a\nb\nc\n"
-    assert buffer.dropped == len("d\nef\ng")
+@given(st.text(alphabet="aé€😀", min_size=1, max_size=200), st.floats(0, 30))
+def test_a_cut_goes_through_no_character(text: str, most: float) -> None:
+    """Half a character would be shown as a broken one."""
+    buffer = OutputBuffer()
+    buffer.append(text.encode())
+    assert "\ufffd" not in shown(buffer, most)
+
+
+def test_a_cut_is_between_lines_where_there_are_any_near() -> None:
+    """Half a line of a table misleads."""
+    buffer = OutputBuffer()
+    for number in range(5000):
+        buffer.append(f"line {number}\n".encode())
+    ends = buffer.shown(100)
+    assert ends.head.endswith(b"\n")
+    assert ends.tail.startswith(b"line ")
+    assert ends.lines == 5000 - ends.head.count(b"\n") - ends.tail.count(b"\n")
+
+
+def test_lines_are_bounded_like_tokens() -> None:
+    """A flood of empty lines takes clients seconds."""
+    buffer = OutputBuffer()
+    buffer.append(b"a\nb\nc\nd\ne\nf\n")
+    ends = buffer.shown(1000, lines=4)
+    assert (ends.head, ends.tail, ends.lines) == (b"a\nb\n", b"f\n", 3)
+
+
+def test_memory_stays_bounded_however_much_comes() -> None:
+    """Twice half of what is held of the beginning, for the end."""
+    buffer = OutputBuffer(1 << 40, memory=1000)
+    passed_on = sum(len(buffer.append(b"x" * 777)) for _ in range(1000))
+    assert passed_on == 777_000
+    assert len(buffer.start) == 1000
+    assert len(buffer._end) <= 1000
+
+
+def test_forged_gaps_add_no_notices_without_end() -> None:
+    """And those that are cut out do not count as output."""
+    buffer = OutputBuffer()
+    for _ in range(1000):
+        buffer.append(b"x", skipped=1)
+    assert shown(buffer).count("dropped") == 16
+    ends = buffer.shown(10)
+    assert ends.left_out + ends.head.count(b"x") + ends.tail.count(b"x") == 2000
 
 
 def test_text_that_has_no_bytes_is_kept_as_text_that_has() -> None:
     """A guest may send half of a surrogate pair, which no terminal and no client can be sent."""
-    buffer = OutputBuffer(100)
-    buffer.append("a\ud800b")
-    assert buffer.text() == "a?b"
+    assert as_bytes("a\ud800b") == b"a?b"
+    assert as_bytes("a\udcffb") == b"a\xffb"
+
+
+@pytest.mark.parametrize(
+    ("costs", "most", "each"),
+    [
+        ((3, 4), 10, [3, 4]),
+        ((30, 4), 10, [6, 4]),
+        ((4, 30), 10, [4, 6]),
+        ((30, 40), 10, [5, 5]),
+        ((0, 40), 10, [0, 10]),
+    ],
+)
+def test_two_streams_share_what_a_run_may_cost(
+    costs: tuple[float, float], most: float, each: list[float]
+) -> None:
+    """A warning must not push half of the results out, nor be pushed out."""
+    assert shares(costs, most) == each
+
+
+SAMPLES = {
+    "prose": "The bridge starts a sandbox, runs the program in it, and says how it went. " * 40,
+    "table": "\n".join(f"{n},{n * 7 % 13}.{n * 977 % 10007},{n * 31}" for n in range(500)),
+    "json": '{"id": 17, "name": "Ann", "tags": ["a", "b"], "score": 0.731},' * 60,
+    "log": "2026-11-21 12:04:33 INFO worker 7 finished task 91 in 33 ms\n" * 60,
+    "chinese": "我们今天去公园散步，看到很多人在跳舞。" * 40,
+}
+
+
+@pytest.mark.parametrize("text", SAMPLES.values(), ids=SAMPLES)
+def test_the_quick_count_of_tokens_is_near_the_careful_one(text: str) -> None:
+    """A fifth either way, as its module says."""
+    assert 0.75 < cost(text.encode()) / estimate(text) < 1.3
+
+
+def test_a_notice_says_how_much_is_missing_and_where_it_is() -> None:
+    """Of what was never seen nobody knows the lines."""
+    ends = Ends(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
+    assert cut_notice(ends) == "7 lines (1,234 bytes) dropped"
+    assert cut_notice(ends, uri="u") == "7 lines (1,234 bytes) not shown here; all of it is in u"
+    flood = Ends(head=b"", is_cut=True, left_out=5000, lines=-1)
+    assert cut_notice(flood, dropped=40, uri="u") == (
+        "5,000 bytes not shown here, 40 of them dropped; the rest is in u"
+    )
+    assert ends.text("cut") == "a\n[… cut …]\nz"
+    assert Ends(head=b"a").text("cut") == "a\n[… cut …]\n"

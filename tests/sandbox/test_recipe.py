@@ -18,6 +18,7 @@ USUAL = recipe_for(SETTINGS, limits_for(SETTINGS))
 WITH_THE_RUN = {
     "timeout",
     "output_bytes",
+    "output_tokens",
     "result_bytes",
     "frame_bytes",
     "tool_calls",

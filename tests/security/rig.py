@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -167,9 +168,18 @@ class Arena:
     clean: dict[str, Any] = field(default_factory=dict)
 
     async def attack(
-        self, code: str, *, timeout: float = 20.0, argv: tuple[str, ...] = ()
+        self,
+        code: str,
+        *,
+        timeout: float = 20.0,
+        argv: tuple[str, ...] = (),
+        is_kept: bool = False,
     ) -> Attack:
-        """Run hostile code, and see that it changes nothing for anybody else."""
+        """Run hostile code, and see that it changes nothing for anybody else.
+
+        Args:
+            is_kept: Whether its output is kept, as it is meant to be; nothing else may be left.
+        """
         # Without servers unless it names some: none is to be started while things are counted.
         request = RunRequest(code=code, timeout=timeout, argv=argv, servers=())
         async with self.unharmed() as victims:
@@ -181,6 +191,8 @@ class Arena:
             else:
                 allowed = timeout + GRACE_SECONDS + LATE_SECONDS
                 assert outcome.usage.wall_ms <= allowed * 1000, outcome
+            if is_kept:
+                shutil.rmtree(self.home / "state" / "artifacts")
         return Attack(outcome=outcome, sandbox=victims[0])
 
     @asynccontextmanager
@@ -245,7 +257,9 @@ class Arena:
         assert found.status == "success", found
         if not self.clean:
             self.clean = found.result
-            assert not any(found.result[path] for path in ("/tmp", "/workspace", "/dev/shm"))
+            assert not any(found.result[path] for path in ("/tmp", "/dev/shm"))
+            # Empty too: what is left in there would have come back, and changed the footprint.
+            assert found.result["/workspace"] == ["out"]
         assert found.result == self.clean, (found.result, self.clean)
 
     async def with_server(self) -> None:

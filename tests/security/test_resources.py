@@ -256,7 +256,7 @@ async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None
         "print('end')\n"
     )
     with peak_memory() as grown:
-        found = (await arena.attack(flood, timeout=60)).result
+        found = (await arena.attack(flood, timeout=60, is_kept=True)).result
     assert found.status == "success", found.error
     assert found.stdout.endswith("end\n")
     assert found.truncated["stdout"] > 900 << 20

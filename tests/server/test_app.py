@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from bridge.engine import Engine
 from bridge.errors import LaunchError
 from bridge.server.app import build_server
-from bridge.server.arguments import OUTPUT_SCHEMA
+from bridge.server.schemas import OUTPUT_SCHEMA
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until, until_exists
 
@@ -151,11 +151,18 @@ async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
 async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> None:
     """The guide, the list, and each server's tools."""
     listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
-    assert listed == {"bridge://capabilities", "bridge://servers", "bridge://tools/work-shop"}
+    assert listed == {
+        "bridge://capabilities",
+        "bridge://servers",
+        "bridge://sessions",
+        "bridge://tools/work-shop",
+    }
     templates = (await client.list_resource_templates()).resource_templates
     assert [template.uri_template for template in templates] == [
         "bridge://tools/{server}",
         "bridge://stubs/{server}",
+        "bridge://artifacts/{id}{?offset,length,lines}",
+        "bridge://runs/{run}/{stream}{?offset,length,lines}",
     ]
     guide = (await client.read_resource("bridge://capabilities")).contents[0]
     assert "MCPError" in getattr(guide, "text", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from bridge.model import (
     Shown,
 )
 from bridge.render.structured import structured
-from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
+from bridge.server.arguments import parse_request
 from bridge.server.command_tool import command_tool
+from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
 from bridge.server.search_tool import search_tool
 from bridge.settings.commands import CommandProfile
 
@@ -141,7 +143,7 @@ def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None
             audit="0" * 64,
         ),
         shown=(Shown(mime_type="image/png", note="smaller", artifact=KEPT),),
-        artifacts=(KEPT,),
+        artifacts=(KEPT, replace(KEPT, kind="stdout")),
         missing=(Loss(name="fifo", why="no regular file"),),
         session=SessionReport(session_id="a" * 32, name="s", run=2, state="kept"),
     )

@@ -91,7 +91,8 @@ HONEST = (
             "[before, 1]"
         ),
         ends=CALM,
-        result=[0, 1],
+        # There is an empty directory for what is to come back.
+        result=[1, 1],
     ),
 )
 

@@ -9,7 +9,7 @@ run; everything else is a note. Nothing is executed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.catalog.checking.awaits import Awaits
@@ -20,6 +20,7 @@ from bridge.catalog.checking.modules import check_modules
 from bridge.catalog.checking.names import check_names
 from bridge.catalog.checking.report import Report
 from bridge.catalog.checking.results import check_results
+from bridge.catalog.checking.skills import check_skills
 from bridge.catalog.checking.survey import Survey
 from bridge.catalog.entries import ServerEntry
 from bridge.model import Finding
@@ -49,15 +50,22 @@ class Verdict:
 
 
 def check_program(
-    tree: ast.Module, servers: Sequence[ServerEntry], aliases: Mapping[str, str]
+    tree: ast.Module,
+    servers: Sequence[ServerEntry],
+    aliases: Mapping[str, str],
+    more_names: bool = False,
+    skills: Collection[str] | None = None,
 ) -> Verdict:
     """Return what is wrong with a program.
 
     Args:
         servers: Those whose tools are known, as the run would have them.
         aliases: Name and alias of every server there is.
+        more_names: Whether it may use names that it does not bind, as those of a session.
+        skills: Names of those that are saved; None if that is not known.
     """
     survey = Survey(tree)
+    survey.star |= more_names
     report = Report()
     meanings = Meanings(survey, {server.alias: server for server in servers if server.known})
     certainty = Certainty(survey, tree)
@@ -66,5 +74,7 @@ def check_program(
     known = frozenset(aliases.values())
     check_names(survey, certainty, report, known)
     check_modules(survey, certainty, report, known)
+    if skills is not None:
+        check_skills(survey, meanings, certainty, report, skills)
     check_results(survey, meanings, report)
     return Verdict(findings=report.findings(), omitted=report.omitted)

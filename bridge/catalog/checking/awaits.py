@@ -26,6 +26,7 @@ from bridge.catalog.checking.tables import (
     DATA_MEMBERS,
     NOT_AWAITABLE,
     SHOWING,
+    SPARED,
 )
 from bridge.model import Severity
 
@@ -287,9 +288,8 @@ class Awaits:
         called = self._meanings.of(call.func, place)
         if called is None:
             return
-        sync = (
-            called.kind == HELPER and called.helper is not None and not called.helper.asynchronous
-        )
+        helper = called.helper if called.kind == HELPER else None
+        sync = helper is not None and not helper.asynchronous and helper.name not in SPARED
         sync = sync or (called.kind == MEMBER and called.name in NOT_AWAITABLE)
         sync = sync or (called.kind == BUILTIN and called.name in DATA_BUILTINS | SHOWING)
         if not sync or (called.kind == BUILTIN and called.name in ("max", "min", "next", "abs")):

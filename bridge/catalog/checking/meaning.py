@@ -15,6 +15,7 @@ from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.tables import (
     COROUTINES,
     FUTURES,
+    GLOBAL_HELPERS,
     HELPERS,
     NOT_OF_MODULES,
     SERVER_METHODS,
@@ -174,7 +175,11 @@ class Meanings:
             return Meaning(kind=RUNTIME)
         if name == "mcp":
             return Meaning(kind=PACKAGE)
-        return None if name in self._survey.names else Meaning(kind=BUILTIN, name=name)
+        if name in self._survey.names:
+            return None
+        if name in GLOBAL_HELPERS:
+            return _helper(HELPERS[name], name)
+        return Meaning(kind=BUILTIN, name=name)
 
     def _imported(self, dotted: str) -> Meaning | None:
         parts = dotted.split(".")

@@ -58,7 +58,7 @@ def check_modules(
                         "needed: call tools as `await mcp_<server>.<tool>(...)`"
                     )
                     report.add(node, RULE, severity, message)
-            elif top not in STDLIB and top != "mcp":
+            elif top not in STDLIB and top not in ("mcp", "skills"):
                 close = difflib.get_close_matches(top, _COMMON, n=1, cutoff=0.75)
                 if close:
                     message = f"no module is called {quoted(top)} here, unless the image has one; "

@@ -78,16 +78,30 @@ HELPERS = _helpers(
     async list_servers()
     async list_tools(server)
     async query_tool_docs(server, tool=, detail=)
+    async read_output(run_id, stream=, *, offset=, length=, lines=, find=, limit=)
     async read_resource(server, uri=, ...)
     async search_tool_docs(query, *, limit=, detail=)
     capability_summary()
+    delete_memory(key)
+    delete_skill(name)
     describe_server(name)
     discovered_servers(detailed=)
+    get_memory_info(key)
     list_loaded_server_metadata()
+    list_memories()
     list_servers_sync()
+    list_skills()
     list_tools_sync(server=)
+    load_memory(key, default=)
+    load_skill(name)
+    memory_exists(key)
+    progress(done, total=, message=)
     query_tool_docs_sync(server, tool=, detail=)
+    save_memory(key, value, metadata=)
+    save_skill(function, description=, name=)
+    save_tool(function, description=, name=)
     search_tool_docs_sync(query, *, limit=, detail=)
+    update_memory(key, update_fn)
     """
 )
 """The functions of `mcp.runtime`."""
@@ -116,7 +130,30 @@ LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xra
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """What `mcp.servers.<alias>` has besides the tools."""
 
-OWN_GLOBALS = frozenset({"Blob", "LOADED_MCP_SERVERS", "MCPError", "mcp", "mcp_servers", "runtime"})
+SPARED = frozenset(
+    """
+    delete_memory delete_skill get_memory_info list_memories list_skills load_memory load_skill
+    memory_exists save_memory save_skill save_tool update_memory
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Helpers that need no `await`, and before which the guest takes one out."""
+
+GLOBAL_HELPERS = frozenset(
+    """
+    delete_memory get_memory_info list_memories load_memory memory_exists save_memory save_tool
+    update_memory
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Helpers that are also names of every program."""
+
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob",
+    "LOADED_MCP_SERVERS",
+    "MCPError",
+    "mcp",
+    "mcp_servers",
+    "runtime",
+}
 
 _NEWER_BUILTINS = frozenset(
     """
@@ -124,8 +161,8 @@ _NEWER_BUILTINS = frozenset(
     frozendict sentinel
     """.split()  # noqa: SIM905 - as words they can be read
 )
-BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS
-"""Of this interpreter, and what a newer one in the sandbox may have."""
+BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS | {"display"}
+"""Of this interpreter, what a newer one in the sandbox may have, and what the guest adds."""
 
 STDLIB = frozenset(sys.stdlib_module_names)
 

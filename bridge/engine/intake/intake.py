@@ -97,6 +97,10 @@ class Intake:
             missing=(*streams.missing, *shown.missing, *files.missing),
         )
 
+    def give_up_files(self) -> None:
+        """Wait for no more files: reading them took too long."""
+        self._files.give_up()
+
     def discard(self) -> None:
         """Let go of what was begun, when nobody asks for what is left."""
         self._streams.discard()

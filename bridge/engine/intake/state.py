@@ -1,12 +1,32 @@
 """What a session's process made of its state: bytes that only another guest reads.
 
-Owns the bound on them. The host never looks inside.
+Owns the bound on them. The host never looks inside. Whatever is not as it has to be makes the
+checkpoint no good, and nothing else: the session goes on, and its next checkpoint may be better.
 """
 
 from __future__ import annotations
 
+import binascii
+
 from bridge.guest.wire import State
 from bridge.model import Loss
+from bridge.text import valid_text, visible
+
+MAX_STATE_BYTES = 44 * 1024 * 1024
+"""Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
+guests are asked for no more than 32 MB of values and files, to which the sources come."""
+
+MAX_PART_CHARS = 1024 * 1024
+"""Of one part, twice what our guest sends: each is decoded in one go on the event loop."""
+
+MAX_PARTS = 4096
+"""Thirty times what our guest needs for the largest state."""
+
+MAX_LOST = 200
+"""Losses that are told of."""
+
+MAX_NAME_CHARS = 200
+MAX_WHY_CHARS = 300
 
 
 class StateParts:
@@ -14,10 +34,71 @@ class StateParts:
 
     Attributes:
         lost: What is not in it, as the guest says.
+        problem: Why there is no state, if what came was none.
     """
 
     def __init__(self) -> None:
         self.lost: tuple[Loss, ...] = ()
+        self.problem = ""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._count = 0
 
     def take(self, frame: State) -> None:
         """Add a part."""
+        if self.problem:
+            return
+        self._count += 1
+        if self._count > MAX_PARTS:
+            self._refuse(f"it came in more than {MAX_PARTS:,} parts")
+        elif len(frame.data) > MAX_PART_CHARS:
+            self._refuse(f"a part of it has more than {MAX_PART_CHARS:,} characters")
+        else:
+            self._add(frame.data)
+        if frame.lost and not self.problem:
+            self.lost = losses(frame.lost)
+
+    @property
+    def data(self) -> bytes | None:
+        """The state; None if none came, or what came was none."""
+        return b"".join(self._parts) if self._parts and not self.problem else None
+
+    def _add(self, text: str) -> None:
+        try:
+            if len(text) % 4:
+                # Too much padding is taken by `binascii`.
+                raise ValueError
+            part = binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:  # what `binascii` raises, also for what is not ASCII
+            self._refuse("a part of it is not base64")
+            return
+        self._size += len(part)
+        if self._size > MAX_STATE_BYTES:
+            self._refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
+        elif part:
+            self._parts.append(part)
+
+    def _refuse(self, problem: str) -> None:
+        self.problem = problem
+        self._parts.clear()
+
+
+def losses(told: object) -> tuple[Loss, ...]:
+    """Return what a guest says is lost, as far as it says so in pairs of texts."""
+    if not isinstance(told, list):
+        return ()
+    found: list[Loss] = []
+    # What has another shape counts too, so that no list is worth a look at all of it.
+    for entry in told[:MAX_LOST]:
+        match entry:
+            case [str(name), str(why)]:
+                found.append(
+                    Loss(name=_shown(name, MAX_NAME_CHARS), why=_shown(why, MAX_WHY_CHARS))
+                )
+            case _:
+                continue
+    return tuple(found)
+
+
+def _shown(text: str, most: int) -> str:
+    return visible(valid_text(text[:most]))

@@ -32,6 +32,7 @@ Kind = Literal[
     "command",
     "end",
     "policy",
+    "skill",
     "retention",
     "torn",
     "resumed",

@@ -40,7 +40,7 @@ from bridge.sandbox.container.connection import (
 )
 from bridge.sandbox.container.engines import Surroundings
 from bridge.sandbox.container.examining import seen_from_inside
-from bridge.sandbox.container.facts import runtime_name
+from bridge.sandbox.container.facts import EngineFacts, runtime_name
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
@@ -250,8 +250,7 @@ class ContainerBackend:
             raise ImageMissingError(message)
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
-            facts = connection.facts
-            local, asked = connection.local, connection.reinforcement
+            facts, local, asked = connection.facts, connection.local, connection.reinforcement
             placement = hardening.Placement(
                 image=self._image,
                 user=self._user,
@@ -259,14 +258,15 @@ class ContainerBackend:
                 labels=(await self._ownership()).labels(),
                 seccomp=asked.seccomp.get("lane" if spec.lane else "program", ""),
                 user_namespace=asked.user_namespace,
-                tasks_per_process=(
-                    hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
-                ),
+                tasks_per_process=_tasks(connection),
+                local=local,
                 max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
                 max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
             )
             if job is not None:
                 placement = jobs.placed(placement, job, facts, asked.seccomp)
+            elif spec.binds:
+                placement = await _among_directories(placement, spec, facts)
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
                 spec,
@@ -362,6 +362,16 @@ async def _exchange(sandbox: Sandbox) -> Isolation:
         message = f"The probe's program did not answer: {faults.shorten(said)}."
         raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
     return isolation
+
+
+async def _among_directories(
+    placement: hardening.Placement, spec: LaunchSpec, facts: EngineFacts
+) -> hardening.Placement:
+    return await anyio.to_thread.run_sync(jobs.among_directories, placement, spec, facts)
+
+
+def _tasks(connection: Connection) -> int:
+    return hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
 
 
 def _hard_limit(which: int) -> int | None:

@@ -63,7 +63,19 @@ _SUBUID_REMEDY = (
     " `podman system migrate`, or set MCP_BRIDGE_CONTAINER_USER to an id within its range."
 )
 
+_SHARE_REMEDY = (
+    "The engine's machine does not see this directory of yours: share it with that machine (`podman"
+    " machine init --volume DIR:DIR`, Docker Desktop's file sharing), or name one that is shared in"
+    " [directories], or as `cache` of [dependencies]."
+)
+
 _PATTERNS: tuple[_Pattern, ...] = (
+    _pattern(
+        r"bind source path does not exist|mounts denied|is not shared from the host"
+        r"|(?:statfs|error mounting) [^:]*: no such file or directory",
+        LaunchError,
+        _SHARE_REMEDY,
+    ),
     _pattern(r"toomanyrequests|pull access denied|initializing source docker://", ImagePullError),
     _pattern(r"no such image|image not known|unable to find image", ImageMissingError),
     _pattern(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox.backend import LanePlan, LaunchSpec
+from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.kernel import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
@@ -64,6 +65,7 @@ class Placement:
         seccomp: What the engine is given as its seccomp profile; empty leaves its own.
         user_namespace: podman's mode for it; empty leaves the engine's default.
         tasks_per_process: What one process inside costs of the pids limit.
+        local: Whether the engine sees this machine's files.
         max_open_files, max_processes: Hard limits of the host, which cannot be exceeded; None when
             the engine's host is not ours or has none.
     """
@@ -75,6 +77,7 @@ class Placement:
     seccomp: str = ""
     user_namespace: str = ""
     tasks_per_process: int = 1
+    local: bool = False
     max_open_files: int | None = None
     max_processes: int | None = None
 
@@ -139,6 +142,10 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     }
+    given, mounts = _given(spec, facts, placement)
+    config["Binds"] += given
+    if mounts:
+        config["Mounts"] = mounts
     config.update(_resources(spec, facts, placement))
     if facts.kind == "docker" and placement.oci_runtime:
         config["Runtime"] = placement.oci_runtime
@@ -203,6 +210,28 @@ def _binds(facts: EngineFacts) -> list[str]:
     # podman copies the host's names and name servers in, even without a network, unless these
     # places are taken. The null device exists wherever an engine runs.
     return ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
+
+
+def _given(
+    spec: LaunchSpec, facts: EngineFacts, placement: Placement
+) -> tuple[list[str], list[Json]]:
+    """Return the host's directories, as podman takes them and as docker does.
+
+    Only podman's words for a mount have nosuid, nodev and noexec. But it makes a directory that is
+    not there, which on another machine is the wrong one, so that it gets those words here only.
+    Elsewhere "no_new_privs" stands for nosuid, and the lack of device nodes for nodev.
+    """
+    words: list[str] = []
+    mounts: list[Json] = []
+    for bind in spec.binds:
+        if facts.kind == "podman" and placement.local and ":" not in bind.source:
+            options = f"{'rw' if bind.writable else 'ro'},nosuid,nodev"
+            options += "" if bind.executable else ",noexec"
+            words.append(f"{bind.source}:{bind.inside}:{options}")
+        else:
+            mount = {"Type": "bind", "Source": bind.source, "Target": bind.inside}
+            mounts.append({**mount, "ReadOnly": not bind.writable})
+    return words, mounts
 
 
 def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
@@ -284,6 +313,13 @@ def isolation(
         layers.append("user-namespace")
     weaker += lacking
     _add_limits(layers, weaker, spec, facts, oci_runtime)
+    shown, open_ones = bind_layers(spec.binds)
+    layers += shown
+    weaker += open_ones
+    if any(bind.writable for bind in spec.binds) and not (
+        facts.kind == "podman" and placement.local
+    ):
+        weaker.append("directories: not noexec, so that what is written there can be run")
     return Isolation(
         backend=facts.kind,
         oci_runtime=oci_runtime,

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, LaunchSpec
+from bridge.sandbox.binds import has_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import WORKSPACE, Placement
 from bridge.sandbox.container.sandbox import ContainerSandbox
@@ -34,6 +35,25 @@ def job_user(spec: JobSpec) -> str:
             if found.st_uid != 0:
                 return f"{found.st_uid}:{group_of(found.st_uid)}"
     return f"{STRANGER}:{STRANGER}"
+
+
+def among_directories(placement: Placement, spec: LaunchSpec, facts: EngineFacts) -> Placement:
+    """Return where and as whom a program runs that is given directories of the user's. Blocks.
+
+    As with jobs: files there shall belong to whom they belong outside, and be open to no more.
+    """
+    if not has_directories(spec.binds) or placement.user != f"{STRANGER}:{STRANGER}":
+        return placement
+    keeps_ids = facts.kind == "podman" and facts.rootless
+    user = placement.user
+    if os.getuid() != 0:
+        user = f"{os.getuid()}:{os.getgid()}"
+    else:
+        owners = {Path(bind.source).stat().st_uid for bind in spec.binds if bind.writable} - {0}
+        if len(owners) == 1:
+            uid = owners.pop()
+            user = f"{uid}:{group_of(uid)}"
+    return replace(placement, user=user, user_namespace="keep-id" if keeps_ids else "")
 
 
 def placed(

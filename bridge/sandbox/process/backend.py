@@ -14,7 +14,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from bridge.errors import WrongSystemError
 from bridge.model import Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Bind, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.job import Job, JobSpec
 from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
@@ -37,7 +37,7 @@ from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
 from bridge.sandbox.process.grouping import Grouping
 from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
 from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.job_run import ids, run_job
+from bridge.sandbox.process.job_run import ids, insist_reachable, run_job
 from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
 from bridge.sandbox.process.trial import try_out
 from bridge.sandbox.process.warden import Warden
@@ -134,6 +134,8 @@ class BubblewrapBackend:
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         """Start a sandbox; see `Backend.launch`."""
         found = await self._look_around()
+        if spec.binds and self._uid is not None:
+            await anyio.to_thread.run_sync(_see_reachable, spec.binds, self._uid)
         async with (
             self._groups.group(found.shelf, found.owner, spec.limits) as group,
             run_sandbox(self._start(found, spec, group)) as sandbox,
@@ -323,3 +325,17 @@ class BubblewrapBackend:
                 "packages": ", ".join(found.interpreter.packages) or "none",
             },
         )
+
+
+def _see_reachable(binds: Sequence[Bind], uid: int) -> None:
+    """See that programs of a bridge that is root, who are nobody, get at what they are given."""
+    for bind in binds:
+        remedy = "The bridge runs as root, and programs as nobody (65534). "
+        if bind.executable:
+            remedy += (
+                "Set `cache` of [dependencies] to a directory that every user may reach, such as "
+                "/var/cache/mcp-code-bridge, or run the bridge as an ordinary user."
+            )
+        else:
+            remedy += "Open the directory to everybody, or run the bridge as an ordinary user."
+        insist_reachable(bind.source, uid, uid, writable=bind.writable, remedy=remedy)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import LanePlan, LaunchSpec
+from bridge.sandbox.backend import Bind, LanePlan, LaunchSpec
+from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.compiling import Compiled, stage_command
 from bridge.sandbox.process.compiling import stage_text as stage_text
@@ -148,7 +149,7 @@ def options(
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *("--json-status-fd", str(descriptors.info)),
-        *_tree(interpreter, around, descriptors, lane=spec.lane),
+        *_tree(interpreter, around, descriptors, spec.binds, lane=spec.lane),
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
@@ -162,6 +163,7 @@ def _tree(
     interpreter: Interpreter,
     around: Surroundings,
     descriptors: Descriptors,
+    binds: Sequence[Bind],
     *,
     lane: bool,
 ) -> list[str]:
@@ -179,6 +181,8 @@ def _tree(
     made += pseudo_files(replace(around, masked=()) if lane else around)
     for directory in (SHM, TMP, WORKSPACE):
         made += ["--dir", directory]
+    for given in binds:
+        made += ["--bind" if given.writable else "--ro-bind", given.source, given.inside]
     return made
 
 
@@ -202,7 +206,7 @@ def stage_plan(
     limits = spec.limits
     in_process = spec.argv[:4] == PYTHON and len(spec.argv) == 5
     # It forbids mounting, so the supervisor of a lane puts each run under it instead.
-    rules = None if spec.lane else landlock_rules(interpreter, around)
+    rules = None if spec.lane else landlock_rules(interpreter, around, spec.binds)
     return {
         "argv": list(spec.argv),
         "text": spec.argv[4] if in_process else None,
@@ -211,15 +215,19 @@ def stage_plan(
         # bubblewrap sets it, whether asked to or not.
         "unset": [name for name in ("PWD",) if name not in spec.env],
         "mounts": [list(mount) for mount in _mounts(limits)],
+        # Bubblewrap sees to everything else about them.
+        "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(limits, around),
         "landlock": rules,
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
 
-def landlock_rules(interpreter: Interpreter, around: Surroundings) -> dict[str, Json] | None:
+def landlock_rules(
+    interpreter: Interpreter, around: Surroundings, binds: Sequence[Bind] = ()
+) -> dict[str, Json] | None:
     """Return the Landlock ruleset for programs, as the stage and the guest take it."""
-    rules = landlock.ruleset(_rules(interpreter), around.landlock_abi)
+    rules = landlock.ruleset(_rules(interpreter, binds), around.landlock_abi)
     if rules is None:
         return None
     return {
@@ -237,7 +245,7 @@ def lane_plan(spec: LaunchSpec, interpreter: Interpreter, around: Surroundings) 
     return LanePlan(
         mounts=_mounts(spec.limits),
         masked=around.masked,
-        landlock=landlock_rules(interpreter, around),
+        landlock=landlock_rules(interpreter, around, spec.binds),
         layers=("landlock",) if around.landlock_abi else (),
     )
 
@@ -276,12 +284,20 @@ def rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
     ]
 
 
-def _rules(interpreter: Interpreter) -> list[landlock.Rule]:
+def _rules(interpreter: Interpreter, binds: Sequence[Bind]) -> list[landlock.Rule]:
     rules = [
         landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
         for bind in interpreter.binds
     ]
     rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP, WORKSPACE)]
+    # Code is loaded from what may be read; the right to execute is that of starting programs.
+    rules += [
+        landlock.Rule(path=bind.inside, rights=landlock.WRITE if bind.writable else landlock.READ)
+        for bind in binds
+    ]
+    # What is beside the places of several: so that programs can list them.
+    above = {bind.inside.rpartition("/")[0] for bind in binds} - {""}
+    rules += [landlock.Rule(path=path, rights=landlock.READ) for path in sorted(above)]
     rules += device_rules()
     rules.append(landlock.Rule(path="/etc", rights=landlock.READ))
     return rules
@@ -326,6 +342,9 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
         weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
     if spec.limits.cpus is not None:
         limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    shown, open_ones = bind_layers(spec.binds)
+    layers += shown
+    weaker += open_ones
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
 
 

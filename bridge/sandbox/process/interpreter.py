@@ -56,8 +56,11 @@ for directory in dynload:
             __import__(name)
         except BaseException:
             pass
-# Loaded by others when a thread ends, or by compiled packages.
-for name in ("libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2"):
+# Loaded by others when a thread ends, or by compiled packages: what these may take for granted.
+for name in (
+    "libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2",
+    "libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6",
+):
     try:
         ctypes.CDLL(name)
     except OSError:

@@ -180,14 +180,28 @@ def ids(spec: JobSpec, *, stranger: int | None) -> tuple[int | None, int | None]
             if owner != 0 and host.is_mapped(owner, host.text("/proc/self/uid_map")):
                 uid, gid = owner, group_of(owner)
     for mount in spec.mounts:
-        _insist(mount.source, uid, gid, writable=mount.writable)
+        insist_reachable(mount.source, uid, gid, writable=mount.writable)
     for tool in spec.executables:
         for path in tool.executes:
-            _insist(path, uid, gid, writable=False)
+            insist_reachable(path, uid, gid, writable=False)
     return uid, gid
 
 
-def _insist(path: str, uid: int, gid: int, *, writable: bool) -> None:
+_REMEDY = (
+    "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
+    "(65534) if that is root. Give the workspace to an ordinary user who may use all "
+    "these paths, or run the bridge as that user."
+)
+
+
+def insist_reachable(
+    path: str, uid: int, gid: int, *, writable: bool, remedy: str = _REMEDY
+) -> None:
+    """See that a user can get at a path of the host. Blocks.
+
+    Raises:
+        LaunchError: The user cannot.
+    """
     problem = ""
     for parent in reversed(Path(path).parents):
         if not _may(parent, uid, gid, 0o1):
@@ -198,11 +212,6 @@ def _insist(path: str, uid: int, gid: int, *, writable: bool) -> None:
         problem = f"may not {'write to' if writable else 'read'} it"
     if problem:
         message = f"{path} cannot be put into a sandbox: user {uid} {problem}."
-        remedy = (
-            "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
-            "(65534) if that is root. Give the workspace to an ordinary user who may use all "
-            "these paths, or run the bridge as that user."
-        )
         raise LaunchError(message, remedy=remedy)
 
 

@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.binds import refuse_binds
 from bridge.sandbox.process import rundir
 from bridge.sandbox.process.group import Group, Shelf, reap
 from bridge.sandbox.process.grouping import Grouping
@@ -119,6 +120,7 @@ class PlainBackend(ABC, Generic[F]):
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         """Start a sandbox; see `Backend.launch`."""
+        refuse_binds(self.name, spec.binds)
         found = await self._look_around()
         async with (
             # Removed last, when nobody is left who could write there.

@@ -40,6 +40,9 @@ LEAVE = b"go"
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 
+_READ_ONLY = 1
+_REMOUNT_BIND = 32 | 4096
+
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -119,6 +122,14 @@ def mount(path: str, options: str) -> None:
     check(done, "mounting " + path)
 
 
+def forbid_execution(path: str, writable: bool) -> None:
+    """Have nothing at `path`, which is mounted already, executed or mapped as code."""
+    # What is not said again is lifted, as far as the kernel lets it be.
+    flags = _REMOUNT_BIND | _MOUNT_FLAGS | (0 if writable else _READ_ONLY)
+    done = function("mount")(None, path.encode(), None, _Word(flags), None)
+    check(done, "remounting " + path)
+
+
 def drop_capabilities(bounded: bool) -> None:
     """Give up every capability, for this process and for what it may execute.
 
@@ -188,6 +199,8 @@ def shut_in(plan: dict[str, Any]) -> None:
             file.write("1000")
     for path, options in plan["mounts"]:
         mount(path, options)
+    for path, writable in plan.get("noexec", ()):
+        forbid_execution(path, writable)
     os.chdir(plan["cwd"])
     for name in plan["unset"]:
         os.environ.pop(name, None)

@@ -65,17 +65,20 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
             "flow": _flows,
             "budgets": _budgets,
             "privacy": _privacy,
+            "skills": fields.action,
         },
         "a policy",
     )
     spec = PolicySpec(
-        present=True,
+        # Skills alone say nothing of calls, which go on as without a policy.
+        present=set(found) != {"skills"},
         defaults={**PolicySpec().defaults, **found.get("defaults", {})},
         rules=found.get("rules", ()),
         servers=found.get("servers", ()),
         flows=found.get("flow", (LETHAL,)),
         budgets=found.get("budgets", Budgets()),
         privacy=found.get("privacy", Privacy()),
+        skills=found.get("skills", "ask"),
         pin=found.get("pin", True),
         path=path,
     )

@@ -161,6 +161,8 @@ class PolicySpec:
 
     Attributes:
         present: Whether there is one. Without, every call is allowed and nobody is believed.
+        skills: What is done when a program uses a saved skill that nobody has reviewed; with
+            "deny" there are no skills.
         pin: Whether a tool that changed since it was first allowed is asked about again.
         path: The file; changes are written there. None where there is none.
     """
@@ -179,5 +181,6 @@ class PolicySpec:
     flows: tuple[FlowRule, ...] = (LETHAL,)
     budgets: Budgets = field(default_factory=Budgets)
     privacy: Privacy = field(default_factory=Privacy)
+    skills: Action = "ask"
     pin: bool = True
     path: Path | None = None

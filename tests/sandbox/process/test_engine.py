@@ -58,7 +58,7 @@ async def test_a_program_calls_tools(engine: Engine) -> None:
 async def test_the_standard_library_works(engine: Engine) -> None:
     """Threads, processes, shared memory, subprocesses, sqlite, ctypes."""
     result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
-    assert (result.status, result.result) == ("success", ["a", "c", "x.db"]), result.error
+    assert (result.status, result.result) == ("success", ["a", "c", "out", "x.db"]), result.error
 
 
 async def test_the_layers_hold_as_seen_from_inside(engine: Engine) -> None:
@@ -89,7 +89,7 @@ async def test_a_run_sees_nothing_of_the_one_before(engine: Engine) -> None:
     """Law 3."""
     await engine.run(RunRequest(code="open('/tmp/a', 'w'); open('/workspace/a', 'w')"))
     code = "import os\nos.listdir('/tmp') + os.listdir('/workspace') + os.listdir('/dev/shm')"
-    assert (await engine.run(RunRequest(code=code))).result == []
+    assert (await engine.run(RunRequest(code=code))).result == ["out"]
 
 
 async def test_a_program_that_never_ends_is_stopped(engine: Engine) -> None:

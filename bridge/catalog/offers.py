@@ -1,0 +1,105 @@
+"""What a program may have beside tools: packages, directories of the host. Pure.
+
+Owns the wording. Names and modes are told, never where something is on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bridge.catalog.prose import one_line
+from bridge.model import Directory
+
+MAX_NAMED = 40
+"""Packages, directories and roots of each kind that are named; the rest is counted."""
+
+_NAME_CHARS = 60
+_LINE_CHARS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What there is.
+
+    Attributes:
+        packages: Entries of `allow`; empty where none may be asked for.
+        roots: Names of directories that the user's client or settings have open.
+    """
+
+    packages: tuple[str, ...] = ()
+    directories: tuple[Directory, ...] = ()
+    roots: tuple[str, ...] = ()
+
+
+def offers_line(offers: Offers) -> str:
+    """Return what the description of `run_python` says of it; empty for nothing."""
+    parts = []
+    if offers.packages:
+        parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
+    if offers.directories:
+        parts.append(f" Directories: {_listed(_places(offers), _LINE_CHARS)}.")
+    return "".join(parts)
+
+
+def offers_section(offers: Offers) -> str:
+    """Return what the guide says of it, in Markdown; empty for nothing."""
+    lines = []
+    if offers.packages:
+        names = _listed(offers.packages, 4 * _LINE_CHARS)
+        lines.append(
+            f"Packages, from an index and for this run only: {names}. Ask for them with "
+            '`packages=["name==1.*"]`, or in the code:\n'
+            '```python\n# /// script\n# dependencies = ["name==1.*"]\n# ///\n```'
+        )
+    if offers.directories:
+        places = _listed(_places(offers), 4 * _LINE_CHARS)
+        lines.append(f"Directories of the user's: {places}.")
+    if offers.roots:
+        names = _listed([one_line(name, _NAME_CHARS) for name in offers.roots], _LINE_CHARS)
+        lines.append(
+            f"The user also works in: {names}. Programs cannot see those; the user can offer them "
+            "as [directories] of the bridge's settings."
+        )
+    return "## Packages and directories\n" + "\n".join(lines) + "\n\n" if lines else ""
+
+
+def _places(offers: Offers) -> list[str]:
+    return [
+        f"`{one.inside}` ({'read and write' if one.writable else 'read-only'})"
+        for one in offers.directories
+    ]
+
+
+def _listed(texts: Sequence[str], chars: int) -> str:
+    kept: list[str] = []
+    for text in texts[:MAX_NAMED]:
+        chars -= len(text) + 2
+        if chars < 0:
+            break
+        kept.append(text)
+    more = len(texts) - len(kept)
+    if more:
+        kept.append(f"{more} more")
+    return ", ".join(kept)
+
+
+def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names of roots: what a client calls each, else the last part of its address.
+
+    Args:
+        roots: Name and address, as a client gives them.
+        own: Paths that the settings have.
+    """
+    found: dict[str, None] = {}
+    for name, address in (*roots, *(("", path) for path in own)):
+        shown = one_line(name, _NAME_CHARS).strip() or _last(address)
+        if shown:
+            found[shown] = None
+        if len(found) >= MAX_NAMED:
+            break
+    return tuple(found)
+
+
+def _last(address: str) -> str:
+    return one_line(address.rstrip("/").rpartition("/")[2], _NAME_CHARS).strip()

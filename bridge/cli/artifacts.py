@@ -1,0 +1,205 @@
+"""`artifacts`: what runs left, listed, fetched and removed. At the terminal it is all there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactStore, Content, store_for
+from bridge.artifacts.mime import is_text
+from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.errors import ArtifactStoreError, UnknownArtifactError, UsageError
+from bridge.model import Artifact, Json
+from bridge.render.kept import artifact_fields
+from bridge.settings import Settings
+from bridge.text import counted
+
+_STREAMED = ("stdout", "stderr")
+
+_SHORT = 10
+"""Characters of an id, a digest or a run in the table: enough to tell thousands apart."""
+
+_HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
+
+_UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
+
+
+async def list_kept(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print what is kept, the newest first."""
+    store = store_for(settings)
+    run_id = await anyio.to_thread.run_sync(partial(_run_id, store, arguments.run))
+    found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
+    if arguments.json:
+        write_out(json.dumps([_fields(each) for each in found], indent=2) + "\n")
+        return 0
+    if not found:
+        write_err("Nothing that a run left is kept.\n")
+        return 0
+    now = time.time()
+    write_out(table(_HEADINGS, [_row(each, now) for each in found], width=terminal_width()))
+    write_out(f"\n{counted(len(found), 'thing')}, {_size(sum(each.size for each in found))}.\n")
+    return 0
+
+
+async def get(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Write one to a file, or to stdout."""
+    if "?" in arguments.uri:
+        message = "Only the whole can be fetched."
+        raise UsageError(message, remedy="Take the part from it with head, tail or sed.")
+    store = store_for(settings)
+    work = partial(_get, store, arguments.uri, arguments.output, force=arguments.force)
+    await anyio.to_thread.run_sync(work)
+    return 0
+
+
+async def remove(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Remove some, those of a run, or all."""
+    ways = (bool(arguments.uris), arguments.run is not None, arguments.all)
+    if sum(ways) != 1:
+        message = "Say which: URIs or ids, or --run RUN, or --all."
+        raise UsageError(message)
+    store = store_for(settings)
+    count = await anyio.to_thread.run_sync(partial(_remove, store, arguments.uris, arguments.run))
+    write_err(f"Removed {counted(count, 'thing')}.\n")
+    return 0
+
+
+def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
+    if not uris:
+        return store.remove_all(None, _run_id(store, run))
+    # All are looked for first: of a list with a slip in it nothing is removed.
+    found = {artifact.uri: artifact for artifact in (store.find(None, uri) for uri in uris)}
+    for uri in found:
+        store.remove(None, uri)
+    return len(found)
+
+
+def _run_id(store: ArtifactStore, beginning: str | None) -> str:
+    """Return the one run that begins so and has left something; "" if none is asked for."""
+    if beginning is None:
+        return ""
+    runs = {each.run_id for each in store.listed(None) if each.run_id.startswith(beginning)}
+    if beginning in runs:
+        return beginning
+    if not beginning or len(runs) != 1:
+        which = f"{len(runs):,} runs begin" if runs else "No run that left something begins"
+        message = f"{which} with {beginning!r:.80}."
+        raise UnknownArtifactError(message, remedy="`artifacts list` shows them.")
+    return runs.pop()
+
+
+def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
+    with store.opened(None, uri) as content:
+        if output != "-":
+            try:
+                _save(content.pieces(), Path(output), force=force)
+            except FileExistsError:
+                message = f"{output} is there already."
+                raise UsageError(message, remedy="--force replaces it.") from None
+            except OSError as error:
+                message = f"{output} cannot be written: {error.strerror or error}."
+                raise UsageError(message) from error
+        elif sys.stdout.isatty():
+            _show(content)
+        else:
+            _copy(content.pieces(), sys.stdout.buffer)
+
+
+def _show(content: Content) -> None:
+    """Write to a terminal, which must be given nothing that it obeys."""
+    artifact = content.artifact
+    if not is_text(artifact.mime_type):
+        message = f"{artifact.name!r} is {artifact.mime_type}, and this is a terminal."
+        raise UsageError(message, remedy="Write it to a file: -o FILE.")
+    write_out(visible(content.whole().decode("utf-8", "replace")))
+
+
+def _save(pieces: Iterable[bytes], path: Path, *, force: bool) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        FileExistsError: It is there, and is not to be replaced.
+        OSError: It cannot be written.
+    """
+    if not force:
+        with path.open("xb") as file:
+            try:
+                _copy(pieces, file)
+            except (OSError, ArtifactStoreError):
+                with suppress(OSError):
+                    path.unlink()
+                raise
+        return
+    if path.is_dir():
+        raise IsADirectoryError(None, "it is a directory")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _copy(pieces, file)
+        Path(name).replace(path)
+    except (OSError, ArtifactStoreError):
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _copy(pieces: Iterable[bytes], file: BinaryIO) -> None:
+    for piece in pieces:
+        file.write(piece)
+    file.flush()
+
+
+def _fields(artifact: Artifact) -> dict[str, Json]:
+    return {
+        **artifact_fields(artifact),
+        "runId": artifact.run_id,
+        "created": _moment(artifact.created),
+        "expires": _moment(artifact.expires),
+    }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _row(artifact: Artifact, now: float) -> list[str]:
+    # An output is asked for by its run, but a digest is as short as any other id.
+    streamed = artifact.kind in _STREAMED
+    name = artifact.digest if streamed else artifact.uri.rpartition("/")[2]
+    return [
+        name[:_SHORT],
+        artifact.kind if streamed else artifact.name,
+        artifact.mime_type,
+        _size(artifact.size),
+        _span(now - artifact.created),
+        f"in {_span(artifact.expires - now)}",
+        artifact.run_id[:_SHORT],
+    ]
+
+
+def _span(seconds: float) -> str:
+    """Return a time in its largest unit: "3 d", "12 min"."""
+    for unit, name in _UNITS:
+        if seconds >= unit:
+            return f"{int(seconds // unit):,} {name}"
+    return f"{max(int(seconds), 0)} s"
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"

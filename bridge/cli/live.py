@@ -1,0 +1,342 @@
+"""A run at a terminal, while it goes on: its output as it comes, and below it a line on how it is.
+
+Owns the two streams of the terminal. The program's output is passed on exactly, to the stream it
+was written to. The line stands on stderr, only if that is a terminal, only below a whole line of
+output, and is gone before anything else is written: whether both streams go to one screen or not,
+what is left on it in the end is the output alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import unicodedata
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from time import monotonic
+from typing import BinaryIO, TextIO
+
+import anyio
+import anyio.to_thread
+
+from bridge.beside import beside
+from bridge.cli.terminal import Terminal
+from bridge.engine.standing import Standing, told
+from bridge.model import Json
+
+MAX_QUEUED_BYTES = 32 * 1024 * 1024
+"""Of output that whoever reads it has not taken, such as a pager. More keeps the program waiting,
+whose time goes on, as with coreutils' `timeout`."""
+
+DRAW_SECONDS = 0.2
+FIRST_DRAW_SECONDS = 0.6
+"""Between drawings, and until the first: of a short run there is nothing to see."""
+
+LEAST_WIDTH = 20
+"""Columns below which no line is drawn."""
+
+MAX_NOTE = 120
+"""Characters of what a server says of its call."""
+
+_BAR = 20
+
+_ERASE = "\r\x1b[J"
+"""Back to the first column, and everything from there on blank."""
+
+
+class LiveTerminal(Terminal):
+    """Someone who looks on. Shows while `showing` is open.
+
+    Args:
+        reader, writer: Where questions are answered and asked.
+        screen: Where the line is drawn; None for nowhere.
+        out, err: Where the program's streams go.
+    """
+
+    def __init__(
+        self,
+        reader: TextIO,
+        writer: TextIO,
+        *,
+        screen: Screen | None,
+        out: BinaryIO,
+        err: BinaryIO,
+    ) -> None:
+        super().__init__(reader, writer)
+        self._screen = screen
+        self._streams = {"stdout": out, "stderr": err}
+        self._visible = {name: stream.isatty() for name, stream in self._streams.items()}
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._queued = 0
+        self._changed = anyio.Event()
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether there is a line to show it in."""
+        return self._screen is not None
+
+    def follow(self, standing: Standing) -> None:
+        """Show how a run gets on."""
+        if self._screen is not None:
+            self._screen.follow(standing)
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Pass output on as soon as whoever reads it takes it."""
+        while self._queued >= MAX_QUEUED_BYTES:
+            await self._changed.wait()
+        self._queue.append((stream, data))
+        self._queued += len(data)
+        self._tell()
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        """Show what a server says of its call."""
+        if self._screen is not None:
+            self._screen.note = told(message, MAX_NOTE)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask, below all the output until here and without a line that is drawn over it.
+
+        Raises:
+            CannotAskError: There is no terminal, or the form is not one for lines.
+        """
+        await self._written()
+        if self._screen is None:
+            return await super().elicit(params)
+        with self._screen.hidden():
+            return await super().elicit(params)
+
+    @asynccontextmanager
+    async def showing(self) -> AsyncIterator[None]:
+        """Pass output on and draw, as long as this is open; all output is written at its end.
+
+        Raises:
+            OSError: It cannot be, because nobody reads it any more.
+        """
+        async with AsyncExitStack() as stack:
+            if self._screen is not None:
+                stack.enter_context(self._screen.among_logs())
+                await stack.enter_async_context(beside(self._screen.run))
+            await stack.enter_async_context(beside(self._write))
+            try:
+                yield
+            except Exception:
+                # What the program wrote until then is worth as much as before.
+                await self._written()
+                raise
+            await self._written()
+
+    async def _written(self) -> None:
+        while self._queued:
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _write(self) -> None:
+        while True:
+            while not self._queue:
+                await self._changed.wait()
+            pieces = list(self._queue)
+            self._queue.clear()
+            # Abandoned when somebody interrupts: whoever does not read must not keep us here.
+            await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
+            self._queued -= sum(len(data) for _, data in pieces)
+            self._tell()
+
+    def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
+        for name, data in pieces:
+            if self._screen is None or not self._visible[name]:
+                _pass_on(self._streams[name], data)
+            else:
+                with self._screen.hidden():
+                    _pass_on(self._streams[name], data)
+                    self._screen.wrote(data)
+
+
+def _pass_on(stream: BinaryIO, data: bytes) -> None:
+    stream.write(data)
+    stream.flush()
+
+
+class Screen:
+    """The last line of a terminal, used by several threads.
+
+    Args:
+        writer: The terminal.
+        columns: Returns how wide it is at this moment.
+        now: Seconds, from whenever.
+
+    Attributes:
+        note: What a server says of its call.
+    """
+
+    def __init__(
+        self, writer: TextIO, columns: Callable[[], int], now: Callable[[], float] = monotonic
+    ) -> None:
+        self._writer = writer
+        self._columns = columns
+        self._now = now
+        self._standing: Standing | None = None
+        self._started = 0.0
+        self._drawn = ""
+        self._hidden = 0
+        self._at_line_start = True
+        self._changing = threading.RLock()
+        self.note = ""
+
+    def follow(self, standing: Standing) -> None:
+        """Draw how this run gets on from now on."""
+        self._standing = standing
+        self._started = self._now()
+        self.note = ""
+
+    def wrote(self, data: bytes) -> None:
+        """Note what was written to the terminal."""
+        if data:
+            # A bar that the program draws itself ends with a return, and is not to be drawn over.
+            self._at_line_start = data.endswith(b"\n")
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Have nothing drawn meanwhile."""
+        with self._changing:
+            self._erase()
+            self._hidden += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._hidden -= 1
+
+    @contextmanager
+    def among_logs(self) -> Iterator[None]:
+        """Have the line gone before anything is logged."""
+        handlers = tuple(logging.getLogger().handlers)
+        for handler in handlers:
+            handler.addFilter(self._before_log)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(self._before_log)
+
+    def _before_log(self, _: logging.LogRecord) -> bool:
+        with self._changing:
+            self._erase()
+        return True
+
+    async def run(self) -> None:
+        """Draw again and again, until cancelled."""
+        try:
+            while True:
+                await anyio.sleep(DRAW_SECONDS)
+                # A terminal that is stopped (Ctrl-S) takes nothing.
+                await anyio.to_thread.run_sync(self.draw, abandon_on_cancel=True)
+        finally:
+            with self.hidden():
+                self._standing = None
+
+    def draw(self) -> None:
+        """Draw the line, if this is the time and place for one."""
+        with self._changing:
+            standing = self._standing
+            if standing is None or self._hidden or not self._at_line_start:
+                return
+            seconds = self._now() - self._started
+            if seconds < FIRST_DRAW_SECONDS:
+                return
+            line = line_of(standing, seconds, self._columns() - 1, self.note)
+            encoding = self._writer.encoding or "utf-8"
+            line = line.encode(encoding, "replace").decode(encoding)
+            if line == self._drawn:
+                return
+            self._erase()
+            self._writer.write(line)
+            self._writer.flush()
+            self._drawn = line
+
+    def _erase(self) -> None:
+        if not self._drawn:
+            return
+        # Made narrower, a terminal has broken the line into several.
+        above = (columns_of(self._drawn) - 1) // max(1, self._columns())
+        up = f"\x1b[{above}A" if above > 0 else ""
+        self._drawn = ""
+        self._writer.write(up + _ERASE)
+        self._writer.flush()
+
+
+def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTerminal:
+    """Return one on this process's own streams.
+
+    Args:
+        drawn: Whether the terminal can draw at all; one that is no terminal never does.
+    """
+    screen = None
+    if drawn and writer.isatty():
+        descriptor = writer.fileno()
+        screen = Screen(writer, lambda: _terminal_columns(descriptor))
+    return LiveTerminal(reader, writer, screen=screen, out=sys.stdout.buffer, err=sys.stderr.buffer)
+
+
+def _terminal_columns(descriptor: int) -> int:
+    try:
+        # Asked anew each time, as windows change; some terminals know nothing of their size.
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return 80
+
+
+def line_of(standing: Standing, seconds: float, width: int, note: str = "") -> str:
+    """Return the line: a bar if the program says how far it is, the time, and what goes on. Pure.
+
+    Args:
+        width: Columns that it may take.
+        note: What a server says of its call.
+    """
+    if width < LEAST_WIDTH:
+        return ""
+    parts = [_time(seconds), standing.own_text(), standing.call_text(), note]
+    text = " · ".join(part for part in parts if part)
+    share = standing.share
+    if share is not None:
+        size = min(_BAR, width // 3)
+        full = round(share * size)
+        text = f"[{'#' * full}{'-' * (size - full)}] {int(share * 100):3d}% {text}"
+    return fitted(text, width)
+
+
+def _time(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text cut to so many columns. Pure."""
+    if columns_of(text) <= width:
+        return text
+    left, kept = width - 1, []
+    for character in text:
+        left -= columns_of(character)
+        if left < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns a terminal needs for a text without control characters. Pure."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.category(character) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(character) in ("W", "F")
+        else 1
+        for character in text
+    )

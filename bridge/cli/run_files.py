@@ -1,0 +1,172 @@
+"""The files of `run`: those of the user's that a program gets, and where those it left are put.
+
+Owns what is done to the user's own disk. Names of what comes back were chosen in a sandbox: they
+are checked again, looked up below the directory that the user named and never through a link, and
+nothing that is there is replaced unless the user says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bridge.engine.file_names import name_problem, quoted
+from bridge.engine.input_files import MAX_BYTES, check_names
+from bridge.errors import BridgeError, UsageError
+from bridge.model import Artifact, InputFile
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
+    """Return the files that the flags name, as NAME=PATH, or PATH for one that keeps its name.
+
+    Raises:
+        UsageError: One cannot be read, or is called what no file can be called.
+    """
+    files = []
+    left = MAX_BYTES
+    for flag in wanted:
+        name, equals, path = flag.partition("=")
+        if not equals:
+            name, path = Path(flag).name, flag
+        data = _content(Path(path).expanduser(), left)
+        left -= len(data)
+        files.append(InputFile(name=name, data=data))
+    check_names(files)
+    return tuple(files)
+
+
+def _content(path: Path, left: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(left + 1)
+    except OSError as error:
+        message = f"--file: {path} cannot be read: {error.strerror or error}."
+        raise UsageError(message) from None
+    if len(data) > left:
+        message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
+        remedy = "Give a program less at a time, or mount a directory by the configuration."
+        raise UsageError(message, remedy=remedy)
+    return data
+
+
+def check_out(directory: str) -> Path:
+    """Return the directory that files are to be put into; it is made if need be.
+
+    Raises:
+        UsageError: There can be none.
+    """
+    path = Path(directory).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"--out: {path} cannot be made: {error.strerror or error}."
+        raise UsageError(message) from None
+    return path
+
+
+def write_files(
+    artifacts: Sequence[Artifact],
+    directory: Path,
+    read: Callable[[Artifact], Iterator[bytes]],
+    *,
+    force: bool = False,
+) -> list[str]:
+    """Put files into a directory; return what went wrong, a line for each that is not there.
+
+    Args:
+        read: Returns a file's content, part by part.
+        force: Whether files that are there may be replaced.
+    """
+    problems = []
+    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for artifact in artifacts:
+            try:
+                _put(root, artifact, read, force=force)
+            except FileExistsError:
+                problems.append(f"{quoted(artifact.name)} is there already; --force replaces it.")
+            except OSError as error:
+                why = error.strerror or error
+                problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
+            except BridgeError as error:
+                problems.append(f"{quoted(artifact.name)} cannot be had: {error}")
+    finally:
+        os.close(root)
+    return problems
+
+
+def _put(
+    root: int, artifact: Artifact, read: Callable[[Artifact], Iterator[bytes]], *, force: bool
+) -> None:
+    problem = name_problem(artifact.name)
+    if problem:
+        message = f"Its name {problem}."
+        raise UsageError(message)
+    *above, name = artifact.name.split("/")
+    with _below(root, above) as parent:
+        if not force and _there(parent, name) is not None:
+            raise FileExistsError
+        # Beside it first, so that nobody finds half a file.
+        unfinished = f".{secrets.token_hex(8)}.unfinished"
+        fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                for piece in read(artifact):
+                    file.write(piece)
+            if force:
+                _replace(parent, unfinished, name)
+            else:
+                _settle(parent, unfinished, name)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(unfinished, dir_fd=parent)
+
+
+def _settle(parent: int, unfinished: str, name: str) -> None:
+    """Give a file its name, which nothing has."""
+    try:
+        # Unlike a renaming this replaces nothing that has come to be there.
+        os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Not every file system has hard links. It was looked a moment ago.
+        os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def _replace(parent: int, unfinished: str, name: str) -> None:
+    mode = _there(parent, name)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise IsADirectoryError(0, "a directory is there")
+    os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def _there(parent: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _below(root: int, names: Sequence[str]) -> Iterator[int]:
+    """Open a directory below another, making what is missing on the way."""
+    fd = os.dup(root)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=fd)
+            deeper = os.open(name, _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = deeper
+        yield fd
+    finally:
+        os.close(fd)

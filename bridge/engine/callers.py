@@ -1,0 +1,27 @@
+"""Whose skills and memories a run has. Pure."""
+
+from __future__ import annotations
+
+from bridge.model import RunRequest
+
+PERSON = "user"
+
+_OF_THE_PERSON = frozenset({"stdio", "terminal"})
+"""Principals that are one person: whoever can start a bridge on stdio has the terminal too."""
+
+
+def owner_of(request: RunRequest) -> str:
+    """Return whose memories a run has; empty for a caller who cannot be told from others.
+
+    Over HTTP that is one who shows nothing to be known by.
+    """
+    known = request.owner or request.principal
+    return PERSON if known in _OF_THE_PERSON else known
+
+
+def principal_of(request: RunRequest) -> str:
+    """Return who may have to do with the user's skills, and review them; empty for anybody.
+
+    What a caller over HTTP shows by itself says nothing of who that is.
+    """
+    return PERSON if request.principal in _OF_THE_PERSON else request.principal

@@ -1,0 +1,219 @@
+"""A job carried out: checked against its servers, given a sandbox or its session's, run.
+
+Owns the order of these steps. Whether a request can be a job at all is `engine`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bridge.artifacts import ArtifactStore
+from bridge.engine.checking import Check, Checking, stopped
+from bridge.engine.gatekeeping import Gatekeeping, accounted
+from bridge.engine.guest_session import GuestSession
+from bridge.engine.guide import Guide
+from bridge.engine.intake import Intake
+from bridge.engine.job import Job, run_frame, run_result
+from bridge.engine.outputs import KeptOutputs
+from bridge.engine.packages import Packages
+from bridge.engine.program import NotStartedError, Program
+from bridge.engine.questions import Questions
+from bridge.engine.sandboxes import Sandboxes
+from bridge.engine.servers import Servers
+from bridge.engine.sessions import Seat, Sessions
+from bridge.engine.skills.skills import Skills
+from bridge.gate.calls import Gate, Grant
+from bridge.model import RunResult, Tool
+from bridge.sandbox.layers import OWN_NAMESPACES
+from bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where programs run, and with which packages."""
+
+    sandboxes: Sandboxes
+    sessions: Sessions
+    packages: Packages
+
+
+class Carrying:
+    """Carries out jobs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        places: Places,
+        *,
+        guide: Guide,
+        skills: Skills,
+        artifacts: ArtifactStore,
+        checking: Checking,
+        gatekeeping: Gatekeeping,
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._places = places
+        self._guide = guide
+        self._skills = skills
+        self._artifacts = artifacts
+        self._checking = checking
+        self._gatekeeping = gatekeeping
+
+    async def carry_out(self, job: Job) -> RunResult:
+        """Run a job's program, and return what came of it.
+
+        Raises:
+            BridgeError: It could not be run.
+        """
+        check = await self._check_early(job)
+        if check.verdict.certain:
+            return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
+        refusal = await self._skills.refusal(job.skills, job.run_id, job.limits.timeout)
+        if refusal is not None:
+            return refusal
+        if job.request.session:
+            return await self._in_session(job, check)
+        job = replace(job, outfit=await self._places.packages.outfit(job.request, job.run))
+        # The sandbox gets ready while the servers do.
+        who, binds = job.request.principal, job.outfit.binds
+        reserve = partial(self._places.sandboxes.reserve, job.limits, principal=who, binds=binds)
+        async with reserve() as reservation:
+            tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
+            for name, error in errors.items():
+                logger.warning("server %s is left out of this run: %s", name, error)
+            check = await self._check_again(job, check, tuple(tools))
+            if check.verdict.certain:
+                return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
+            try:
+                session = await reservation.get()
+                if not await self._places.packages.check(job.outfit, session.facts):
+                    return await self.carry_out(job)
+                # The process that runs a lane's program is known to be well: it has just said so.
+                waited = OWN_NAMESPACES not in session.isolation.layers
+                result = await self._run_in(session, job, tools, waited=waited)
+                return await self._checking.explained(result, job.request.code, check)
+            except NotStartedError as error:
+                logger.warning("the program is started again in a new sandbox: %s", error)
+        async with reserve(fresh=True) as reservation:
+            result = await self._run_in(await reservation.get(), job, tools)
+            return await self._checking.explained(result, job.request.code, check)
+
+    async def _in_session(self, job: Job, check: Check) -> RunResult:
+        tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
+        for name, error in errors.items():
+            logger.warning("server %s is left out of this run: %s", name, error)
+        check = await self._check_again(job, check, tuple(tools))
+        if check.verdict.certain:
+            return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
+
+        async def work(session: GuestSession, seat: Seat) -> RunResult:
+            # What earlier programs of the session defined may call what they had loaded.
+            earlier = [name for name in seat.servers if name in self._servers.names()]
+            loaded, _ = await self._servers.load((*tools, *earlier), tolerant=True)
+            placed = seat.placed(job)
+            await self._places.packages.insist(placed.outfit, session.facts)
+            return await self._run_in(session, placed, loaded, waited=seat.waited, seat=seat)
+
+        result = await self._places.sessions.run(job, work)
+        return await self._checking.explained(result, job.request.code, check)
+
+    async def _check_early(self, job: Job) -> Check:
+        """Check the program before there is a sandbox for it; what is certain needs none."""
+        check = await self._checked(job, job.servers)
+        if check.verdict.certain and job.servers:
+            # What hangs on tools is certain only once its servers have been asked. Whatever else
+            # is wrong is told together with that, but waits for no server that does not answer.
+            tolerant = job.tolerant or not check.may_be_mended
+            tools, _ = await self._servers.load(job.servers, tolerant=tolerant)
+            check = await self._check_again(job, check, tuple(tools))
+        return check
+
+    async def _check_again(self, job: Job, check: Check, loaded: tuple[str, ...]) -> Check:
+        """Check against the servers as they turned out to be, if that is news."""
+        if set(loaded) == set(job.servers) and not self._checking.stale(check):
+            return check
+        return await self._checked(job, loaded)
+
+    async def _checked(self, job: Job, servers: tuple[str, ...]) -> Check:
+        request = job.request
+        return await self._checking.check(
+            request.code,
+            job.program,
+            servers,
+            more_names=bool(request.session),
+            skills=job.skills.known,
+        )
+
+    async def _run_in(
+        self,
+        session: GuestSession,
+        job: Job,
+        tools: Mapping[str, tuple[Tool, ...]],
+        *,
+        waited: bool = False,
+        seat: Seat | None = None,
+    ) -> RunResult:
+        """Run the program in a sandbox that waits.
+
+        Args:
+            seat: Its place in a session, if it is in one.
+
+        Raises:
+            NotStartedError: The sandbox was dead or paused; nothing was done outside of it.
+        """
+        backend = await self._places.sandboxes.backend()
+        async with backend.in_use():
+            started = time.monotonic()
+            gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
+            outputs = KeptOutputs(self._artifacts, job.request.owner)
+            more = {
+                "read_output": outputs.read_output,
+                **self._skills.answers(job.request, job.run, job.skills, gate, job.run_id),
+            }
+            questions = Questions(self._servers, self._guide, gate, more)
+            intake = Intake(
+                job.limits,
+                run=job.run,
+                artifacts=self._artifacts.of_run(job.request.owner, job.run_id),
+                clear=self._servers.secrets.redactor,
+            )
+            program = Program(
+                session,
+                job.run.followed(questions.handle),
+                job.limits,
+                intake=intake,
+                waited=waited,
+                keeps=seat is not None,
+                clock=job.clock,
+                clear=self._servers.secrets.redactor,
+            )
+            seated = {} if seat is None else seat.fields
+            told = {} if seat is None else {"session": seat.session_id}
+            async with job.watch.recording(job.request, tuple(tools), told) as record:
+                frame = run_frame(job, tools, session, self._servers.known, self._guide, **seated)
+                await program.start(frame)
+                if seat is not None:
+                    seat.begun(program)
+                facts = await program.finish()
+                wall = time.monotonic() - started
+                result = run_result(job, tuple(tools), session, facts, gate, wall)
+                result = await self._gatekeeping.concluded(result, facts, job.watch)
+                if seat is not None:
+                    result = seat.conclude(result, facts)
+                record(result)
+        return accounted(result, gate, job.watch)
+
+    def _grant(self, job: Job) -> Grant:
+        only_listed = self._settings.listed_servers_only
+        return Grant(
+            servers=frozenset(job.servers) if only_listed else None,
+            calls=job.limits.tool_calls,
+        )

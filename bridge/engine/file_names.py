@@ -1,0 +1,60 @@
+"""What a file may be called, on its way into a sandbox or out of it. Pure.
+
+Owns the rules for both ways: whoever makes a file of the host's by a name that came from elsewhere
+may rely on them. They are stricter than any file system, so that a name means the same to all of
+them, to a terminal and to whoever reads it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+MAX_NAME_BYTES = 1024
+MAX_PART_BYTES = 255
+"""What file systems take."""
+
+MAX_PARTS = 10
+
+MAX_SHOWN = 200
+"""Characters of a name that is quoted."""
+
+_JOINERS = "\u200c\u200d"
+"""Format characters that are part of words and of emoji; the others hide or reverse text."""
+
+_REFUSED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+def name_problem(name: str) -> str:
+    """Return why a file cannot be called so, as what follows "its name"; empty if it can."""
+    if not name:
+        return "is empty"
+    if any(_is_refused(character) for character in name):
+        return "holds control characters or what is no text"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES:,} bytes"
+    if name.startswith("/"):
+        return "begins with a slash; it must be relative"
+    if "\\" in name:
+        return "holds a backslash; directories are parted by /"
+    parts = name.split("/")
+    if not all(part not in ("", ".", "..") for part in parts):
+        return 'has a part that is empty, "." or ".."'
+    if len(parts) > MAX_PARTS:
+        return f"has more than {MAX_PARTS} parts"
+    if any(len(part.encode()) > MAX_PART_BYTES for part in parts):
+        return f"has a part of more than {MAX_PART_BYTES} bytes"
+    return ""
+
+
+def quoted(name: str) -> str:
+    """Return a name as it can be shown whatever it holds."""
+    cut = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 1]}…"
+    shown = "".join(
+        character.encode("unicode_escape").decode("ascii") if _is_refused(character) else character
+        for character in cut
+    )
+    return f"`{shown}`"
+
+
+def _is_refused(character: str) -> bool:
+    return unicodedata.category(character) in _REFUSED and character not in _JOINERS

@@ -1,0 +1,187 @@
+"""Which bytes are a picture that may be handed on as one. Pure.
+
+Owns the four kinds, how each is known and measured, and the bounds on its size in pixels. What is
+handed on goes from a client to a service, which refuses a broken picture, and with it all that is
+said after it: so a PNG, which most are, is looked through to its last byte. Decodes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_SIDE = 8192
+"""Pixels; services refuse larger ones."""
+
+MAX_PIXELS = 32 * 1024 * 1024
+"""Of both sides: what a reader unpacks a picture to is some four bytes of each."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_CHUNK_HEAD = 8
+_CHECKSUM = 4
+
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""A PNG's colour type to the samples of a pixel."""
+
+_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2))
+_LAST_PASS = (0, 1, 1, 2)
+"""Of an interlaced PNG: where each begins, and its steps."""
+
+_UNPACKED_AT_ONCE = 1024 * 1024
+
+_SIZED = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""A JPEG's markers that say its size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What the bytes say of it."""
+
+    mime_type: str
+    width: int
+    height: int
+
+
+def mime_of(data: bytes) -> str:
+    """Return a picture's type by its first bytes; empty for what is none."""
+    if data.startswith(_PNG):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return ""
+
+
+def examine(data: bytes) -> Picture | None:
+    """Return what a picture is; None for what is none, or is broken, or has too many pixels.
+
+    Takes up to some tenths of a second: for threads.
+    """
+    mime_type = mime_of(data)
+    if not mime_type:
+        return None
+    size = {
+        "image/png": _png_size,
+        "image/jpeg": _jpeg_size,
+        "image/gif": _gif_size,
+        "image/webp": _webp_size,
+    }[mime_type](data)
+    if size is None or not _fits(*size):
+        return None
+    return Picture(mime_type=mime_type, width=size[0], height=size[1])
+
+
+def _fits(width: int, height: int) -> bool:
+    return 0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    chunks = _chunks(data)
+    kind, head = next(chunks, (b"", b""))
+    if kind != b"IHDR" or len(head) != 13:
+        return None
+    width, height = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    depth, colours, interlaced = head[8], head[9], head[12]
+    # Before anything is unpacked that may be as large as it likes.
+    if not _fits(width, height) or depth not in _DEPTHS.get(colours, ()) or interlaced > 1:
+        return None
+    bits = depth * _CHANNELS[colours]
+    if not _is_whole(chunks, _unpacked_size(width, height, bits, interlaced == 1), colours == 3):
+        return None
+    return width, height
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the parts of a PNG: name and content; none any more from where it is broken."""
+    at = len(_PNG)
+    while at + _CHUNK_HEAD + _CHECKSUM <= len(data):
+        end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
+        if end + _CHECKSUM > len(data):
+            return
+        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM], "big"):
+            return
+        at, start = end + _CHECKSUM, at
+        kind = data[start + 4 : start + _CHUNK_HEAD]
+        if kind == b"IEND" and at != len(data):
+            # Something else follows, which is no part of the picture.
+            return
+        yield kind, data[start + _CHUNK_HEAD : end]
+
+
+def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palette: bool) -> bool:
+    """Tell whether what follows a PNG's head unpacks to exactly what that says."""
+    unpacking, size, kind, has_palette = zlib.decompressobj(), 0, b"", False
+    try:
+        for kind, content in chunks:
+            has_palette = has_palette or kind == b"PLTE"
+            if kind != b"IDAT":
+                continue
+            left = content
+            while left:
+                size += len(unpacking.decompress(left, _UNPACKED_AT_ONCE))
+                left = unpacking.unconsumed_tail
+                if size > expected:
+                    return False
+    except zlib.error:
+        return False
+    return kind == b"IEND" and size == expected and (has_palette or not needs_palette)
+
+
+def _unpacked_size(width: int, height: int, bits: int, interlaced: bool) -> int:
+    if not interlaced:
+        return height * (1 + (width * bits + 7) // 8)
+    size = 0
+    for left, top, across, down in (*_PASSES, _LAST_PASS):
+        columns, rows = (width - left + across - 1) // across, (height - top + down - 1) // down
+        if columns > 0 and rows > 0:
+            size += rows * (1 + (columns * bits + 7) // 8)
+    return size
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at, size = 2, None
+    if not data.rstrip(b"\0").endswith(b"\xff\xd9"):
+        return None
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in _SIZED and length >= 7:
+            height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
+            size = (width, height)
+        if marker == 0xDA:
+            # What follows is the picture itself.
+            return size
+        if length < 2:
+            return None
+        at += 2 + length
+    return None
+
+
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 14 or not data.endswith(b"\x3b"):
+        return None
+    return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 30 or int.from_bytes(data[4:8], "little") + 8 != len(data):
+        return None
+    kind, body = data[12:16], data[20:]
+    if kind == b"VP8X":
+        return int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
+    if kind == b"VP8L" and body[0] == 0x2F:
+        packed = int.from_bytes(body[1:5], "little")
+        return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
+        width, height = (int.from_bytes(body[n : n + 2], "little") & 0x3FFF for n in (6, 8))
+        return width, height
+    return None

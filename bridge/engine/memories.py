@@ -1,0 +1,123 @@
+"""What a run may ask about memories: to save, load, list and delete them.
+
+Owns the parameters, which a program sends and which are checked before anything acts on them, and
+the answers. The rest of the helpers are made of these, in the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from bridge.engine.callers import owner_of
+from bridge.engine.clearing import clear_value
+from bridge.engine.questions import Answer
+from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError
+from bridge.gate.redaction import Redactor
+from bridge.library.memories import Memories, Memory
+from bridge.model import Json, RunRequest
+from bridge.rpc.dispatcher import CallFailedError, as_failed_call
+
+
+class MemoryAnswers:
+    """Answers one run's calls about its caller's memories, one after the other."""
+
+    def __init__(self, folder: Path, request: RunRequest, redactor: Redactor) -> None:
+        self._request = request
+        self._redactor = redactor
+        self._memories = Memories(folder, owner_of(request))
+        # Bridges take turns by a lock file; of one run's calls none shall wait for that.
+        self._turn = anyio.Lock()
+
+    @property
+    def methods(self) -> dict[str, Answer]:
+        """The methods, by name."""
+        return {
+            "save_memory": self._answering(self._save),
+            "load_memory": self._answering(self._load),
+            "list_memories": self._answering(self._list),
+            "delete_memory": self._answering(self._delete),
+        }
+
+    def _answering(self, answer: Answer) -> Answer:
+        async def answered(params: Mapping[str, Json]) -> Json:
+            try:
+                self._check()
+                async with self._turn:
+                    return await answer(params)
+            except BridgeError as error:
+                raise as_failed_call(error) from error
+
+        return answered
+
+    def _check(self) -> None:
+        if not owner_of(self._request):
+            message = "Nobody knows whose run this is, so it has no memories."
+            remedy = "Over HTTP a client has them that authenticates itself."
+            raise CallDeniedError(message, remedy=remedy)
+
+    async def _save(self, params: Mapping[str, Json]) -> Json:
+        self._no_plan("save_memory")
+        metadata, revision = params.get("metadata"), params.get("revision")
+        if metadata is not None and not isinstance(metadata, dict):
+            message = f"metadata must be a dict, not {type(metadata).__name__}."
+            raise InvalidRequestError(message)
+        if revision is not None and not isinstance(revision, str):
+            message = "revision must be a text."
+            raise InvalidRequestError(message)
+        saved = await anyio.to_thread.run_sync(
+            partial(
+                self._memories.put,
+                _key(params),
+                clear_value(params.get("value"), self._redactor),
+                None if metadata is None else clear_value(metadata, self._redactor),
+                unless_after=revision,
+            )
+        )
+        return saved is not None
+
+    async def _load(self, params: Mapping[str, Json]) -> Json:
+        found = await anyio.to_thread.run_sync(self._memories.get, _key(params))
+        if found is None:
+            return None
+        return _told(found) | {"value": found.value, "revision": found.revision}
+
+    async def _list(self, params: Mapping[str, Json]) -> Json:
+        found = await anyio.to_thread.run_sync(self._memories.all)
+        return [
+            _told(one) if isinstance(one, Memory) else {"key": one, "error": "It cannot be read."}
+            for one in found
+        ]
+
+    async def _delete(self, params: Mapping[str, Json]) -> Json:
+        self._no_plan("delete_memory")
+        return await anyio.to_thread.run_sync(self._memories.delete, _key(params))
+
+    def _no_plan(self, what: str) -> None:
+        if self._request.mode == "plan":
+            message = (
+                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
+                "plan."
+            )
+            raise CallFailedError(message, kind="policy")
+
+
+def _told(memory: Memory) -> dict[str, Json]:
+    return {
+        "key": memory.key,
+        "metadata": dict(memory.metadata),
+        "created_at": memory.created,
+        "updated_at": memory.updated,
+    }
+
+
+def _key(params: Mapping[str, Json]) -> str:
+    key = params.get("key")
+    if not isinstance(key, str):
+        message = f"key must be a text, not {type(key).__name__}."
+        raise InvalidRequestError(message)
+    return key

@@ -1,0 +1,348 @@
+"""All sessions of an engine: whose they are, how they are found, and how many are open.
+
+Owns who may use which session, and the bound on open ones. A session belongs to its owner; there it
+goes by its name where the caller is known, and by its id, which nobody can guess, where not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bridge.engine.client import OneRun
+from bridge.engine.job import Job
+from bridge.engine.lanes import Reserved
+from bridge.engine.packages import NOTHING, Outfit
+from bridge.engine.sessions.keeping import Keeping, Saved
+from bridge.engine.sessions.live import Session
+from bridge.engine.sessions.record import ID_BYTES, Identity, Record, new_identity
+from bridge.engine.sessions.report import Holdings, holdings_of
+from bridge.engine.sessions.turn import Turn, Work
+from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.model import Limits, Loss, RunRequest, RunResult
+from bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 500
+"""Sessions without a sandbox of which more is known than the disk says: why their state is gone."""
+
+CLOSE_SECONDS = 20.0
+"""For all sessions together to be put away when the engine ends."""
+
+MAX_LISTED = 200
+"""Of one owner's sessions, those used last."""
+
+_ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
+
+Reserve = Callable[..., AbstractAsyncContextManager[Reserved]]
+"""Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
+
+Dress = Callable[[RunRequest, OneRun], Awaitable[Outfit]]
+"""Says what a sandbox needs for the packages that a request is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A session, for its owner.
+
+    Attributes:
+        state: Whether it has a sandbox at this moment.
+        runs: How many there were.
+        idle_seconds: Since anybody used it.
+        memory_bytes: What its sandbox may use; 0 while it has none.
+    """
+
+    session_id: str
+    name: str
+    state: Literal["open", "put away"]
+    runs: int
+    idle_seconds: float
+    memory_bytes: int
+    holdings: Holdings
+
+
+class Sessions:
+    """The sessions. Enter before use; leaving saves and ends every one of them."""
+
+    def __init__(
+        self, settings: Settings, reserve: Reserve, directory: Path, dress: Dress | None = None
+    ) -> None:
+        """Make a table.
+
+        Args:
+            reserve: Where sandboxes come from.
+            directory: Where what is saved of sessions is.
+            dress: Settles packages; without it there are none.
+        """
+        self._settings = settings
+        self._reserve = reserve
+        self._dress = dress
+        self._keeping = Keeping(directory, days=settings.session_days)
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._finding = anyio.Lock()
+        self._admitting = anyio.Lock()
+        self._admitted: set[Session] = set()
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> Sessions:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+            async with anyio.create_task_group() as ending:
+                for session in tuple(self._sessions.values()):
+                    ending.start_soon(session.stop)
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)
+
+    @property
+    def open(self) -> int:
+        """How many have a sandbox."""
+        return len(self._admitted)
+
+    @property
+    def known(self) -> int:
+        """How many there is something to say of that is not on the disk."""
+        return len(self._sessions)
+
+    # --- for requests ---------------------------------------------------------------------------
+
+    def check(self, request: RunRequest) -> None:
+        """See that a request can be one of a session.
+
+        Raises:
+            InvalidRequestError: It cannot; the text says what to do instead.
+            SessionLimitError: Sessions are turned off.
+        """
+        if self._settings.sessions < 1:
+            message = "Sessions are turned off here."
+            remedy = (
+                "Leave `session` out: each run then begins with nothing of the last. "
+                "MCP_BRIDGE_SESSIONS sets how many may be open."
+            )
+            raise SessionLimitError(message, remedy=remedy)
+        if request.mode == "plan":
+            message = (
+                "A plan cannot be made in a session: what it makes up for calls that it holds back "
+                "would stay in the session's variables."
+            )
+            remedy = 'Make the plan without `session`, or the run without mode="plan".'
+            raise InvalidRequestError(message, remedy=remedy)
+
+    async def run(self, job: Job, work: Work) -> RunResult:
+        """Run a program in its session, after those that were asked for before.
+
+        Cancelling this interrupts the program, and keeps the state if it answers to that.
+
+        Raises:
+            UnknownSessionError: There is none of that id for this caller.
+            SessionLimitError: No further session can be opened.
+            BridgeError: Whatever `work` raises.
+        """
+        request = job.request
+        while True:
+            turn = Turn(job=job, work=work, ends=request.end_session)
+            session = await self._find(request, make=True)
+            session.record.named = request.named_sessions
+            result = await self._take(session, turn)
+            if result is not None:
+                return result
+
+    async def end(self, request: RunRequest) -> RunResult:
+        """End a session, after the runs in it that were asked for before.
+
+        Raises:
+            UnknownSessionError: There is none.
+        """
+        while True:
+            turn = Turn(ends=True)
+            result = await self._take(await self._find(request, make=False), turn)
+            if result is not None:
+                return result
+
+    async def listed(self, owner: str) -> tuple[Listed, ...]:
+        """Return an owner's sessions, those used last first."""
+        found: dict[str, Listed] = {}
+        now = anyio.current_time()
+        for saved in await self._keeping.listed(owner):
+            found[saved.session_id] = Listed(
+                session_id=saved.session_id,
+                name=saved.name,
+                state="put away",
+                runs=saved.run,
+                idle_seconds=max(0.0, time.time() - saved.moment),
+                memory_bytes=0,
+                holdings=holdings_of(saved.facts),
+            )
+        for session in self._sessions.values():
+            if session.identity.owner == owner and (session.is_open or session.in_use):
+                found[session.identity.session_id] = Listed(
+                    session_id=session.identity.session_id,
+                    name=session.identity.name,
+                    state="open",
+                    runs=session.record.runs,
+                    idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
+                    memory_bytes=session.memory_bytes,
+                    holdings=session.record.holdings,
+                )
+        latest = sorted(found.values(), key=lambda each: each.idle_seconds)
+        return tuple(latest[:MAX_LISTED])
+
+    async def _take(self, session: Session, turn: Turn) -> RunResult | None:
+        """Have a turn served; None if the session had ended before."""
+        if self._tasks is None:
+            message = "The bridge is ending."
+            raise SessionLimitError(message)
+        if session.put(turn):
+            self._tasks.start_soon(session.serve)
+        try:
+            await turn.over.wait()
+        except BaseException:
+            # Whoever wanted it is gone: it is interrupted, which leaves the state as it is then.
+            with anyio.CancelScope(shield=True):
+                await session.give_up(turn)
+            raise
+        if isinstance(turn.outcome, RunResult) or turn.outcome is None:
+            return turn.outcome
+        raise turn.outcome
+
+    # --- which session it is --------------------------------------------------------------------
+
+    async def _find(self, request: RunRequest, *, make: bool) -> Session:
+        """Return the session that a request is about.
+
+        Raises:
+            UnknownSessionError: There is none, and none may be made.
+        """
+        key, owner = request.session, request.owner
+        is_id = _ID.fullmatch(key) is not None
+        if not is_id and not request.named_sessions:
+            if not make:
+                message = "Here a session can be ended by its id only."
+                raise UnknownSessionError(message, remedy="Its results have the id.")
+            # Others may use the same name, and are not to meet here.
+            return self._add(Session(Record(new_identity(owner, key)), self))
+        async with self._finding:
+            found = self._known(owner, key)
+            if found is None:
+                saved = await self._keeping.find(owner, key)
+                if saved is not None:
+                    identity = Identity(owner=owner, name=saved.name, session_id=saved.session_id)
+                    found = self._add(Session(Record(identity, saved), self))
+            if found is None and make and not is_id:
+                found = self._add(Session(Record(new_identity(owner, key)), self))
+        if found is None:
+            what = "id" if is_id else "name"
+            message = f"There is no session of the {what} {key!r}, or it is somebody else's."
+            remedy = (
+                "It ended, or nobody used it for "
+                f"{self._settings.session_days} days. A run with a new name begins a new one."
+            )
+            raise UnknownSessionError(message, remedy=remedy)
+        return found
+
+    def _known(self, owner: str, key: str) -> Session | None:
+        for session in reversed(self._sessions.values()):
+            identity = session.identity
+            if identity.owner != owner or session.over:
+                continue
+            if key in (identity.session_id, identity.name):
+                return session
+        return None
+
+    def _add(self, session: Session) -> Session:
+        self._sessions[session.identity.session_id] = session
+        return session
+
+    # --- what sessions need; see `live.Host` ----------------------------------------------------
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds until a sandbox that nobody uses is put away."""
+        return self._settings.session_idle_timeout
+
+    def reserve(self, limits: Limits, outfit: Outfit) -> AbstractAsyncContextManager[Reserved]:
+        """Set a sandbox aside."""
+        return self._reserve(limits, binds=outfit.binds) if outfit.binds else self._reserve(limits)
+
+    async def outfit(self, request: RunRequest, run: OneRun) -> Outfit:
+        """Return what a sandbox needs for the packages that a request is for."""
+        return NOTHING if self._dress is None else await self._dress(request, run)
+
+    async def admit(self, session: Session) -> None:
+        """Make room for one more: of those that nobody uses, the one idle for longest goes.
+
+        Raises:
+            SessionLimitError: All are in use.
+        """
+        async with self._admitting:
+            while len(self._admitted) >= self._settings.sessions:
+                idle = [each for each in self._admitted if not each.in_use]
+                if not idle:
+                    count = len(self._admitted)
+                    message = f"All {count} sessions that may be open at once are in use."
+                    remedy = (
+                        "Wait for one of their runs to end, or run this without `session`. "
+                        "MCP_BRIDGE_SESSIONS sets how many there may be."
+                    )
+                    raise SessionLimitError(message, remedy=remedy)
+                await min(idle, key=lambda each: each.since).put_away()
+            self._admitted.add(session)
+
+    def dismissed(self, session: Session) -> None:
+        """Note that it is open no longer."""
+        self._admitted.discard(session)
+
+    def settled(self, session: Session) -> None:
+        """Forget what the disk knows as well, and what has been gone for long."""
+        key = session.identity.session_id
+        if session.over or session.record.recoverable:
+            self._sessions.pop(key, None)
+            return
+        self._sessions.move_to_end(key)
+        resting = [key for key, each in self._sessions.items() if not each.is_open]
+        for key in resting[: max(0, len(resting) - MAX_REMEMBERED)]:
+            if not self._sessions[key].in_use:
+                del self._sessions[key]
+
+    async def load(self, session: Session) -> tuple[Saved | None, str]:
+        """Return what was saved of it last, or why that is of no use."""
+        return await self._keeping.load(session.identity.owner, session.identity.session_id)
+
+    async def save(self, session: Session, data: bytes, lost: tuple[Loss, ...]) -> str:
+        """Keep its state; return why that could not be done, empty if it was."""
+        saved = Saved(
+            session_id=session.identity.session_id,
+            name=session.identity.name,
+            run=session.record.runs,
+            data=data,
+            lost=lost,
+            facts=session.record.facts(),
+            moment=time.time(),
+        )
+        return await self._keeping.save(session.identity.owner, saved)
+
+    async def forget(self, session: Session) -> None:
+        """Keep nothing of it."""
+        await self._keeping.forget(session.identity.owner, session.identity.session_id)

@@ -1,0 +1,189 @@
+"""What a run may ask about skills: `save_skill`, `list_skills`, `load_skill`, `delete_skill`.
+
+Owns the parameters, which a program sends and which are checked before anything acts on them, and
+the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio.to_thread
+
+from bridge.catalog.guard import check
+from bridge.engine.callers import principal_of
+from bridge.engine.questions import Answer
+from bridge.engine.servers import Servers
+from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews
+from bridge.engine.skills.shelf import Shelf
+from bridge.errors import BridgeError, InvalidRequestError, UpstreamError
+from bridge.gate.calls import Gate
+from bridge.library.skills import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
+from bridge.model import Json, RunRequest
+from bridge.rpc.dispatcher import CallFailedError, as_failed_call
+from bridge.settings import GuardMode
+
+
+class SkillAnswers:
+    """Answers one run's calls about skills.
+
+    Args:
+        note: Takes what of it goes into the audit log.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        servers: Servers,
+        reviews: Reviews,
+        *,
+        gate: Gate,
+        review: Review,
+        request: RunRequest,
+        guard: GuardMode,
+        note: Callable[[Mapping[str, Json]], None],
+    ) -> None:
+        self._shelf = shelf
+        self._servers = servers
+        self._reviews = reviews
+        self._gate = gate
+        self._review = review
+        self._request = request
+        self._guard = guard
+        self._note = note
+
+    @property
+    def methods(self) -> dict[str, Answer]:
+        """The methods, by name."""
+        return {
+            "save_skill": self._answering(self._save),
+            "list_skills": self._answering(self._list),
+            "load_skill": self._answering(self._load),
+            "delete_skill": self._answering(self._delete),
+        }
+
+    def _answering(self, answer: Answer) -> Answer:
+        async def answered(params: Mapping[str, Json]) -> Json:
+            try:
+                return await answer(params)
+            except BridgeError as error:
+                raise as_failed_call(error) from error
+
+        return answered
+
+    async def _save(self, params: Mapping[str, Json]) -> Json:
+        self._no_plan("save_skill")
+        self._review.check("save")
+        source, name = params.get("source", ""), params.get("name", "")
+        description = params.get("description", "")
+        if not all(isinstance(value, str) for value in (source, name, description)):
+            message = "save_skill takes a function, and texts for `description` and `name`."
+            raise InvalidRequestError(message)
+        if len(description) > MAX_DESCRIPTION_CHARS:
+            message = (
+                f"The description has {len(description):,} characters; the limit is "
+                f"{MAX_DESCRIPTION_CHARS}."
+            )
+            raise InvalidRequestError(message)
+        clear = self._servers.secrets.redactor.text
+        code = read_code(clear(source), name)
+        unknown = self._shelf.references(code).unknown
+        if unknown:
+            message = f"The skill cannot be saved: {'; '.join(map(str, unknown))}"
+            raise InvalidRequestError(message)
+        scan = check(code.tree)
+        if self._guard == "enforce" and not scan.allowed:
+            message = f"The static guard does not allow the skill: {scan.denial}."
+            raise InvalidRequestError(message)
+        told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
+        skill, changed = await self._shelf.save(code, told[:MAX_DESCRIPTION_CHARS])
+        self._reviews.saved(principal_of(self._request), skill)
+        self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
+        answer = self._told(skill) | {"changed": changed}
+        if scan.findings:
+            answer["notes"] = [str(found) for found in scan.findings[:MAX_FINDINGS]]
+        return answer
+
+    async def _list(self, params: Mapping[str, Json]) -> Json:
+        self._review.check("list")
+        skills = await self._shelf.all()
+        approved = await anyio.to_thread.run_sync(self._shelf.approvals.all)
+        caller = principal_of(self._request)
+        return [
+            self._told(skill)
+            | {
+                "reviewed": (skill.name, skill.digest) in approved
+                or self._reviews.is_own(caller, skill)
+            }
+            for skill in skills.values()
+        ]
+
+    async def _load(self, params: Mapping[str, Json]) -> Json:
+        self._review.check("use")
+        skill = await self._shelf.get(_name(params))
+        assert skill.code is not None
+        findings = tuple(str(found) for found in check(skill.code.tree).findings)
+        named = self._shelf.references(skill.code).servers
+        stubs: list[Json] = []
+        for server in named:
+            self._gate.admit(server)
+        await self._review.admit(skill, self._shelf.stale(skill), findings)
+        for server in named:
+            try:
+                await self._servers.load([server])
+            except UpstreamError:
+                # Its call will say what is the matter.
+                continue
+            stubs.append(self._servers.known.stubs(server, None))
+        self._note({"did": "use", "skill": skill.name, "digest": skill.digest})
+        return {
+            "name": skill.name,
+            "source": skill.text,
+            "warning": self._shelf.stale(skill),
+            "servers": stubs,
+        }
+
+    async def _delete(self, params: Mapping[str, Json]) -> Json:
+        self._no_plan("delete_skill")
+        self._review.check("delete")
+        name = _name(params)
+        there = await self._shelf.remove(name)
+        if there:
+            self._note({"did": "delete", "skill": name})
+        return there
+
+    def _told(self, skill: Skill) -> dict[str, Json]:
+        """Return what a program is told of a skill."""
+        answer: dict[str, Json] = {
+            "name": skill.name,
+            "version": skill.version,
+            "description": skill.description,
+            "signature": skill.signature,
+            "import": skill.import_line,
+            "tools": [
+                f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
+            ],
+            "updated": skill.header.updated,
+            "stale": self._shelf.stale(skill),
+        }
+        if skill.edited:
+            answer["edited"] = True
+        if skill.problem:
+            answer["problem"] = skill.problem
+        return answer
+
+    def _no_plan(self, what: str) -> None:
+        if self._request.mode == "plan":
+            message = (
+                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
+                "plan."
+            )
+            raise CallFailedError(message, kind="policy")
+
+
+def _name(params: Mapping[str, Json]) -> str:
+    name = params.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        message = f"{name!r:.80} is no name of a skill."
+        raise InvalidRequestError(message)
+    return name

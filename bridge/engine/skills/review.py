@@ -1,0 +1,170 @@
+"""Whether a skill may be used: by the policy, by what a person has approved of, or by asking one.
+
+Owns the order of these, the question, and what holds for one run or until the bridge ends. What was
+saved by the caller itself while this bridge runs needs no review: that program was run already.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import anyio
+import anyio.to_thread
+
+from bridge.engine.client import OneRun
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    CallDeniedError,
+    CannotAskError,
+    LibraryError,
+    RefusedError,
+)
+from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
+from bridge.library.reviewing import Approvals
+from bridge.library.skills import Skill
+from bridge.model import Action, Json
+
+MAX_OWN = 1000
+"""Skills saved while the bridge runs that are remembered to be their callers' own."""
+
+MAX_SOURCE_LINES = 120
+MAX_SOURCE_CHARS = 8000
+"""Shown in a question. Of what is cut, the whole is in the file."""
+
+MAX_FINDINGS = 8
+_MAX_TOOLS = 12
+_INDENT = "    "
+
+
+class Reviews:
+    """What holds until the bridge ends."""
+
+    def __init__(self, approvals: Approvals) -> None:
+        self.approvals = approvals
+        self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def saved(self, caller: str, skill: Skill) -> None:
+        """Note that a skill is its caller's own, as it is."""
+        self._own[caller, skill.name, skill.digest] = None
+        while len(self._own) > MAX_OWN:
+            self._own.popitem(last=False)
+
+    def is_own(self, caller: str, skill: Skill) -> bool:
+        """Tell whether the caller itself saved a skill, as it is."""
+        return bool(caller) and (caller, skill.name, skill.digest) in self._own
+
+
+class Review:
+    """What one run may use; one question at a time."""
+
+    def __init__(self, reviews: Reviews, *, policy: Action, caller: str, run: OneRun) -> None:
+        self._reviews = reviews
+        self._policy = policy
+        self._caller = caller
+        self._run = run
+        self._turn = anyio.Lock()
+        self._answers: dict[tuple[str, str], bool] = {}
+
+    def check(self, doing: str) -> None:
+        """See that whoever asks may have to do with skills at all.
+
+        Raises:
+            CallDeniedError: They may not.
+        """
+        if self._policy == "deny":
+            message = f"The policy lets no program {doing} skills."
+            remedy = 'The user can change it: [policy] skills = "ask" in config.toml.'
+            raise CallDeniedError(message, remedy=remedy)
+        if not self._caller and self._policy != "allow":
+            message = f"Nobody knows whose run this is, so it may not {doing} the user's skills."
+            remedy = 'The user can allow it: [policy] skills = "allow" in config.toml.'
+            raise CallDeniedError(message, remedy=remedy)
+
+    async def admit(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
+        """See that a skill may be used in this run, asking a person if need be.
+
+        Raises:
+            RefusedError: It may not.
+        """
+        self.check("use")
+        if self._policy == "allow" or self._reviews.is_own(self._caller, skill):
+            return
+        key = (skill.name, skill.digest)
+        async with self._turn:
+            approved = self._answers.get(key)
+            if approved is None:
+                holds = self._reviews.approvals.holds
+                approved = await anyio.to_thread.run_sync(holds, *key)
+            if not approved:
+                if key in self._answers:
+                    raise _refused(skill, "was refused before in this run")
+                await self._ask(skill, stale, findings)
+            self._answers[key] = True
+
+    async def _ask(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
+        key = (skill.name, skill.digest)
+        try:
+            answer = await self._run.elicit(question(skill, stale, findings))
+        except CannotAskError as error:
+            name = skill.name
+            message = (
+                f"The skill {name!r} has to be reviewed by a person before it is used, and none "
+                f"can be asked: {error.why}"
+            )
+            remedy = (
+                f"The user can look at it and allow it: `mcp-code-bridge skills approve {name}`."
+            )
+            raise ApprovalNeededError(message, remedy=remedy) from None
+        decision = read_answer(answer, ("once", "always"), "once")
+        if decision not in ("once", "always"):
+            self._answers[key] = False
+            what = "said no" if decision else "gave no answer"
+            raise _refused(skill, f"was not used: the person who was asked to review it {what}")
+        if decision == "always":
+            try:
+                await anyio.to_thread.run_sync(self._reviews.approvals.add, *key)
+            except LibraryError:
+                # It holds for the run, and is asked about again in the next.
+                return
+
+
+def _refused(skill: Skill, what: str) -> RefusedError:
+    message = f"The skill {skill.name!r} {what}."
+    remedy = "Do without it, or write the code into the program."
+    return ApprovalRefusedError(message, remedy=remedy)
+
+
+def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str, Json]:
+    """Return the parameters of the question whether a skill may be used.
+
+    Args:
+        findings: What the static guard says of it.
+    """
+    name = safe_name(skill.name)
+    lines = [f"mcp-code-bridge: may a program use the saved skill {name}?", ""]
+    changed = ", edited by hand since it was saved" if skill.edited else ""
+    lines.append(f"{_INDENT}version {skill.version}{changed}")
+    if skill.description:
+        lines.append(f"{_INDENT}described as: {one_line(skill.description, 400)}")
+    tools = [
+        f"{safe_name(server)}.{safe_name(tool)}"
+        for server, found in skill.header.tools.items()
+        for tool in found
+    ]
+    more = f" and {len(tools) - _MAX_TOOLS} more" if len(tools) > _MAX_TOOLS else ""
+    lines.append(f"{_INDENT}seen to call: {', '.join(tools[:_MAX_TOOLS]) or 'no tool'}{more}")
+    if stale:
+        lines.append(f"{_INDENT}stale, {one_line(stale, 400)}")
+    lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:MAX_FINDINGS]]
+    shown, rest = visible_lines(skill.source.rstrip("\n"), MAX_SOURCE_LINES, MAX_SOURCE_CHARS)
+    lines += ["", *(f"{_INDENT}{line}" for line in shown)]
+    if rest:
+        lines += ["", f"Cut: {rest:,} more lines; `mcp-code-bridge skills show {name}` has all."]
+    titles = {
+        "once": "Yes, in this run",
+        "always": "Yes, always, as long as it stays as it is",
+        "no": "No",
+    }
+    return form("\n".join(lines), titles)

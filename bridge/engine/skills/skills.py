@@ -1,0 +1,198 @@
+"""Skills as runs use them.
+
+Owns what of a program's text decides which skills it gets, and the moment of their review: before a
+sandbox is taken, for those that it names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from bridge.catalog.guard import Scan, check
+from bridge.catalog.preflight import References
+from bridge.engine.callers import principal_of
+from bridge.engine.client import OneRun
+from bridge.engine.memories import MemoryAnswers
+from bridge.engine.questions import Answer
+from bridge.engine.servers import Servers
+from bridge.engine.skills.answers import SkillAnswers
+from bridge.engine.skills.review import Review, Reviews
+from bridge.engine.skills.shelf import Shelf
+from bridge.errors import LibraryError, RefusedError
+from bridge.gate.calls import Gate
+from bridge.library.naming import PACKAGE, named_skills
+from bridge.library.skills import Skill
+from bridge.model import Action, Json, RunRequest, RunResult
+from bridge.settings import Settings
+
+MAX_SENT = 50
+"""Skills that come with a program: those it names, and those that these name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillUse:
+    """The skills that one program names.
+
+    Attributes:
+        known: Names of all there are; None if the program mentions none.
+        skills: Those it names, and those that these name.
+        servers: That they use.
+        dynamic: Whether one of them picks servers in a way that does not show.
+        warnings: Name to what is to be said when it is imported.
+        review: What of them this run may use.
+    """
+
+    known: frozenset[str] | None = None
+    skills: tuple[Skill, ...] = ()
+    servers: tuple[str, ...] = ()
+    dynamic: bool = False
+    review: Review | None = None
+    stale: Callable[[Skill], str] = lambda _: ""
+
+    def widened(self, references: References) -> References:
+        """Return what a program says about servers together with what its skills do."""
+        if not self.servers and not self.dynamic:
+            return references
+        servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
+        return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
+
+    def sent(self) -> list[dict[str, str]]:
+        """Return what is sent along with the program."""
+        return [
+            {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
+            for skill in self.skills
+        ]
+
+
+NO_SKILLS = SkillUse()
+"""Of a program that mentions none."""
+
+
+class Skills:
+    """Skills and memories, for an engine's runs.
+
+    Args:
+        policy: Returns what the policy says of skills now.
+        note: Takes records for the audit log.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        *,
+        policy: Callable[[], Action],
+        note: Callable[[Mapping[str, Json]], None],
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._policy = policy
+        self._note = note
+        self.shelf = Shelf(settings, servers)
+        self._reviews = Reviews(self.shelf.approvals)
+
+    async def of_program(
+        self, request: RunRequest, tree: ast.Module | Scan, run: OneRun
+    ) -> SkillUse:
+        """Return the skills that a program names.
+
+        Raises:
+            LibraryError: Their folder cannot be read.
+        """
+        if PACKAGE not in request.code or isinstance(tree, Scan):
+            return NO_SKILLS
+        named = named_skills(tree)
+        if not named and not _imports(tree):
+            return NO_SKILLS
+        there = await self.shelf.all()
+        found: dict[str, Skill] = {}
+        left = list(named)
+        while left and len(found) < MAX_SENT:
+            name = left.pop(0)
+            skill = there.get(name)
+            if skill is None or name in found:
+                continue
+            if skill.problem:
+                message = f"Skill {name!r} cannot be used as its file is: {skill.problem}"
+                raise LibraryError(message)
+            found[name] = skill
+            assert skill.code is not None
+            left += named_skills(skill.code.tree)
+        uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
+        return SkillUse(
+            known=frozenset(there),
+            skills=tuple(found.values()),
+            servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
+            dynamic=any(use.dynamic for use in uses),
+            review=self.review(request, run),
+            stale=self.shelf.stale,
+        )
+
+    def review(self, request: RunRequest, run: OneRun) -> Review:
+        """Return what decides on the skills of a run."""
+        return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
+
+    async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
+        """Have a program's skills reviewed; return its result if one may not be used."""
+        if use.review is None:
+            return None
+        for skill in use.skills:
+            try:
+                await use.review.admit(skill, self.shelf.stale(skill), findings_of(skill))
+            except RefusedError as error:
+                return RunResult(
+                    run_id=run_id,
+                    status="error",
+                    reason="policy",
+                    summary=f"The program was not run. {error.message}",
+                    error=f"{error} [{error.code}]",
+                    timeout_seconds=timeout,
+                )
+            self._note(
+                {
+                    "kind": "skill",
+                    "run": run_id,
+                    "skill": skill.name,
+                    "did": "use",
+                    "digest": skill.digest,
+                }
+            )
+        return None
+
+    def answers(
+        self, request: RunRequest, run: OneRun, use: SkillUse, gate: Gate, run_id: str
+    ) -> dict[str, Answer]:
+        """Return what answers a run's calls about skills and memories."""
+        skills = SkillAnswers(
+            self.shelf,
+            self._servers,
+            self._reviews,
+            gate=gate,
+            review=use.review or self.review(request, run),
+            request=request,
+            guard=self._settings.guard,
+            note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
+        )
+        memories = MemoryAnswers(
+            self._settings.state_dir / "memories",
+            request,
+            self._servers.secrets.redactor,
+        )
+        return {**skills.methods, **memories.methods}
+
+
+def findings_of(skill: Skill) -> tuple[str, ...]:
+    """Return what the static guard says of a skill."""
+    if skill.code is None:
+        return ()
+    return tuple(str(found) for found in check(skill.code.tree).findings)
+
+
+def _imports(tree: ast.Module) -> bool:
+    return any(
+        (isinstance(node, ast.Import) and any(item.name == PACKAGE for item in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == PACKAGE)
+        for node in ast.walk(tree)
+    )

@@ -1,0 +1,241 @@
+"""Skills as plain files in a folder, which may be a git repository.
+
+Owns the folder: `NAME.py` is a skill as it is now, `NAME/1.py` and so on are its versions as they
+were saved. Each file is replaced whole. A person may edit, add and remove files at any time. All of
+it blocks, and belongs in threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bridge.errors import InvalidRequestError, LibraryError
+from bridge.library.reading import read_regular
+from bridge.library.skills import (
+    MAX_FILE_BYTES,
+    NAME,
+    Header,
+    Tools,
+    decode_skill,
+    encode_skill,
+    source_digest,
+    version_of,
+)
+from bridge.saving import replace_file, turn
+
+MAX_SKILLS = 500
+"""In one folder; more is no collection that anybody keeps in mind."""
+
+MAX_ENTRIES = 10_000
+"""Of the folder looked at: it is somebody's own and may hold other things."""
+
+MAX_VERSIONS = 50
+"""Of one skill that stay; the oldest go."""
+
+State = tuple[int, int, int]
+"""What tells a file from what it was before: time, size, number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What became of saving.
+
+    Attributes:
+        changed: Whether the source is another than before.
+    """
+
+    text: str
+    version: int
+    changed: bool
+
+
+class SkillFiles:
+    """The files of one folder, which need not be there."""
+
+    def __init__(self, folder: Path, lock: Path) -> None:
+        """Make one.
+
+        Args:
+            folder: Where the files are.
+            lock: By which bridges take turns; not in the folder, whose files are the user's.
+        """
+        self.folder = folder
+        self._lock = lock
+
+    def states(self) -> dict[str, State]:
+        """Return the skills there are, by name, each with what tells whether it has changed.
+
+        Raises:
+            LibraryError: The folder cannot be read.
+        """
+        found: dict[str, State] = {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for number, entry in enumerate(entries):
+                    name, dot, end = entry.name.rpartition(".")
+                    if number >= MAX_ENTRIES or len(found) >= MAX_SKILLS:
+                        break
+                    if not dot or end != "py" or not NAME.fullmatch(name):
+                        continue
+                    with suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            message = f"The folder of skills cannot be read: {_why(error)}."
+            raise LibraryError(message) from None
+        return dict(sorted(found.items()))
+
+    def text(self, name: str) -> str | None:
+        """Return a skill's file; None if there is none.
+
+        Raises:
+            LibraryError: It cannot be read.
+        """
+        try:
+            data = read_regular(self._path(name), MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            message = f"Skill {name!r} cannot be read: {_why(error)}."
+            raise LibraryError(message) from None
+        except ValueError as error:
+            message = f"Skill {name!r} cannot be read: {error}."
+            raise LibraryError(message) from None
+        return data.decode("utf-8", "surrogateescape")
+
+    def texts(self, names: Mapping[str, State]) -> dict[str, str]:
+        """Return the files of some skills, without those that are gone or cannot be read."""
+        found: dict[str, str] = {}
+        for name in names:
+            with suppress(LibraryError):
+                text = self.text(name)
+                if text is not None:
+                    found[name] = text
+        return found
+
+    def save(self, name: str, source: str, description: str, tools: Tools, now: str) -> Saved:
+        """Have a skill be a source from now on.
+
+        Raises:
+            InvalidRequestError: There is no room, or another of nearly that name.
+            LibraryError: It cannot be written. What there was is as it was.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with turn(self._lock):
+                return self._saved(name, source, description, tools, now)
+        except OSError as error:
+            message = f"Skill {name!r} cannot be saved: {error.strerror or error}."
+            raise LibraryError(message) from None
+
+    def _saved(self, name: str, source: str, description: str, tools: Tools, now: str) -> Saved:
+        self._check_room(name)
+        old = self.text(name)
+        header, before = (None, "") if old is None else decode_skill(old)
+        last = max(self._versions(name), default=0)
+        new = Header(
+            description=description,
+            version=last + 1,
+            created=header.created if header is not None and header.created else now,
+            updated=now,
+            digest=source_digest(source),
+            tools=tools,
+        )
+        changed = before != source
+        if old is not None:
+            number, edited = version_of(header, before)
+            if not changed and not edited:
+                assert header is not None
+                if (header.description, header.tools) == (description, dict(tools)):
+                    return Saved(text=old, version=number, changed=False)
+                new = replace(new, version=number)
+            elif changed and edited:
+                # Nobody has it yet but whoever edited it.
+                self._keep(name, max(number, last + 1), old)
+                new = replace(new, version=max(number, last + 1) + 1)
+            else:
+                new = replace(new, version=max(number if edited else number + 1, last + 1))
+        text = encode_skill(new, source)
+        self._keep(name, new.version, text)
+        replace_file(self._path(name), _bytes(text), durable=True)
+        return Saved(text=text, version=new.version, changed=changed)
+
+    def remove(self, name: str, *, versions: bool) -> bool:
+        """Remove a skill; return whether it was there.
+
+        Args:
+            versions: Whether those go too that were saved of it.
+
+        Raises:
+            LibraryError: It cannot be removed.
+        """
+        try:
+            there = self._path(name).is_file()
+            if there:
+                self._path(name).unlink()
+            if versions:
+                for number in self._versions(name):
+                    self._version(name, number).unlink(missing_ok=True)
+                    there = True
+                with suppress(OSError):
+                    (self.folder / name).rmdir()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            message = f"Skill {name!r} cannot be removed: {error.strerror or error}."
+            raise LibraryError(message) from None
+        return there
+
+    def _check_room(self, name: str) -> None:
+        names = self.states()
+        if name not in names and len(names) >= MAX_SKILLS:
+            message = f"{MAX_SKILLS:,} skills are saved, which is all there is room for."
+            raise InvalidRequestError(message, remedy="Remove some that nobody uses.")
+        for other in names:
+            if other != name and other.lower() == name.lower():
+                message = f"There is a skill {other!r}, which some systems cannot tell from {name}."
+                raise InvalidRequestError(message, remedy="Give it another name.")
+
+    def _keep(self, name: str, number: int, text: str) -> None:
+        """Write down a version, before it becomes what the skill is."""
+        folder = self.folder / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        replace_file(self._version(name, number), _bytes(text), durable=True)
+        for old in sorted(self._versions(name))[:-MAX_VERSIONS]:
+            self._version(name, old).unlink(missing_ok=True)
+
+    def _versions(self, name: str) -> list[int]:
+        try:
+            names = [entry.name for entry in (self.folder / name).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = (each.removesuffix(".py") for each in names if each.endswith(".py"))
+        return [int(each) for each in found if each.isascii() and each.isdigit() and len(each) < 9]
+
+    def _path(self, name: str) -> Path:
+        if not NAME.fullmatch(name):
+            # Names of files come from here alone.
+            message = f"{name!r:.80} cannot be the name of a skill."
+            raise InvalidRequestError(message)
+        return self.folder / f"{name}.py"
+
+    def _version(self, name: str, number: int) -> Path:
+        return self.folder / name / f"{number}.py"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _why(error: OSError) -> str:
+    return "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)

@@ -1,0 +1,363 @@
+"""A skill as text: what may be one, and how its file says what is known of it. Pure.
+
+Owns the rules for a skill's source and the comment at the head of its file. A skill is checked for
+what it is, and never for what it does: that is for the sandbox, the gate and whoever reviews it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import keyword
+import re
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bridge.errors import InvalidRequestError
+from bridge.text import valid_text
+
+MAX_SOURCE_BYTES = 64 * 1024
+"""Of one skill. Models write a tenth of it; to parse more takes the better part of a second."""
+
+MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES
+"""Of its file: source, and what is known of it."""
+
+MAX_DESCRIPTION_CHARS = 500
+MAX_SIGNATURE_CHARS = 300
+MAX_TOOLS = 200
+"""That a skill calls, as they are remembered."""
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+"""Also the name of a file, on systems that know neither other letters nor small from large."""
+
+Tools = Mapping[str, Mapping[str, str]]
+"""Server to tool to the digest of the tool's definition."""
+
+_OPEN = "# /// mcp-code-bridge-skill\n"
+_CLOSE = "# ///\n"
+
+_LITERALS = (
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Set,
+    ast.Dict,
+    ast.UnaryOp,
+    ast.BinOp,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillCode:
+    """A source that may be a skill.
+
+    Attributes:
+        tree: What it was parsed to.
+        signature: How it is called, with `await` where it takes that.
+    """
+
+    name: str
+    source: str = field(repr=False)
+    tree: ast.Module = field(compare=False, repr=False)
+    signature: str = ""
+    docstring: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What stands at the head of a skill's file.
+
+    Attributes:
+        version: From 1.
+        created, updated: As ISO 8601 has them, in UTC.
+        digest: Of the source that it was written for.
+    """
+
+    description: str = ""
+    version: int = 0
+    created: str = ""
+    updated: str = ""
+    digest: str = ""
+    tools: Tools = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skill:
+    """A skill as its file has it.
+
+    Attributes:
+        text: The whole file, whose lines tracebacks show.
+        version: Of the source as it is now; one more than the last that was saved if somebody
+            edited it.
+        edited: Whether somebody has, since.
+        problem: Why it cannot be used; empty if it can.
+    """
+
+    name: str
+    text: str = field(repr=False)
+    source: str = field(repr=False)
+    header: Header
+    version: int
+    edited: bool = False
+    code: SkillCode | None = field(default=None, repr=False)
+    problem: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What a person approves of."""
+        return source_digest(self.source)
+
+    @property
+    def description(self) -> str:
+        """What it is for, on one line."""
+        told = self.header.description or (self.code.docstring if self.code else "")
+        return " ".join(told.split())[:MAX_DESCRIPTION_CHARS]
+
+    @property
+    def signature(self) -> str:
+        """How it is called."""
+        return self.code.signature if self.code else f"{self.name}(...)"
+
+    @property
+    def import_line(self) -> str:
+        """How a program gets it."""
+        return f"from skills import {self.name}"
+
+
+def source_digest(source: str) -> str:
+    """Return what changes with a source."""
+    return f"sha256:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def check_name(name: str) -> None:
+    """See that a skill can go by a name.
+
+    Raises:
+        InvalidRequestError: It cannot; the text says why.
+    """
+    if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        message = (
+            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
+            "digits and underscores, beginning with a letter, and no keyword."
+        )
+        raise InvalidRequestError(message)
+    if name in sys.stdlib_module_names:
+        message = f"{name!r} is a module of Python's library; give the skill another name."
+        raise InvalidRequestError(message)
+
+
+def read_code(source: str, name: str = "") -> SkillCode:
+    """Return a source as the code of a skill.
+
+    Belongs in the event loop's thread: turning warnings off is a matter of the whole process.
+
+    Args:
+        name: Of the skill; that of the only function there is if left out.
+
+    Raises:
+        InvalidRequestError: It is none; the text says what to change.
+    """
+    source = _lines(source)
+    size = len(source.encode("utf-8", "surrogatepass"))
+    if size > MAX_SOURCE_BYTES:
+        message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
+        raise InvalidRequestError(message, remedy="Split it, or leave data out of it.")
+    tree = _parsed(source)
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    if not name and len(functions) == 1:
+        name = functions[0].name
+    if not name:
+        message = (
+            f"The source defines {len(functions)} functions; say by `name` which of them is "
+            "the skill."
+        )
+        raise InvalidRequestError(message)
+    check_name(name)
+    own = [node for node in functions if node.name == name]
+    if len(own) != 1:
+        message = f"The source has to define {name!r} once, as a function at its top level; "
+        message += f"it does so {len(own)} times."
+        raise InvalidRequestError(message)
+    _check_top_level(tree)
+    return SkillCode(
+        name=name,
+        source=source,
+        tree=tree,
+        signature=_signature(own[0]),
+        docstring=valid_text(ast.get_docstring(own[0]) or ""),
+    )
+
+
+def _lines(source: str) -> str:
+    """Return a source with its lines ended as Python's own are."""
+    source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").strip("\n")
+    return f"{source}\n"
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            # Doubtful escapes in somebody's strings are theirs.
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except SyntaxError as error:
+        message = f"The skill's source is no Python: line {error.lineno or 0}: {error.msg}."
+    except (ValueError, UnicodeEncodeError) as error:
+        message = f"The skill's source is no Python: {error}."
+    except (RecursionError, MemoryError):
+        message = "The skill's source is nested too deeply."
+    raise InvalidRequestError(message)
+
+
+def _check_top_level(tree: ast.Module) -> None:
+    """See that importing it does nothing but define.
+
+    Raises:
+        InvalidRequestError: It would do more.
+    """
+    defined: set[str] = set()
+    for node in tree.body:
+        if not _is_definition(node, defined):
+            text = ast.unparse(node).splitlines()[0][:60]
+            message = (
+                f"Line {node.lineno} of the skill's source, {text!r}, would do something whenever "
+                "the skill is imported; only imports, constants, functions and classes may stand "
+                "outside of functions."
+            )
+            raise InvalidRequestError(message, remedy="Move it into the function.")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+
+
+def _is_definition(node: ast.stmt, defined: set[str]) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
+        return True
+    if isinstance(node, ast.ImportFrom):
+        return not any(item.name == "*" for item in node.names)
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Pass):
+        return True
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
+        return False
+    if not all(isinstance(target, ast.Name) for target in targets):
+        return False
+    value = node.value
+    if value is None or (isinstance(value, ast.Name) and value.id in defined):
+        return True
+    return all(isinstance(part, _LITERALS) for part in ast.walk(value))
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    call = f"{node.name}({ast.unparse(node.args)})"
+    if isinstance(node, ast.AsyncFunctionDef):
+        call = f"await {call}"
+    if node.returns is not None:
+        call = f"{call} -> {ast.unparse(node.returns)}"
+    call = valid_text(" ".join(call.split()))
+    return call if len(call) <= MAX_SIGNATURE_CHARS else f"{call[:MAX_SIGNATURE_CHARS]}…"
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def encode_skill(header: Header, source: str) -> str:
+    """Return a skill's file: what is known of it, as a comment, and its source."""
+    lines = list(_header_lines(header))
+    return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
+
+
+def _header_lines(header: Header) -> Iterator[str]:
+    yield f"description = {_quoted(header.description[:MAX_DESCRIPTION_CHARS])}"
+    yield f"version = {header.version}"
+    yield f"created = {_quoted(header.created)}"
+    yield f"updated = {_quoted(header.updated)}"
+    yield f"digest = {_quoted(header.digest)}"
+    for server, tools in header.tools.items():
+        yield f"[tools.{_quoted(server)}]"
+        for tool, digest in tools.items():
+            yield f"{_quoted(tool)} = {_quoted(digest)}"
+
+
+def _quoted(text: str) -> str:
+    # JSON's strings are TOML's but for one character.
+    return json.dumps(valid_text(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def decode_skill(text: str) -> tuple[Header | None, str]:
+    """Return what the head of a file says, if that can be read, and the source below it."""
+    text = _lines(text)
+    if not text.startswith(_OPEN):
+        return None, text
+    head, mark, source = text.removeprefix(_OPEN).partition(_CLOSE)
+    if not mark:
+        return None, text
+    lines = [line.removeprefix("#").removeprefix(" ") for line in head.split("\n")]
+    return _header("\n".join(lines)), source
+
+
+def _header(text: str) -> Header | None:
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+    version, tools = found.get("version"), found.get("tools")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 < version < 10**9:
+        return None
+    texts = {
+        name: value if isinstance(value := found.get(name), str) else ""
+        for name in ("description", "created", "updated", "digest")
+    }
+    read: dict[str, dict[str, str]] = {}
+    for server, entries in tools.items() if isinstance(tools, dict) else ():
+        if isinstance(entries, dict):
+            read[server] = {
+                tool: digest for tool, digest in entries.items() if isinstance(digest, str)
+            }
+    return Header(version=version, tools=read, **texts)
+
+
+def version_of(header: Header | None, source: str) -> tuple[int, bool]:
+    """Return a file's version, and whether somebody edited it since it was saved."""
+    if header is None:
+        return 1, True
+    if header.digest == source_digest(source):
+        return header.version, False
+    return header.version + 1, True
+
+
+def read_skill(name: str, text: str) -> Skill:
+    """Return the skill of a file; one that cannot be used says why.
+
+    Belongs in the event loop's thread, as `read_code`.
+    """
+    header, source = decode_skill(text)
+    version, edited = version_of(header, source)
+    code, problem = None, ""
+    try:
+        code = read_code(source, name)
+    except InvalidRequestError as error:
+        problem = error.message
+    return Skill(
+        name=name,
+        text=_lines(text),
+        source=source,
+        header=header or Header(),
+        version=version,
+        edited=edited,
+        code=code,
+        problem=problem,
+    )

@@ -1,0 +1,94 @@
+"""A run's result as blocks of MCP content.
+
+Owns which blocks there are and in which order: the text, then what was shown, then links to what is
+kept. What the text says is decided in `bridge.render`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+
+import mcp_types as types
+
+from bridge.engine import Engine
+from bridge.engine.clearing import clear_value
+from bridge.gate.redaction import Redactor
+from bridge.model import Artifact, RunResult, Shown
+from bridge.render.modes import render
+from bridge.render.structured import structured
+from bridge.text import counted
+
+MAX_LINKS = 50
+"""In one result: each is something that a model reads. All are in the structured result."""
+
+_DESCRIPTIONS = {
+    "file": "A file that the program left.",
+    "stdout": "All that the program wrote to stdout.",
+    "stderr": "All that the program wrote to stderr.",
+    "shown": "The original of something that the program showed.",
+}
+
+
+LINKS_SINCE = "2025-06-18"
+"""Version of the protocol; to clients of an earlier one a link is no content, and the whole result
+none. The text names what is kept, too."""
+
+
+def to_result(
+    result: RunResult, engine: Engine, *, protocol_version: str = LINKS_SINCE
+) -> types.CallToolResult:
+    """Return what the client gets for a run.
+
+    Args:
+        protocol_version: Which the client speaks.
+    """
+    mode = engine.settings.output_mode
+    # In the other modes the text has all that can be read.
+    shown = _shown(result.shown, texts=mode == "compact")
+    text = types.TextContent(text=render(result, mode))
+    links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
+    return types.CallToolResult(
+        content=[text, *shown, *links],
+        structured_content=structured(result),
+        is_error=result.status != "success",
+    )
+
+
+def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
+    """Take the secrets of this machine out of a result, whichever tool it is of."""
+    for block in result.content:
+        if isinstance(block, types.TextContent):
+            block.text = redactor.text(block.text)
+        elif isinstance(block, types.ResourceLink):
+            block.name = redactor.text(block.name)
+    result.structured_content = clear_value(result.structured_content, redactor)
+
+
+def resource_fields(artifact: Artifact) -> dict[str, object]:
+    """Return what a list or a link says of something that is kept."""
+    return {
+        "uri": artifact.uri,
+        "name": artifact.name or artifact.kind,
+        "description": _DESCRIPTIONS[artifact.kind],
+        "mime_type": artifact.mime_type,
+        "size": artifact.size,
+    }
+
+
+def _shown(items: Sequence[Shown], *, texts: bool) -> Iterable[types.ContentBlock]:
+    for item in items:
+        if item.data:
+            data = base64.b64encode(item.data).decode()
+            yield types.ImageContent(data=data, mime_type=item.mime_type)
+        elif item.text and texts:
+            yield types.TextContent(text=item.text)
+
+
+def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
+    for artifact in artifacts[:MAX_LINKS]:
+        yield types.ResourceLink.model_validate(resource_fields(artifact))
+    more = len(artifacts) - MAX_LINKS
+    if more > 0:
+        text = f"And {counted(more, 'thing')} more that the program left: see `artifacts`."
+        yield types.TextContent(text=text)

@@ -1,0 +1,252 @@
+"""What clients can list and read: the bridge itself, its servers, and what runs left.
+
+Owns the URIs, the pages of the list and what one answer has of something large. Of what runs left
+each client sees its own; of anything else it is told that there is no such thing.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from functools import partial
+from urllib.parse import quote, unquote
+
+import anyio.to_thread
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from bridge.artifacts import ArtifactStore, Reading, parse_part, read_part
+from bridge.engine import Engine
+from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
+from bridge.gate.redaction import Redactor
+from bridge.model import Artifact
+from bridge.server.clients import Context
+from bridge.server.content import resource_fields
+from bridge.server.notices import Notices
+from bridge.server.roots import client_roots
+from bridge.server.runs import Runs
+from bridge.server.session_list import sessions_json
+
+logger = logging.getLogger(__name__)
+
+CAPABILITIES_URI = "bridge://capabilities"
+SERVERS_URI = "bridge://servers"
+TOOLS_URI = "bridge://tools/"
+STUBS_URI = "bridge://stubs/"
+ARTIFACTS_URI = "bridge://artifacts/"
+RUNS_URI = "bridge://runs/"
+SESSIONS_URI = "bridge://sessions"
+
+UNKNOWN_RESOURCE = -32002
+"""The code that the specification gives to it."""
+
+PAGE = 100
+"""Things that runs left, in one answer to a client that lists."""
+
+MAX_PAGES = 5
+"""After which the list ends: clients show it to people, and some read all of it at each start. What
+is older is in the results of its runs, and in `mcp-code-bridge artifacts list`."""
+
+_CURSOR = re.compile(r"(?P<page>[1-9])/(?P<place>[0-9a-f.]{1,64})")
+
+
+class Resources:
+    """The handlers. Each catches what it must: the low-level server wraps nothing."""
+
+    def __init__(self, engine: Engine, runs: Runs, notices: Notices) -> None:
+        self._engine = engine
+        self._runs = runs
+        self._notices = notices
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """List the guide, the servers, each one's tools, and the newest of what runs left."""
+        cursor = params.cursor if params is not None else None
+        page, after = _place(cursor)
+        resources = [] if page else await self._own()
+        self._notices.listed(context)
+        kept, more = await self._kept(self._runs.owner(context), after)
+        redactor = self._engine.servers.secrets.redactor
+        for artifact in kept:
+            resource = types.Resource.model_validate(resource_fields(artifact))
+            resource.name = redactor.text(resource.name)
+            resources.append(resource)
+        following = f"{page + 1}/{more}" if more and page + 1 < MAX_PAGES else None
+        return types.ListResourcesResult(resources=resources, next_cursor=following)
+
+    async def _kept(self, owner: str, after: str) -> tuple[tuple[Artifact, ...], str]:
+        """Return a page of what an owner's runs left, and where the next begins."""
+        if not owner:
+            # Clients that cannot be told apart are not shown each other's. Each has the URIs that
+            # its own results told, and nobody guesses one.
+            return (), ""
+        try:
+            page = partial(self._engine.artifacts.page, owner, PAGE, after)
+            return await anyio.to_thread.run_sync(page)
+        except ArtifactStoreError as error:
+            # What is not kept there can be listed all the same.
+            logger.warning("what runs left cannot be listed: %s", error)
+            return (), ""
+
+    async def _own(self) -> list[types.Resource]:
+        await self._engine.servers.refresh()
+        resources = [
+            types.Resource(
+                uri=CAPABILITIES_URI,
+                name="capabilities",
+                title="What a program can do",
+                mime_type="text/markdown",
+            ),
+            types.Resource(
+                uri=SERVERS_URI,
+                name="servers",
+                title="Discovered MCP servers",
+                mime_type="application/json",
+            ),
+            types.Resource(
+                uri=SESSIONS_URI,
+                name="sessions",
+                title="Your sessions, and what they hold",
+                mime_type="application/json",
+            ),
+        ]
+        resources.extend(
+            types.Resource(
+                uri=TOOLS_URI + quote(name, safe=""),
+                name=f"tools of {name}",
+                mime_type="application/json",
+            )
+            for name in self._engine.servers.names()
+        )
+        return resources
+
+    async def list_resource_templates(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """Offer the tools of any server, what runs left, and parts of that."""
+        tools = types.ResourceTemplate(
+            uri_template=TOOLS_URI + "{server}",
+            name="tools",
+            title="Tools of one server, with their schemas",
+            mime_type="application/json",
+        )
+        stubs = types.ResourceTemplate(
+            uri_template=STUBS_URI + "{server}",
+            name="stubs",
+            title="Tools of one server, as typed Python",
+            mime_type="text/x-python",
+        )
+        artifacts = types.ResourceTemplate(
+            uri_template=ARTIFACTS_URI + "{id}{?offset,length,lines}",
+            name="artifacts",
+            title="What a run left, or bytes or lines of it",
+            description="offset and length are bytes; lines is 100-200, 100- or -50.",
+        )
+        outputs = types.ResourceTemplate(
+            uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
+            name="outputs",
+            title="The whole output of a run, or bytes or lines of it",
+            description="stream is stdout or stderr; lines is 100-200, 100- or -50.",
+            mime_type="text/plain",
+        )
+        return types.ListResourceTemplatesResult(
+            resource_templates=[tools, stubs, artifacts, outputs]
+        )
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return a resource, or as much of it as one answer has."""
+        uri = str(params.uri)
+        try:
+            if uri.startswith((ARTIFACTS_URI, RUNS_URI)):
+                return types.ReadResourceResult(
+                    contents=await self._read_kept(uri, self._runs.owner(context))
+                )
+            if uri == SESSIONS_URI:
+                mime_type, text = "application/json", await self._sessions(context)
+            else:
+                mime_type, text = await self._read(uri, context)
+        except UnknownArtifactError:
+            # As what never was: that somebody else has it is nobody's business.
+            raise _unknown(uri) from None
+        except BridgeError as error:
+            code = types.INVALID_PARAMS
+            if isinstance(error, ArtifactStoreError):
+                code = types.INTERNAL_ERROR
+            told = self._engine.servers.secrets.redactor.text(str(error))
+            raise MCPError(code, told) from None
+        text = self._engine.servers.secrets.redactor.text(text)
+        content = types.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def _read(self, uri: str, context: Context) -> tuple[str, str]:
+        await self._engine.servers.refresh()
+        if uri == CAPABILITIES_URI:
+            return "text/markdown", self._engine.guide.capabilities(
+                roots=await client_roots(context)
+            )
+        if uri == SERVERS_URI:
+            return "application/json", self._engine.guide.servers_json()
+        if uri.startswith(TOOLS_URI):
+            server = unquote(uri.removeprefix(TOOLS_URI))
+            return "application/json", await self._engine.guide.tools_json(server)
+        if uri.startswith(STUBS_URI):
+            server = unquote(uri.removeprefix(STUBS_URI))
+            return "text/x-python", await self._engine.guide.server_stub(server)
+        raise _unknown(uri)
+
+    async def _sessions(self, context: Context) -> str:
+        owner = self._runs.owner(context)
+        # Who cannot be told from others is told of no session: its id is all that it takes.
+        return sessions_json(await self._engine.sessions.listed(owner) if owner else ())
+
+    async def _read_kept(
+        self, uri: str, owner: str
+    ) -> list[types.TextResourceContents | types.BlobResourceContents]:
+        redactor = self._engine.servers.secrets.redactor
+        work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
+        return await anyio.to_thread.run_sync(work)
+
+
+def _kept_contents(
+    store: ArtifactStore, owner: str, uri: str, redactor: Redactor
+) -> list[types.TextResourceContents | types.BlobResourceContents]:
+    """Return a part of what is kept, and, if there is more, how to read on. For threads."""
+    whole, _, query = uri.partition("?")
+    with store.opened(owner, whole) as content:
+        found = read_part(content, parse_part(query))
+        mime_type = content.artifact.mime_type
+    contents = [_block(uri, mime_type, found, redactor)]
+    if not found.whole:
+        following = f"{whole}?{found.more}" if found.more else whole
+        told = types.TextResourceContents(
+            uri=following, mime_type="text/plain", text=found.told(whole)
+        )
+        contents.append(told)
+    return contents
+
+
+def _block(
+    uri: str, mime_type: str, found: Reading, redactor: Redactor
+) -> types.TextResourceContents | types.BlobResourceContents:
+    if found.text is None:
+        data = base64.b64encode(found.data).decode("ascii")
+        return types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=data)
+    return types.TextResourceContents(uri=uri, mime_type=mime_type, text=redactor.text(found.text))
+
+
+def _place(cursor: str | None) -> tuple[int, str]:
+    """Return which page is asked for, and what it begins after."""
+    if cursor is None:
+        return 0, ""
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or int(found["page"]) >= MAX_PAGES:
+        raise MCPError(types.INVALID_PARAMS, "The cursor is none of this list.")
+    return int(found["page"]), found["place"]
+
+
+def _unknown(uri: str) -> MCPError:
+    return MCPError(UNKNOWN_RESOURCE, f"Unknown resource {uri!r:.200}.")

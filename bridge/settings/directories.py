@@ -1,0 +1,160 @@
+"""Which directories of the host programs find, from `[directories.NAME]` of `config.toml`.
+
+Owns the keys, and what may never be one of them. It looks at the disk: a directory has to be there
+when the settings are read, and symbolic links are resolved then and not again, so that nobody can
+turn one around afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.model import Directory, Json
+from bridge.settings import parsers
+
+INSIDE = "/mnt"
+"""Below which programs find them, each by its name."""
+
+MAX_DIRECTORIES = 32
+"""Each is a mount in every sandbox."""
+
+SYSTEM = ("/proc", "/sys", "/dev", "/run")
+"""The kernel's and its services' own; sockets in them open the machine."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_KEYS = ("path", "mode")
+_MODES = {"ro": False, "rw": True}
+
+
+def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
+    """Return the `directories` table at `place`; what it says, before the disk is looked at.
+
+    Raises:
+        SettingsError: One has a name, a key or a value that cannot be.
+    """
+    if tables is None:
+        return ()
+    if not isinstance(tables, Mapping):
+        message = f"{place} must hold tables, such as [directories.data]."
+        raise SettingsError(message)
+    if len(tables) > MAX_DIRECTORIES:
+        message = f"{place} holds more than {MAX_DIRECTORIES} directories."
+        raise SettingsError(message)
+    return tuple(_directory(name, table, f"{place}.{name}") for name, table in tables.items())
+
+
+def _directory(name: str, table: Json, place: str) -> Directory:
+    if not _NAME.fullmatch(name):
+        message = f"{place}: a directory's name has small letters, digits, - and _ only."
+        raise SettingsError(message)
+    if not isinstance(table, Mapping):
+        message = f'{place} must be a table, [directories.{name}] with path = "/...".'
+        raise SettingsError(message)
+    for key in table:
+        if key not in _KEYS:
+            message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
+            raise SettingsError(message)
+    mode = table.get("mode", "ro")
+    if not isinstance(mode, str) or mode not in _MODES:
+        message = f'{place}.mode must be "ro" or "rw".'
+        raise SettingsError(message)
+    text = table.get("path")
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        message = f"{place} needs `path`: where the directory is."
+        raise SettingsError(message)
+    try:
+        path = parsers.path(text)
+    except ValueError as error:
+        message = f"{place}.path {error}."
+        raise SettingsError(message) from None
+    if not path.is_absolute():
+        message = f"{place}.path must be an absolute path (or begin with ~), not {text!r:.200}."
+        raise SettingsError(message)
+    return Directory(name=name, path=str(path), inside=f"{INSIDE}/{name}", writable=_MODES[mode])
+
+
+def settled(
+    directories: Iterable[Directory], place: str, *, home: Path, private: Iterable[Path]
+) -> tuple[Directory, ...]:
+    """Return the directories with their real paths, once they are seen to be there and harmless.
+
+    Args:
+        home: The user's; may hold a directory and not be one.
+        private: The bridge's own and the engines': nothing in or above them may be one.
+
+    Raises:
+        SettingsError: One is not there, or may not be.
+    """
+    found = []
+    for directory in directories:
+        about = f"{place}.{directory.name}.path: {directory.path}"
+        real = Path(os.path.realpath(directory.path))
+        if str(real) != directory.path.rstrip("/"):
+            about += f" (really {real})"
+        if not real.exists():
+            message = f"{about} does not exist."
+            raise SettingsError(message, remedy="Make it, or take the table out.")
+        if not real.is_dir():
+            message = f"{about} is not a directory."
+            raise SettingsError(message)
+        why = refusal(real, home=home, private=private)
+        if why:
+            message = f"{about} may not be given to programs: {why}."
+            raise SettingsError(message, remedy="Name a directory that holds only their data.")
+        if ":" in str(real) or "," in str(real):
+            message = f"{about} has a colon or a comma in it, which engines cannot mount."
+            raise SettingsError(message)
+        found.append(
+            Directory(
+                name=directory.name,
+                path=str(real),
+                inside=directory.inside,
+                writable=directory.writable,
+            )
+        )
+    return tuple(found)
+
+
+def refusal(real: Path, *, home: Path, private: Iterable[Path]) -> str:
+    """Return why a directory may not be mounted; empty if it may.
+
+    Args:
+        real: Its path, links resolved.
+    """
+    own = Path(os.path.realpath(home))
+    if real == Path(real.anchor):
+        return "it is the whole file system"
+    if own.is_relative_to(real):
+        return "it is or holds your home directory"
+    for path in map(Path, SYSTEM):
+        if _related(real, path):
+            return f"it is in or above {path}, the system's own"
+    for path in private:
+        # Where nobody has made it yet, it is made there later.
+        if _related(real, Path(os.path.realpath(path))):
+            return f"it is in or above {path}, where the bridge or an engine has its own files"
+    return ""
+
+
+def _related(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return engines' sockets and where they keep their files, as the environment tells."""
+    found = [Path("/var/lib/docker"), Path("/var/lib/containers"), Path("/var/lib/containerd")]
+    for variable in ("DOCKER_HOST", "CONTAINER_HOST"):
+        scheme, _, path = environ.get(variable, "").partition("://")
+        if scheme == "unix" and path.startswith("/"):
+            found.append(Path(path))
+    runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
+    if runtime.is_absolute():
+        found.append(runtime)
+    if sys.platform == "darwin" and environ.get("HOME"):
+        found.append(Path(environ["HOME"]) / ".docker")
+    return tuple(found)

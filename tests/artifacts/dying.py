@@ -1,0 +1,118 @@
+"""A bridge that is killed at each step of changing a store, and what is left checked each time.
+
+A program of its own, for it forks: `dying.py DIRECTORY` prints how many steps each way has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bridge.artifacts import ArtifactStore
+from tests.artifacts.rig import OTHER_RUN, RUN, check, store
+
+STEPS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "fcntl.flock", "os.chmod")
+"""What Python announces of all that changes a file's name or makes one."""
+
+OLD, SAME = b"old" * 1000, b"same" * 1000
+
+
+def _first(kept: ArtifactStore) -> None:
+    with kept.of_run("me", RUN).writer("new") as writer:
+        writer.write(b"half")
+        writer.write(b"whole")
+        writer.finish()
+
+
+def _same(kept: ArtifactStore) -> None:
+    kept.of_run("me", RUN).add("again", SAME)
+
+
+def _evicting(kept: ArtifactStore) -> None:
+    kept.of_run("me", RUN).add("large", b"l" * 8000)
+
+
+def _removing(kept: ArtifactStore) -> None:
+    kept.remove("me", kept.listed("me", OTHER_RUN)[0].uri)
+
+
+def _removing_all(kept: ArtifactStore) -> None:
+    kept.remove_all(None, OTHER_RUN)
+
+
+def _tidying(kept: ArtifactStore) -> None:
+    kept.tidy()
+
+
+def _discarding(kept: ArtifactStore) -> None:
+    with kept.of_run("me", RUN).writer("new") as writer:
+        writer.write(b"half")
+
+
+WAYS: dict[str, tuple[Callable[[ArtifactStore], None], int]] = {
+    "first": (_first, 100_000),
+    "same": (_same, 100_000),
+    "evicting": (_evicting, 10_000),
+    "removing": (_removing, 100_000),
+    "removing all": (_removing_all, 100_000),
+    "tidying": (_tidying, 5_000),
+    "discarding": (_discarding, 100_000),
+}
+
+
+def _prepared(root: Path) -> set[str]:
+    kept = store(root, total=100_000)
+    run = kept.of_run("me", OTHER_RUN)
+    made = [run.add("old", OLD), run.add("same", SAME)]
+    kept.of_run("you", OTHER_RUN).add("yours", SAME)
+    return {artifact.uri for artifact in made}
+
+
+def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total: int) -> int:
+    """Do it in a child that is killed before its so-manieth step; return how that ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = number
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        if event in STEPS:
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+
+    kept = store(root, total=total, run=total)
+    sys.addaudithook(hook)
+    way(kept)
+    os._exit(0)
+
+
+def _try(directory: Path, name: str) -> int:
+    way, total = WAYS[name]
+    for number in range(1000):
+        root = directory / f"{name}-{number}"
+        before = _prepared(root)
+        status = _die_at(number, root, way, total)
+        assert status in (0, -signal.SIGKILL), (name, number, status)
+        kept = store(root, total=100_000)
+        listed = {artifact.uri for artifact in kept.listed("me")}
+        if name in ("first", "same", "discarding"):
+            # Nothing that was there is lost, and at most one is new.
+            assert before <= listed, (name, number)
+            assert len(listed) <= len(before) + 1, (name, number)
+        check(root)
+        again = kept.of_run("me", RUN).add("next", b"next")
+        assert kept.read("me", again.uri) == b"next"
+        check(root)
+        if status == 0:
+            return number
+    raise AssertionError(name)
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: _try(Path(sys.argv[1]), name) for name in WAYS}))

@@ -1,0 +1,423 @@
+"""What runs leave is kept: by content, for its owner, within bounds, for a while."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from bridge.artifacts.shelves import SWEEP_SECONDS
+from bridge.artifacts.tidying import MAX_RUN_ENTRIES
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
+from bridge.model import Artifact, ArtifactKind
+from tests.artifacts.rig import (
+    DAY,
+    OTHER_RUN,
+    RUN,
+    Clock,
+    check,
+    contents,
+    entries,
+    store,
+    unfinished,
+)
+
+
+def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
+    clock = Clock()
+    kept = store(tmp_path / "a", now=clock)
+    assert kept.listed("me") == ()
+    data = b"a,b\n1,2\n"
+    with kept.of_run("me", RUN).writer("tables/one.csv") as writer:
+        writer.write(data[:3])
+        writer.write(data[3:])
+        first = writer.finish()
+    assert first == Artifact(
+        uri=first.uri,
+        name="tables/one.csv",
+        mime_type="text/csv",
+        size=8,
+        digest=hashlib.sha256(data).hexdigest(),
+        run_id=RUN,
+        created=clock.seconds,
+        expires=clock.seconds + 7 * DAY,
+    )
+    assert first.uri.startswith("bridge://artifacts/")
+    second = kept.of_run("me", OTHER_RUN).add("", b"")
+    assert kept.listed("me") == (second, first)
+    assert kept.listed("me", RUN) == (first,)
+    assert kept.listed(None) == (second, first)
+    for asked in (first.uri, first.uri.rpartition("/")[2][:6], first.digest[:8], first.digest):
+        assert kept.find("me", asked) == first
+        assert kept.read("me", asked) == data
+    assert kept.read("me", first.uri, 2, 3) == b"b\n1"
+    assert kept.read("me", first.uri, 6) == b"2\n"
+    assert kept.read("me", first.uri, 7, 100) == b"\n"
+    assert kept.read("me", first.uri, 8) == kept.read("me", first.uri, 10**15, 1) == b""
+    assert kept.read("me", second.uri) == b""
+    # And another bridge, later, finds the same.
+    assert store(tmp_path / "a", now=clock).listed("me") == (second, first)
+
+
+@pytest.mark.parametrize("kind", ["stdout", "stderr"])
+def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
+    tmp_path: Path, kind: ArtifactKind
+) -> None:
+    kept = store(tmp_path)
+    kept.of_run("me", RUN).add("old", b"old", kind=kind)
+    output = kept.of_run("me", RUN).add("new", b"new", kind=kind)
+    assert output.uri == f"bridge://runs/{RUN}/{kind}"
+    assert kept.read("me", output.uri) == b"new"
+    assert kept.read("me", output.uri + "?lines=1-2") == b"new"
+
+
+def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    mine = kept.of_run("me", RUN).add("secret", b"secret")
+    output = kept.of_run("me", RUN).add("out", b"out", kind="stdout")
+    assert kept.listed("you") == kept.listed("") == ()
+    never = mine.uri[:-4] + "0000"
+    for asked in (mine.uri, mine.digest, mine.digest[:8], output.uri):
+        told = []
+        for owner, uri in (("you", asked), ("me", never)):
+            with pytest.raises(UnknownArtifactError) as refused:
+                kept.find(owner, uri)
+            told.append(str(refused.value).replace(uri, "URI"))
+            with pytest.raises(UnknownArtifactError):
+                kept.read(owner, uri)
+            with pytest.raises(UnknownArtifactError):
+                kept.remove(owner, uri)
+        assert told[0] == told[1]
+    assert kept.remove_all("you") == 0
+    assert len(kept.listed("me")) == 2
+    # Nor do the names on disk tell who it is.
+    assert not any(path.name == "me" for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "a",
+        "bridge://artifacts/",
+        "bridge://artifacts/../lock",
+        "bridge://artifacts/" + "0" * 21,
+        "bridge://artifacts/%2e%2e",
+        f"bridge://runs/{RUN}/shown",
+        f"bridge://runs/{RUN}/stdout/x",
+        "bridge://runs/../stdout",
+        "bridge://sessions",
+        "../../lock",
+        "0" * 65,
+        "\udcff",
+    ],
+)
+def test_what_is_no_name_of_anything_is_unknown(tmp_path: Path, uri: str) -> None:
+    kept = store(tmp_path)
+    kept.of_run("me", RUN).add("x", b"x")
+    with pytest.raises(UnknownArtifactError):
+        kept.find("me", uri)
+
+
+def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    artifacts = kept.of_run("me", RUN)
+    found: dict[str, bytes] = {}
+    number = 0
+    while True:
+        data = str(number).encode()
+        beginning = hashlib.sha256(data).hexdigest()[:4]
+        if beginning in found:
+            break
+        found[beginning] = data
+        number += 1
+    artifacts.add("one", found[beginning])
+    artifacts.add("two", data)
+    with pytest.raises(UnknownArtifactError, match=r"2 things .* begin with .*Give more of it"):
+        kept.find("me", beginning)
+    # The same content kept twice is no question.
+    artifacts.add("again", data)
+    assert kept.find("me", hashlib.sha256(data).hexdigest()).name == "again"
+
+
+def test_the_same_content_is_stored_once_and_goes_with_its_last_entry(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    one = kept.of_run("me", RUN).add("one", b"same" * 1000)
+    two = kept.of_run("you", OTHER_RUN).add("two", b"same" * 1000)
+    assert one.uri != two.uri
+    assert contents(tmp_path) == {one.digest}
+    assert kept.remove("me", one.uri) == one
+    assert kept.read("you", two.uri) == b"same" * 1000
+    kept.remove("you", two.uri)
+    assert contents(tmp_path) == set()
+    check(tmp_path)
+
+
+def test_all_of_a_run_or_of_an_owner_is_removed_at_once(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for owner in ("me", "you"):
+        for run in (RUN, OTHER_RUN):
+            kept.of_run(owner, run).add("x", f"{owner} {run}".encode())
+    assert kept.remove_all("me", RUN) == 1
+    assert kept.remove_all(None, OTHER_RUN) == 2
+    assert [artifact.run_id for artifact in kept.listed(None)] == [RUN]
+    assert kept.remove_all(None) == 1
+    check(tmp_path)
+    assert store(tmp_path / "never").remove_all(None) == 0
+    assert not (tmp_path / "never").exists()
+
+
+def test_pages_are_the_list_in_parts_though_something_comes_meanwhile(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    artifacts = kept.of_run("me", RUN)
+    made = [artifacts.add(str(number), str(number).encode()) for number in range(7)]
+    first, more = kept.page("me", 3)
+    assert first == tuple(made[:3:-1])
+    artifacts.add("late", b"late")
+    second, more = kept.page("me", 3, more)
+    third, end = kept.page("me", 3, more)
+    assert first + second + third == tuple(reversed(made))
+    assert end == ""
+    assert kept.page("you", 3) == ((), "")
+
+
+def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) -> None:
+    kept = store(tmp_path, run=100)
+    artifacts = kept.of_run("me", RUN)
+    with artifacts.writer("half") as writer:
+        writer.write(b"x" * 90)
+        assert kept.listed("me") == ()
+        # Nobody takes it for something that a dead bridge has left.
+        assert store(tmp_path).tidy() == 0
+        assert len(unfinished(tmp_path)) == 1
+    assert unfinished(tmp_path) == []
+    artifacts.add("whole", b"x" * 90)
+    with pytest.raises(ArtifactStoreError, match="before"):
+        writer.finish()
+    with pytest.raises(ArtifactStoreError, match="before"):
+        writer.write(b"x")
+
+
+def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_path: Path) -> None:
+    kept = store(tmp_path, run=100)
+    artifacts = kept.of_run("me", RUN)
+    artifacts.add("one", b"x" * 60)
+    with artifacts.writer("two") as writer:
+        writer.write(b"y" * 40)
+        with pytest.raises(ArtifactQuotaError, match="100 bytes.*MCP_BRIDGE_ARTIFACT_RUN_BYTES"):
+            writer.write(b"y")
+        # What there was before is whole.
+        assert writer.finish().size == 40
+    with pytest.raises(ArtifactQuotaError):
+        kept.of_run("me", RUN).add("three", b"z")
+    assert kept.of_run("me", OTHER_RUN).add("three", b"z" * 100).size == 100
+    assert len(kept.listed("me")) == 3
+    # More than the store has room for would drive out the run's own.
+    with pytest.raises(ArtifactQuotaError, match="50 bytes"):
+        store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
+
+
+def test_a_run_leaves_so_many_things_and_no_more(tmp_path: Path) -> None:
+    artifacts = store(tmp_path).of_run("me", RUN)
+    for _ in range(MAX_RUN_ENTRIES):
+        artifacts.add("x", b"")
+    with pytest.raises(ArtifactQuotaError, match=r"1,000 .*archive"):
+        artifacts.writer("one more")
+
+
+def test_the_oldest_make_room_and_never_one_that_is_being_written(tmp_path: Path) -> None:
+    kept = store(tmp_path, total=1000, run=1000)
+    made = [
+        kept.of_run("me", f"run{number}").add(str(number), bytes([number]) * 200)
+        for number in range(5)
+    ]
+    assert kept.listed("me") == tuple(reversed(made))
+    with kept.of_run("you", RUN).writer("slow") as slow:
+        slow.write(b"s" * 300)
+        sixth = kept.of_run("you", OTHER_RUN).add("sixth", b"6" * 100)
+        # A tenth more than was needed, so that it is seldom.
+        assert kept.listed("me") == tuple(made[:0:-1])
+        slow_one = slow.finish()
+    assert kept.listed("you") == (slow_one, sixth)
+    assert kept.listed("me") == tuple(made[:2:-1])
+    check(tmp_path)
+
+
+def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
+    clock = Clock()
+    kept = store(tmp_path, days=2, now=clock)
+    old = kept.of_run("me", RUN).add("old", b"old")
+    clock.seconds += DAY
+    new = kept.of_run("me", RUN).add("new", b"new")
+    clock.seconds += DAY
+    assert kept.listed("me") == (new,)
+    with pytest.raises(UnknownArtifactError):
+        kept.read("me", old.uri)
+    assert kept.tidy() == 1
+    assert contents(tmp_path) == {new.digest}
+    clock.seconds += 2 * DAY
+    # A bridge that keeps something after a while tidies by itself.
+    assert clock.seconds - new.created > SWEEP_SECONDS
+    last = kept.of_run("me", RUN).add("last", b"last")
+    assert entries(tmp_path) == {last.digest}
+
+
+def test_storing_looks_at_all_that_is_there_only_now_and_then(tmp_path: Path) -> None:
+    clock = Clock()
+    kept = store(tmp_path, now=clock)
+    artifacts = kept.of_run("me", RUN)
+    artifacts.add("first", b"first")
+    leftover = tmp_path / "writing" / "dead"
+    leftover.write_bytes(b"x")
+    artifacts.add("second", b"second")
+    assert leftover.exists()
+    clock.seconds += SWEEP_SECONDS
+    artifacts.add("third", b"third")
+    assert not leftover.exists()
+
+
+def test_a_name_of_a_program_is_one_line_and_bounded(tmp_path: Path) -> None:
+    artifacts = store(tmp_path).of_run("me", RUN)
+    nasty = "a\x1b[2J\r\nb\u202e\udcff" + "c" * 10_000
+    kept = artifacts.add(nasty, b"")
+    assert kept.name.startswith("a\\x1b[2J\\r\\nb\\u202e\\udcffccc")
+    assert len(kept.name) == 255
+    assert store(tmp_path).find("me", kept.uri) == kept
+
+
+def test_a_damaged_content_is_refused_with_a_reason_and_put_right_by_the_next(
+    tmp_path: Path,
+) -> None:
+    kept = store(tmp_path)
+    artifact = kept.of_run("me", RUN).add("x", b"good")
+    path = tmp_path / "blobs" / artifact.digest[:2] / artifact.digest
+    for damage in (b"evil", b"longer", b""):
+        path.write_bytes(damage)
+        with pytest.raises(ArtifactStoreError, match=f"{artifact.uri} is damaged") as refused:
+            kept.read("me", artifact.uri)
+        assert refused.value.code == "artifact_store"
+    again = kept.of_run("me", OTHER_RUN).add("y", b"good")
+    assert kept.read("me", artifact.uri) == kept.read("me", again.uri) == b"good"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"name": 1, "type": "", "size": 0}', b"[" * 16_000]
+)
+def test_an_entry_that_cannot_be_read_is_left_out_and_hinders_nothing(
+    tmp_path: Path, text: bytes
+) -> None:
+    kept = store(tmp_path)
+    bad, good = (kept.of_run("me", RUN).add(name, name.encode()) for name in ("bad", "good"))
+    (entry,) = (tmp_path / "owners").glob(f"*/*{bad.digest}")
+    entry.write_bytes(text)
+    assert kept.listed("me") == (good,)
+    with pytest.raises(UnknownArtifactError):
+        kept.find("me", bad.uri)
+    assert kept.tidy() == 0
+
+
+def test_a_content_that_is_gone_takes_its_entry_with_it(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    artifact = kept.of_run("me", RUN).add("x", b"x")
+    (tmp_path / "blobs" / artifact.digest[:2] / artifact.digest).unlink()
+    with pytest.raises(UnknownArtifactError):
+        kept.read("me", artifact.uri)
+    assert kept.tidy() == 1
+    check(tmp_path)
+
+
+def test_everything_is_this_users_alone(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "artifacts"
+    kept = store(root)
+    before = os.umask(0)
+    try:
+        kept.of_run("me", RUN).add("x", b"x")
+        kept.tidy()
+    finally:
+        os.umask(before)
+    for path in (root, *root.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    # Had it been open to others, it is not any more.
+    root.chmod(0o755)
+    assert len(kept.listed("me")) == 1
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["", "owners", "blobs", "writing", "lock", "totals"])
+def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
+    """Nor made there: whoever plants one gets nothing written where it points."""
+    root, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = elsewhere if name in ("", "owners", "blobs", "writing") else elsewhere / "file"
+    if name:
+        root.mkdir()
+        (root / name).symlink_to(target)
+    else:
+        root.symlink_to(target)
+    kept = store(root)
+    with pytest.raises(ArtifactStoreError) as refused:
+        kept.of_run("me", RUN).add("x", b"x")
+    assert str(root) in refused.value.host_detail
+    assert str(root) not in refused.value.message
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_content_or_an_entry_is_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    kept = store(root)
+    artifact = kept.of_run("me", RUN).add("x", b"secret")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    content = root / "blobs" / artifact.digest[:2] / artifact.digest
+    content.unlink()
+    content.symlink_to(secret)
+    with pytest.raises(ArtifactStoreError):
+        kept.read("me", artifact.uri)
+    (entry,) = (root / "owners").glob("*/*")
+    description = entry.read_bytes()
+    entry.unlink()
+    (tmp_path / "entry").write_bytes(description)
+    entry.symlink_to(tmp_path / "entry")
+    assert kept.listed("me") == ()
+    # Tidying takes the links away, and nothing that they point to.
+    (root / "writing" / "link").symlink_to(secret)
+    os.mkfifo(root / "writing" / "fifo")
+    assert kept.tidy() == 3
+    assert secret.read_bytes() == b"secret"
+    assert (tmp_path / "entry").exists()
+    check(root)
+
+
+def test_a_store_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    kept = store(tmp_path / "file" / "store")
+    with pytest.raises(ArtifactStoreError, match="cannot be kept") as refused:
+        kept.of_run("me", RUN).writer("x")
+    assert refused.value.remedy
+    with pytest.raises(ArtifactStoreError, match="cannot be tidied"):
+        kept.tidy()
+
+
+def test_a_content_that_is_open_can_be_read_to_its_end_though_it_is_removed(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    artifact = kept.of_run("me", RUN).add("x", b"x" * 3_000_000)
+    with kept.opened("me", artifact.uri) as content:
+        kept.remove("me", artifact.uri)
+        assert content.whole() == b"x" * 3_000_000
+    assert contents(tmp_path) == set()
+
+
+def test_a_clock_that_is_put_back_keeps_the_order_and_dates_nothing_far_ahead(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    kept = store(tmp_path, now=clock)
+    artifacts = kept.of_run("me", RUN)
+    first, second = (artifacts.add(name, name.encode()) for name in ("first", "second"))
+    assert kept.listed("me") == (second, first)
+    assert first.created < second.created < first.created + 1
+    clock.seconds -= DAY
+    third = artifacts.add("third", b"third")
+    assert third.created == clock.seconds

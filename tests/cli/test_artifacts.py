@@ -1,0 +1,165 @@
+"""`artifacts`: what runs left, from a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.artifacts import ArtifactStore, store_for
+from bridge.cli import main as main_module
+from bridge.model import Artifact
+from bridge.settings import load
+
+RUN = "0123456789abcdef0123456789abcdef"
+OTHER_RUN = "fedcba9876543210fedcba9876543210"
+
+
+class Commands:
+    """The command line, on a state directory with a few things kept, of several owners."""
+
+    def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.state = state
+        self._capture = capture
+        self.store: ArtifactStore = store_for(load({"state_dir": str(state)}, {}))
+
+    def left(self, name: str, data: bytes, **more: Any) -> Artifact:
+        """Have something kept."""
+        owner, run = more.pop("owner", "stdio"), more.pop("run", RUN)
+        return self.store.of_run(owner, run).add(name, data, **more)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Run a command; return its status and what it wrote."""
+        status = main_module.main(["artifacts", *words, "--state-dir", str(self.state)])
+        said = self._capture.readouterr()
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command line."""
+    return Commands(tmp_path / "state", capsys)
+
+
+def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
+    assert commands("list") == (0, "", "Nothing that a run left is kept.\n")
+    assert not (commands.state / "artifacts").exists()
+    nasty = commands.left("evil\x1b[2J\u202ename.csv", b"a,b\n", run=OTHER_RUN)
+    output = commands.left("stdout", b"o" * 2048, kind="stdout", owner="http")
+    status, out, _ = commands("list")
+    heading, first, second, _, total = out.splitlines()
+    assert status == 0
+    assert heading.split() == ["ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN"]
+    assert first.split() == [
+        *(output.digest[:10], "stdout", "text/plain", "2.0", "KiB", "0", "s", "in", "6", "d"),
+        RUN[:10],
+    ]
+    assert second.startswith(nasty.uri.removeprefix("bridge://artifacts/")[:10])
+    assert "evil\\x1b[2J\\u202ename.csv" in second
+    assert total == "2 things, 2.0 KiB."
+    assert commands("list", "--run", "0123")[1].count("\n") == 4
+    status, out, _ = commands("list", "--run", OTHER_RUN, "--json")
+    (fields,) = json.loads(out)
+    assert fields["uri"] == nasty.uri
+    assert (fields["runId"], fields["sha256"], fields["size"]) == (OTHER_RUN, nasty.digest, 4)
+    assert fields["created"] < fields["expires"]
+    status, _, err = commands("list", "--run", "zz")
+    assert (status, "No run" in err) == (2, True)
+
+
+def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
+    commands: Commands, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * 5000
+    artifact = commands.left("x.bin", data)
+    output = commands.left("stdout", b"text\n", kind="stdout")
+    assert commands("get", output.uri) == (0, "text\n", "")
+    assert commands("get", output.digest[:10], "-o", "-") == (0, "text\n", "")
+    target = tmp_path / "target"
+    for asked in (artifact.uri, artifact.uri.rpartition("/")[2][:8]):
+        assert commands("get", asked, "-o", str(target))[0] == 0
+        assert target.read_bytes() == data
+        target.unlink()
+    assert commands("get", output.uri + "?lines=1")[0] == 2
+    status, _, err = commands("get", "0" * 20)
+    assert status == 2
+    assert "Nothing is kept as" in err
+
+
+def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
+    commands: Commands, tmp_path: Path
+) -> None:
+    artifact = commands.left("x", b"new")
+    target = tmp_path / "target"
+    target.write_text("old")
+    status, _, err = commands("get", artifact.uri, "-o", str(target))
+    assert (status, "is there already" in err, "--force" in err) == (2, True, True)
+    assert target.read_text() == "old"
+    assert commands("get", artifact.uri, "-o", str(target), "--force")[0] == 0
+    assert target.read_text() == "new"
+    # A link is replaced, and what it points to is not touched.
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    for force in ([], ["--force"]):
+        other = commands.left("y", b"other")
+        commands("get", other.uri, "-o", str(link), *force)
+        assert target.read_text() == "new"
+    assert link.read_text() == "other"
+    for wrong in (tmp_path, tmp_path / "no" / "where"):
+        for force in ([], ["--force"]):
+            assert commands("get", artifact.uri, "-o", str(wrong), *force)[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "state", "target"]
+
+
+def test_what_is_damaged_leaves_no_file(commands: Commands, tmp_path: Path) -> None:
+    artifact = commands.left("x", b"good")
+    root = commands.state / "artifacts" / "blobs"
+    (root / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
+    target = tmp_path / "target"
+    for force in ([], ["--force"]):
+        status, _, err = commands("get", artifact.uri, "-o", str(target), *force)
+        assert (status, "damaged" in err) == (1, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+class Terminal(io.StringIO):
+    """A terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_a_terminal_is_given_nothing_that_it_obeys(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = commands.left("stdout", b"a\x1b[2J\tb\n\xe2\x80\xae", kind="stdout")
+    binary = commands.left("x.bin", b"\0\x1b")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    arguments = ["--state-dir", str(commands.state)]
+    assert main_module.main(["artifacts", "get", text.uri, *arguments]) == 0
+    assert main_module.main(["artifacts", "get", binary.uri, *arguments]) == 2
+    assert terminal.getvalue() == "a\\x1b[2J\tb\n\\u202e"
+
+
+def test_some_are_removed_or_those_of_a_run_or_all(commands: Commands) -> None:
+    kept = [commands.left(str(number), str(number).encode()) for number in range(4)]
+    commands.left("other", b"other", run=OTHER_RUN)
+    # Of a list with a slip in it nothing is removed.
+    assert commands("rm", kept[0].uri, "0" * 20)[0] == 2
+    assert len(commands.store.listed(None)) == 5
+    status, _, err = commands("rm", kept[0].uri, kept[1].digest[:12], kept[0].uri)
+    assert (status, err) == (0, "Removed 2 things.\n")
+    assert commands("rm", "--run", "0123")[2] == "Removed 2 things.\n"
+    for unclear in ((), (kept[2].uri, "--all"), ("--run", "0", "--all"), ("--run", "")):
+        assert commands("rm", *unclear)[0] == 2
+    assert len(commands.store.listed(None)) == 1
+    assert commands("rm", "--all")[2] == "Removed 1 thing.\n"
+    assert commands.store.listed(None) == ()

@@ -1,0 +1,228 @@
+"""A run at a terminal while it goes on: the line below its output, and the output itself."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from bridge.cli.live import (
+    MAX_QUEUED_BYTES,
+    LiveTerminal,
+    Screen,
+    columns_of,
+    fitted,
+    line_of,
+)
+from bridge.engine.standing import Standing
+
+
+def standing(done: float = 3, total: float = 10, message: str = "loading") -> Standing:
+    """Return how some run gets on."""
+    made = Standing()
+    made.advance(done, total, message)
+    return made
+
+
+def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
+    """As much as there is."""
+    run = standing()
+    with run.calling("git.log"):
+        assert line_of(run, 12.9, 79) == (
+            "[######--------------]  30% 12 s · 3 of 10, loading · calling git.log"
+        )
+    assert line_of(Standing(), 75, 79) == "1:15"
+    assert line_of(standing(10, 10, ""), 5, 60).startswith("[####################] 100% 5 s")
+    assert line_of(Standing(), 3, 79, note="desk.copy: 3 files (3/9)") == (
+        "3 s · desk.copy: 3 files (3/9)"
+    )
+
+
+@pytest.mark.parametrize("width", range(0, 90, 7))
+def test_the_line_fits_whatever_is_in_it(width: int) -> None:
+    """Wide characters take two columns, accents none."""
+    run = standing(message="数据" * 50 + "e\u0301" * 30)
+    assert columns_of(line_of(run, 5, width)) <= width
+
+
+def test_columns_are_those_of_a_terminal() -> None:
+    """Which is not the number of characters."""
+    assert [columns_of(text) for text in ("abc", "é", "e\u0301", "数据", "")] == [3, 1, 1, 4, 0]
+    assert fitted("数据数据", 5) == "数据…"
+
+
+class Glass:
+    """A terminal of some rows, as far as a line needs one: text, returns, up, and erasing."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.encoding = "utf-8"
+        self.rows = [""]
+        self.row = 0
+
+    def write(self, text: str) -> int:
+        """Obey."""
+        at = 0
+        while at < len(text):
+            character = text[at]
+            if text.startswith("\x1b[J", at):
+                del self.rows[self.row + 1 :]
+                self.rows[self.row] = ""
+                at += 3
+            elif character == "\x1b":
+                end = text.index("A", at)
+                self.row -= int(text[at + 2 : end])
+                assert self.row >= 0
+                at = end + 1
+            else:
+                at += 1
+                if character == "\n":
+                    self.row += 1
+                    self.rows.insert(self.row, "")
+                elif character != "\r":
+                    self.rows[self.row] += character
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def shrink(self, columns: int) -> None:
+        """Make it narrower; what does not fit goes on in the next row."""
+        self.columns = columns
+        self.rows = [
+            row[at : at + columns] for row in self.rows for at in range(0, len(row) or 1, columns)
+        ]
+        self.row = len(self.rows) - 1
+
+
+@contextmanager
+def drawn_on(columns: int = 80) -> Iterator[tuple[Glass, Screen, list[float]]]:
+    """Give a screen, and a clock that one sets."""
+    now = [0.0]
+    glass = Glass(columns)
+    screen = Screen(glass, lambda: glass.columns, now=lambda: now[0])  # type: ignore[arg-type]
+    screen.follow(standing())
+    yield glass, screen, now
+
+
+def test_of_a_short_run_nothing_is_drawn() -> None:
+    """It would only flicker."""
+    with drawn_on() as (glass, screen, now):
+        now[0] = 0.1
+        screen.draw()
+        assert glass.rows == [""]
+        now[0] = 1.0
+        screen.draw()
+        assert glass.rows[0].startswith("[######")
+
+
+def test_the_line_is_gone_before_output_and_only_below_whole_lines() -> None:
+    """A prompt, or a bar that the program draws itself, is not drawn over."""
+    with drawn_on() as (glass, screen, now):
+        now[0] = 1.0
+        screen.draw()
+        for text, is_drawn in (("out\n", True), ("50%\r", False), ("no end", False), ("\n", True)):
+            with screen.hidden():
+                assert "[#" not in "".join(glass.rows)
+                screen.draw()
+                glass.write(text)
+                screen.wrote(text.encode())
+            screen.draw()
+            assert ("[#" in glass.rows[-1]) == is_drawn
+        with screen.hidden():
+            assert glass.rows == ["out", "50%no end", ""]
+
+
+def test_a_terminal_made_narrower_is_cleared_all_the_same() -> None:
+    """The line has been broken into several by then."""
+    with drawn_on(80) as (glass, screen, now):
+        glass.write("out\n")
+        now[0] = 1.0
+        screen.draw()
+        glass.shrink(25)
+        assert len(glass.rows) > 2
+        now[0] = 2.0
+        screen.draw()
+        assert len(glass.rows) == 2
+        assert len(glass.rows[1]) < 25
+        with screen.hidden():
+            assert glass.rows == ["out", ""]
+
+
+class Slow(io.RawIOBase):
+    """A reader that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.taken = b""
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        assert self.go.wait(60)
+        self.taken += data
+        return len(data)
+
+
+async def test_whoever_reads_slowly_keeps_the_program_waiting_only_in_the_end() -> None:
+    """A pager shows the first page; the rest waits in memory, up to a bound."""
+    slow = Slow()
+    person = LiveTerminal(
+        io.StringIO(),
+        io.StringIO(),
+        screen=None,
+        out=slow,  # type: ignore[arg-type]
+        err=io.BytesIO(),
+    )
+    piece, sent = b"x" * (1 << 20), 0
+    with anyio.fail_after(60):
+        async with person.showing():
+            with anyio.move_on_after(0.5):
+                while True:
+                    await person.wrote("stdout", piece)
+                    sent += len(piece)
+            assert MAX_QUEUED_BYTES <= sent <= MAX_QUEUED_BYTES + (2 << 20)
+            slow.go.set()
+            await person.wrote("stdout", b"end")
+    assert slow.taken == b"x" * sent + b"end"
+
+
+async def test_on_one_screen_only_the_output_is_left() -> None:
+    """For real, on a terminal: both streams, a bar in between, bytes that are no text."""
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+        os.fdopen(os.dup(line), "wb", buffering=0) as out,
+    ):
+        screen = Screen(writer, lambda: 80)
+        person = LiveTerminal(
+            reader,
+            writer,
+            screen=screen,
+            out=out,
+            err=out,
+        )
+        shown = b""
+        with anyio.fail_after(60):
+            async with person.showing():
+                person.follow(standing())
+                await person.wrote("stdout", b"first\n")
+                while b"loading" not in shown:
+                    await anyio.wait_readable(typist)
+                    shown += os.read(typist, 65536)
+                await person.wrote("stderr", b"\xff second\n")
+        await anyio.wait_readable(typist)
+        shown += os.read(typist, 65536)
+    os.close(typist)
+    assert b"first\r\n" in shown
+    before, after = shown.split(b"\xff second")
+    assert before.endswith(b"\r\x1b[J")
+    assert after == b"\r\n"

@@ -1,0 +1,114 @@
+"""The files of `run`: the user's own in, what came back out, and nothing else of theirs touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.engine.input_files import MAX_BYTES
+from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
+from bridge.model import Artifact, InputFile
+
+
+def artifact(name: str) -> Artifact:
+    """Return one of which only the name matters."""
+    return Artifact(uri="", name=name, mime_type="", size=0, digest="", run_id="")
+
+
+def content(found: Artifact) -> Iterator[bytes]:
+    """Return what it holds: its name."""
+    yield b"1:"
+    yield found.name.encode()
+
+
+def test_the_user_names_files_and_what_they_are_called_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name each keeps its own; the user's links are the user's to follow."""
+    (tmp_path / "a=b.csv").write_bytes(b"\0\xff")
+    (tmp_path / "link").symlink_to("a=b.csv")
+    monkeypatch.chdir(tmp_path)
+    assert read_files((f"in/x.csv={tmp_path}/a=b.csv", "link")) == (
+        InputFile(name="in/x.csv", data=b"\0\xff"),
+        InputFile(name="link", data=b"\0\xff"),
+    )
+    assert read_files(()) == ()
+
+
+def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
+    """With the flag and the path."""
+    with pytest.raises(UsageError, match="--file: .*/none cannot be read"):
+        read_files((f"{tmp_path}/none",))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_files((f"x={tmp_path}",))
+    (tmp_path / "a").touch()
+    with pytest.raises(InvalidRequestError, match="relative"):
+        read_files((f"/abs={tmp_path}/a",))
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(UsageError, match="more than 33,554,432 bytes"):
+        read_files((f"{tmp_path}/a", f"{tmp_path}/big"))
+    with pytest.raises(UsageError, match="cannot be made"):
+        check_out(f"{tmp_path}/a/b")
+
+
+def test_files_are_put_where_the_user_wants_them(tmp_path: Path) -> None:
+    """With the directories that their names have."""
+    out = check_out(f"{tmp_path}/new/out")
+    assert write_files([artifact("a"), artifact("d/e/f")], out, content) == []
+    assert (out / "a").read_text() == "1:a"
+    assert (out / "d" / "e" / "f").read_text() == "1:d/e/f"
+    assert sorted(path.name for path in out.rglob("*")) == ["a", "d", "e", "f"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
+    tmp_path: Path, force: bool
+) -> None:
+    """A directory never is."""
+    (tmp_path / "a").write_text("the user's")
+    (tmp_path / "d").mkdir()
+    problems = write_files(
+        [artifact("a"), artifact("d"), artifact("e")], tmp_path, content, force=force
+    )
+    assert (tmp_path / "a").read_text() == ("1:a" if force else "the user's")
+    assert (tmp_path / "e").read_text() == "1:e"
+    assert problems == (
+        ["`d` cannot be written: a directory is there."]
+        if force
+        else [f"`{name}` is there already; --force replaces it." for name in "ad"]
+    )
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -> None:
+    """Nor does one in place of a directory; one in place of a file is replaced itself."""
+    out, home = tmp_path / "out", tmp_path / "home"
+    out.mkdir()
+    home.mkdir()
+    (home / "rc").write_text("the user's")
+    (out / "a").symlink_to(home / "rc")
+    (out / "d").symlink_to(home)
+    names = ("a", "d/rc", "d/new", "../home/rc", str(home / "rc"), "x/../../home/rc")
+    problems = write_files([artifact(name) for name in names], out, content, force=force)
+    assert (home / "rc").read_text() == "the user's"
+    assert [path.name for path in home.iterdir()] == ["rc"]
+    assert len(problems) == (5 if force else 6), problems
+    assert (out / "a").is_symlink() is not force
+
+
+def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
+    """The others come all the same."""
+
+    def broken(found: Artifact) -> Iterator[bytes]:
+        yield b"half"
+        if found.name == "a":
+            message = "It is damaged."
+            raise ArtifactStoreError(message)
+
+    problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
+    assert problems == ["`a` cannot be had: It is damaged."]
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

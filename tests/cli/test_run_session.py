@@ -1,0 +1,61 @@
+"""`run --session`: each command is a bridge of its own, and goes on with the same session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory of its own, and no servers of this machine's user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("MCP_BRIDGE_RUNTIME", "bubblewrap")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    status = main(["run", "--json", "--session", "work", *arguments])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return status, document
+
+
+def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    """What it held is on the disk in between, and gone with its end."""
+    status, first = _run(capsys, "-c", "x = 41\nopen('a.txt', 'w').write('kept')")
+    assert (status, first["session"]["state"]) == (0, "new")
+    status, second = _run(capsys, "-c", "[x + 1, open('a.txt').read()]")
+    assert (status, second["result"]) == (0, [42, "kept"])
+    assert (second["session"]["state"], second["session"]["run"]) == ("restored", 2)
+    assert list((home / "state" / "sessions").rglob("*.session"))
+    status, ended = _run(capsys, "--end-session")
+    assert (status, ended["session"]["state"]) == (0, "ended")
+    assert not list((home / "state" / "sessions").rglob("*.session"))
+    status, unknown = _run(capsys, "--end-session")
+    assert status == 2
+    assert "unknown_session" in unknown["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--end-session", "-c", "1"], "`end_session` needs `session`"),
+        (["--session", "no spaces", "-c", "1"], "`session` must be a name"),
+        (["--session", "work"], "Name a FILE"),
+    ],
+)
+def test_a_session_that_is_asked_for_badly_is_explained(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    """Before anything is started."""
+    assert main(["run", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Packages and directories of the host in real sandboxes, on every engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.engine import Engine, open_engine
+from bridge.errors import InvalidRequestError, PackageRefusedError
+from bridge.model import Directory, RunRequest, RunResult
+from bridge.sandbox.backend import Backend
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.settings import Settings
+from tests.contract.rig import Engine as EngineUnderTest
+from tests.contract.rig import EngineShelf
+from tests.engine_rig import ListFinder, settings_in
+from tests.wheels.rig import Index, allowing, open_directory, wheel
+
+ENGINES = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("bubblewrap"),
+        pytest.param("podman", marks=pytest.mark.podman),
+        pytest.param("docker", marks=pytest.mark.docker),
+    ],
+)
+
+PATIENCE = 180
+
+LOOK = """
+# /// script
+# dependencies = ["helper"]
+# ///
+import errno, json, os, socket, subprocess, sys
+import rpds, helper
+found = {
+    "native": dict(rpds.HashTrieMap({"a": 1}).insert("b", 2)),
+    "files": [rpds.__file__, helper.__file__],
+    "order": sys.path.index("/workspace") < sys.path.index("/packages"),
+    "ran": sorted({"evil_pth", "sitecustomize"} & set(sys.modules)) + os.listdir("/workspace/out"),
+    "read": open("/mnt/data/in.txt").read(),
+    "refused": {},
+}
+open("/mnt/out/made.txt", "w").write("by the program")
+for place in ("/packages/x", "/packages/helper.py", "/mnt/data/x", "/mnt/data/in.txt"):
+    try:
+        open(place, "w")
+        found["refused"][place] = "ESCAPED"
+    except OSError as error:
+        found["refused"][place] = errno.errorcode[error.errno]
+try:
+    socket.create_connection(("127.0.0.1", PORT), timeout=5)
+    found["network"] = "ESCAPED"
+except OSError as error:
+    found["network"] = "none"
+child = subprocess.run([sys.executable, "-c", "import os; print(os.path.exists('/packages'))"],
+                       capture_output=True, text=True)
+found["child"] = child.stdout.strip()
+print(json.dumps(found))
+"""
+
+
+def native_wheel(directory: Path) -> None:
+    """Make a wheel of a compiled package that is installed here."""
+    distribution = metadata.distribution("rpds-py")
+    files = {
+        str(file): Path(str(distribution.locate_file(file))).read_bytes()
+        for file in distribution.files or ()
+        if file.parts[0] == "rpds" and "__pycache__" not in file.parts
+    }
+    assert any(name.endswith(".so") for name in files)
+    abi = f"cp{sysconfig.get_config_var('py_version_nodot')}"
+    machine = os.uname().machine
+    tag = f"{abi}-{abi}-manylinux_2_17_{machine}"
+    wheel(directory, "rpds_py", distribution.version, files=files, tag=tag)
+
+
+@asynccontextmanager
+async def opened(found: EngineUnderTest, settings: Settings) -> AsyncIterator[Engine]:
+    """Open the bridge's engine on an engine of this machine."""
+    backend: BubblewrapBackend | ContainerBackend = (
+        BubblewrapBackend(environ=found.environ)
+        if found.name == "bubblewrap"
+        else ContainerBackend(
+            found.command,
+            image=found.image,
+            runtime_dir=settings.state_dir / "run",
+            environ=found.environ,
+        )
+    )
+
+    async def choose(_: Settings) -> Backend:
+        return backend
+
+    async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+        yield engine
+
+
+def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
+    """Allow two packages of the index, and two directories of the host."""
+    return replace(
+        settings,
+        dependencies=allowing(index.url, "rpds-py", "helper", cache=str(place / "cache")),
+        directories=tuple(
+            Directory(
+                name=each, path=str(place / each), inside=f"/mnt/{each}", writable=each == "out"
+            )
+            for each in ("data", "out")
+        ),
+    )
+
+
+async def run(engine: Engine, code: str, *packages: str, session: str = "") -> RunResult:
+    request = RunRequest(code=code, packages=packages, session=session, owner="me")
+    with anyio.fail_after(PATIENCE):
+        return await engine.run(request)
+
+
+@ENGINES
+async def test_packages_and_directories_are_there_and_nothing_else_is(
+    name: str, engines: EngineShelf, tmp_path: Path
+) -> None:
+    found = engines.get(name)
+    with open_directory() as place, Index(place / "links") as index:
+        for directory in ("links", "data", "out"):
+            (place / directory).mkdir()
+        (place / "out").chmod(0o777)
+        (place / "data/in.txt").write_text("of the host")
+        native_wheel(place / "links")
+        evil = {
+            "helper.py": "X = 1",
+            "evil.pth": "import sys; sys.modules['evil_pth'] = sys",
+            "sitecustomize.py": "open('/workspace/out/ran', 'w')",
+        }
+        wheel(place / "links", "helper", "1.0", files=evil)
+        settings = settings_with(place, index, settings_in(tmp_path))
+        async with opened(found, settings) as engine:
+            port = index.url.rpartition(":")[2].partition("/")[0]
+            result = await run(engine, LOOK.replace("PORT", port), "rpds-py")
+            assert result.status == "success", result.error
+            seen = json.loads(result.stdout)
+            assert seen["native"] == {"a": 1, "b": 2}
+            assert all(path.startswith("/packages/") for path in seen["files"])
+            assert seen["order"]
+            assert seen["ran"] == []
+            assert seen["read"] == "of the host"
+            assert set(seen["refused"].values()) == {"EROFS"}
+            assert seen["network"] == "none"
+            assert (place / "out/made.txt").read_text() == "by the program"
+            # Seen from inside, before the program.
+            assert result.isolation is not None
+            assert {"read-only:/packages", "read-only:/mnt/data"} <= set(result.isolation.verified)
+            assert "no-network" in result.isolation.verified
+            assert any("directory out: " in text for text in result.isolation.weaker)
+            # What was found is used again, without a look at the index.
+            asked = len(index.asked)
+            again = await run(engine, "import helper; helper.X", "helper", "rpds-py")
+            assert again.result == 1, again.error
+            assert len(index.asked) == asked
+
+            # A session keeps what its first run asked for, and gets no more.
+            first = await run(engine, "import rpds; x = rpds.List([1])", "rpds-py", session="s")
+            assert first.status == "success", first.error
+            later = await run(engine, "import rpds; list(x)", session="s")
+            assert later.result == [1], later.error
+            with pytest.raises(PackageRefusedError, match="settled by its first run"):
+                await run(engine, "import helper", "helper", session="s")
+
+            # Another run has none of it.
+            alone = await run(engine, "import os; print(os.path.exists('/packages'))")
+            assert alone.stdout == "False\n"
+            with pytest.raises(InvalidRequestError, match="^Line 2: the script metadata"):
+                await run(engine, "# /// script\n# dependencies = 1\n# ///\n")

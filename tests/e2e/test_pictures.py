@@ -1,0 +1,131 @@
+"""A plot from a real server's data, drawn in the `data` image, as it reaches a client."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp.types import ImageContent, TextContent
+
+from tests.e2e.rig import REPOSITORY, User, document_of, text_of
+from tests.png import read_png
+
+IMAGE = "localhost/mcp-code-bridge-runtime:data-test"
+"""Not the name under which the bridge would find it: other tests are about the usual image."""
+
+AUTHORS = {"ann": 6, "ben": 3, "cyn": 2}
+
+ROOM = 128 * 1024
+"""For pictures, as base64: enough for plots, and too little for noise."""
+
+RED, BLUE, GREEN, WHITE = (204, 0, 0), (0, 0, 204), (0, 153, 0), (255, 255, 255)
+
+PLOT = """
+import re
+import matplotlib.pyplot as plt
+import pandas as pd
+log = await mcp_git.git_log(repo_path={path!r}, max_count=50)
+names = re.findall("Author: .*?'?(ann|ben|cyn)", str(log))
+counts = pd.Series(names, name="author").value_counts().sort_index()
+frame = counts.rename("commits").rename_axis("author").reset_index()
+display(frame)
+figure = plt.figure(figsize=(4, 3), dpi=100)
+axes = figure.add_axes((0, 0, 1, 1))
+axes.set_axis_off()
+axes.set_xlim(0, 4)
+axes.set_ylim(0, 6)
+axes.bar([0.5, 1.5, 2.5], frame["commits"], width=1, color=["#cc0000", "#0000cc", "#009900"])
+"""
+
+LABELLED = """
+import matplotlib.pyplot as plt
+from PIL import Image
+plt.plot([1, 3, 2]); plt.title("First"); plt.show()
+fig, ax = plt.subplots()
+ax.bar(["a", "a name that hangs over the edge of its figure"], [1, 2])
+plt.xticks(rotation=90)
+display(Image.effect_noise((480, 320), 90))
+ax
+"""
+
+
+@pytest.fixture(scope="module")
+def data_image() -> str:
+    """The image with the data packages; built once, and kept for later runs of the tests."""
+    script = REPOSITORY / "scripts" / "image.py"
+    command = [sys.executable, str(script), "load", "podman", "data", "--tag", "data-test"]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run(command, check=True, env=environ)
+    return IMAGE
+
+
+@pytest.fixture
+def analyst(tmp_path: Path) -> User:
+    """Somebody whose project has a history."""
+    for name in ("home", "project"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "home" / "run").mkdir(mode=0o700)
+    somebody = User(home=tmp_path / "home", project=tmp_path / "project", engine="podman")
+    somebody.configure()
+    git = ["git", "-C", str(somebody.project), "-c", "user.email=t@example.org"]
+    for author, count in AUTHORS.items():
+        for number in range(count):
+            commit = ["-c", f"user.name={author}", "commit", "-q", "--allow-empty"]
+            subprocess.run([*git, *commit, "-m", f"{author} {number}"], check=True)
+    return somebody
+
+
+@pytest.mark.podman
+async def test_a_plot_of_a_server_s_data_is_what_it_shows(analyst: User, data_image: str) -> None:
+    """In size and in the areas of its colours; and nothing complains of fonts or displays."""
+    with anyio.fail_after(240):
+        async with analyst.client(
+            MCP_BRIDGE_IMAGE=data_image, MCP_BRIDGE_SHOWN_BYTES=str(ROOM)
+        ) as client:
+            code = PLOT.format(path=str(analyst.project))
+            result = await client.call_tool("run_python", {"code": code, "timeout": 60})
+            text, table, picture = result.content[:3]
+            document = document_of(result)
+            assert document["status"] == "success", text_of(result)
+            assert "stderr" not in document
+            assert isinstance(table, TextContent)
+            lines = table.text.splitlines()
+            assert lines[0] == "DataFrame 3 rows x 2 columns"
+            assert lines[1] == "author: object, commits: int64"
+            assert [line.split("|")[2:4] for line in lines[4:]] == [
+                [author, str(count)] for author, count in AUTHORS.items()
+            ]
+            assert isinstance(picture, ImageContent)
+            pixels = read_png(base64.b64decode(picture.data))
+            assert (pixels.width, pixels.height) == (400, 300)
+            shown = document["shown"][1]
+            assert (shown["width"], shown["height"]) == (400, 300)
+            # A quarter of the width each, and as high as there are commits.
+            for colour, count in zip((RED, BLUE, GREEN), AUTHORS.values(), strict=True):
+                assert pixels.count(colour, near=2) == pytest.approx(100 * 50 * count, rel=0.03)
+            assert pixels.rows[299][50] == RED
+            assert pixels.rows[299][350] == pixels.rows[0][150] == WHITE
+
+            result = await client.call_tool("run_python", {"code": LABELLED, "timeout": 60})
+            document = document_of(result)
+            assert document["status"] == "success", text_of(result)
+            assert "stderr" not in document
+            first, noise, second = document["shown"]
+            assert (first["width"], first["height"]) == (640, 480)
+            assert noise["note"].startswith(f"480x320 shown as {noise['width']}x")
+            assert noise["width"] == pytest.approx(1.5 * noise["height"], abs=2)
+            assert 64 < noise["width"] < 480
+            # What hangs over an edge is there.
+            assert second["height"] > 480
+            pictures = [block for block in result.content if isinstance(block, ImageContent)]
+            assert sum(len(picture.data) for picture in pictures) <= ROOM
+            drawn = read_png(base64.b64decode(pictures[0].data))
+            assert drawn.colours() > 20
+            (original,) = (await client.read_resource(noise["uri"])).contents
+            whole = read_png(base64.b64decode(original.model_dump()["blob"]))
+            assert (whole.width, whole.height) == (480, 320)

@@ -1,0 +1,114 @@
+"""What is believed of a guest that speaks of its session, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge.engine.sessions.report import (
+    MAX_HELD,
+    MAX_LOST,
+    MAX_NAME_CHARS,
+    Past,
+    holdings,
+    holdings_of,
+    losses,
+    note_on,
+)
+from bridge.guest.wire import Done
+from bridge.model import Loss, RunResult, SessionReport, Variable
+from bridge.render.session import session_section
+
+REPORT = SessionReport(session_id="ab" * 16, name="work", run=3, state="kept")
+RESULT = RunResult(run_id="r", status="success", summary="Success.")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, 3, "x", [], ["a"], ["a", "int"], ["a", 3, 4], [4, "int", 4], {"a": 1}, [["a"], "b", 1]],
+)
+def test_what_is_no_variable_is_left_out(entry: Any) -> None:
+    """A frame of the right type may still hold anything."""
+    found = holdings(Done("ok", holds=[entry, ["b", "int", 28]]))
+    assert found.holds == (Variable(name="b", kind="int", size=28),)
+
+
+@pytest.mark.parametrize("size", [-1, 2**70, True, "1", None, 1.5])
+def test_a_size_that_nobody_can_tell_is_none(size: Any) -> None:
+    """Whoever made the list may have put anything there."""
+    assert holdings(Done("ok", holds=[["b", "int", size]])).holds[0].size is None
+
+
+def test_names_are_bounded_in_number_and_length_and_stay_in_their_line() -> None:
+    """A terminal obeys control characters, and a model reads lines."""
+    names = [["a\n\x1b[2J" + "b" * 500, "t\ud800" * 500, 1]] * 100
+    found = holdings(Done("ok", holds=names, more=-5))
+    assert len(found.holds) == MAX_HELD
+    assert found.more == 100 - MAX_HELD
+    for variable in found.holds:
+        assert variable.name.startswith("a\\n\\x1b[2J")
+        assert len(variable.name) <= MAX_NAME_CHARS + 3
+        variable.kind.encode()
+    assert holdings_of(found.document()) == found
+    assert holdings_of({"holds": "no", "more": "many"}).holds == ()
+
+
+def test_what_is_lost_is_told_once_each_and_bounded() -> None:
+    """Two parties may say the same."""
+    said = [["a", "first"], ["b", "c"], ["a", "again"], "no", ["x"], [1, 2]]
+    assert losses((Loss(name="a", why="first"),), said) == (
+        Loss(name="a", why="first"),
+        Loss(name="b", why="c"),
+    )
+    many = losses([[str(number), "w"] for number in range(500)])
+    assert len(many) == MAX_LOST + 1
+    assert many[-1].why == f"and {500 - MAX_LOST} more"
+
+
+@pytest.mark.parametrize(
+    ("past", "note"),
+    [
+        (Past(), ""),
+        (Past(runs=2, saved=2), "Restored from what was saved after run 2."),
+        (
+            Past(runs=3, saved=2, gone="it crashed"),
+            "Restored from what was saved after run 2; what run 3 did is lost: it crashed.",
+        ),
+        (
+            Past(runs=5, saved=2),
+            "Restored from what was saved after run 2; what runs 3 to 5 did is lost.",
+        ),
+        (
+            Past(runs=2, gone="it crashed"),
+            "What the session held is lost: it crashed. It began anew, with nothing.",
+        ),
+    ],
+)
+def test_a_run_in_a_fresh_sandbox_is_told_what_it_begins_with(past: Past, note: str) -> None:
+    """And what became of the rest."""
+    assert note_on(past) == note
+
+
+def test_the_text_says_what_a_session_holds_in_a_line() -> None:
+    """Sizes only where they matter, and a few names of many."""
+    holds = (
+        Variable(name="df", kind="DataFrame", size=12_000_000),
+        Variable(name="total", kind="int", size=28),
+        *(Variable(name=f"v{number}", kind="str") for number in range(10)),
+    )
+    report = replace(REPORT, holds=holds, more=4)
+    text = session_section(replace(RESULT, session=report))
+    assert text.startswith('[session "work", run 3] holds df: DataFrame (12 MB), total: int, v0')
+    assert text.endswith("and 8 more.")
+    assert "\n" not in text
+    assert session_section(RESULT) == ""
+    assert session_section(replace(RESULT, session=REPORT)).endswith("holds nothing.")
+    unnamed = session_section(replace(RESULT, session=replace(REPORT, named=False)))
+    assert unnamed.endswith(f'Go on with session="{REPORT.session_id}".')
+    lost = replace(REPORT, state="restored", note="Restored.", lost=(Loss(name="f", why="open"),))
+    assert session_section(replace(RESULT, session=lost)).splitlines()[1:] == [
+        "Restored.",
+        "Not restored: f (open).",
+    ]

@@ -1,0 +1,117 @@
+"""Packages for a run, settled before there is a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.clock import Clock
+from bridge.engine import Engine, open_engine
+from bridge.engine.client import OneRun
+from bridge.engine.packages import INSIDE, packages_of
+from bridge.errors import (
+    InvalidRequestError,
+    PackageRefusedError,
+    PackageUnavailableError,
+)
+from bridge.model import RunRequest
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.wheels.rig import allowing, wheel
+
+SCRIPT = "# /// script\n# dependencies = ['Polars==1.*']\n# requires-python = '>=3.9'\n# ///\n1"
+
+Open = Callable[[Settings], AbstractAsyncContextManager[Engine]]
+
+
+@pytest.fixture
+def opened(backend: FakeBackend) -> Open:
+    """Open an engine on the fake backend."""
+
+    @asynccontextmanager
+    async def open_one(settings: Settings) -> AsyncIterator[Engine]:
+        async def choose(_: Settings) -> FakeBackend:
+            return backend
+
+        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+            yield engine
+
+    return open_one
+
+
+def test_what_the_call_and_the_text_ask_for_is_one_wish() -> None:
+    assert packages_of(RunRequest(code="1")) == ()
+    both = RunRequest(code=SCRIPT, packages=("rich >= 13", "polars == 1.*"))
+    assert packages_of(both) == ("polars==1.*", "rich>=13")
+    with pytest.raises(InvalidRequestError, match="Line 2"):
+        packages_of(RunRequest(code="# /// script\n# x\n# ///"))
+
+
+async def test_without_settings_every_package_is_refused_with_the_text_to_add(
+    settings: Settings, opened: Open, backend: FakeBackend
+) -> None:
+    async with opened(settings) as engine:
+        for request in (RunRequest(code="1", packages=("polars",)), RunRequest(code=SCRIPT)):
+            with pytest.raises(PackageRefusedError) as refusal:
+                await engine.run(request)
+            assert 'allow = ["polars"]' in refusal.value.remedy
+            assert str(settings.state_dir) not in str(refusal.value)
+    # Nothing was started for it.
+    assert not (settings.state_dir / "packages").exists()
+
+
+async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:
+    strict = replace(settings, profile="strict", dependencies=allowing("/wheels", "polars"))
+    async with opened(strict) as engine:
+        with pytest.raises(PackageRefusedError, match="'strict' allows no packages"):
+            await engine.run(RunRequest(code="1", packages=("polars",)))
+
+
+async def test_a_program_for_another_python_is_refused_before_it_runs(
+    settings: Settings, opened: Open
+) -> None:
+    code = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
+    async with opened(settings) as engine:
+        with pytest.raises(PackageRefusedError, match=r"requires Python >=3\.99; the sandbox has"):
+            await engine.run(RunRequest(code=code))
+
+
+async def test_packages_are_found_anew_for_a_sandbox_that_has_another_python_than_before(
+    settings: Settings, opened: Open, tmp_path: Path
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    wheel(links, "alpha", "1.0")
+    settings = replace(settings, dependencies=allowing(links, "alpha"))
+    asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
+    async with opened(settings) as engine:
+        # The fake backend has no mounts; what the program is told of them is the same.
+        result = await engine.run(asked)
+        assert result.result is True, result.error
+    (known,) = (settings.state_dir / "packages").glob("python-*.json")
+    told = json.loads(known.read_text())
+    known.write_text(json.dumps({**told, "version": "3.9.1", "abi": "cp39"}))
+    async with opened(settings) as engine:
+        outfit = await engine.packages.outfit(asked, _silent())
+        assert [bind.inside for bind in outfit.binds] == [INSIDE]
+        real = {**told, "platform": "linux", "python": told["version"]}
+        assert not await engine.packages.check(outfit, real)
+        again = await engine.packages.outfit(asked, _silent())
+        assert await engine.packages.check(again, real)
+        empty = {**real, "binds": {INSIDE: {"read_only": True, "empty": True}}}
+        with pytest.raises(PackageUnavailableError, match="does not have the packages") as found:
+            await engine.packages.check(again, empty)
+        assert "podman machine" in found.value.remedy
+        with pytest.raises(PackageUnavailableError, match="different Pythons"):
+            await engine.packages.check(again, {**real, "python": "3.9.1"})
+    assert json.loads(known.read_text()) == told
+
+
+def _silent() -> OneRun:
+    return OneRun(None, Clock())

@@ -1,0 +1,74 @@
+"""Secrets in a text that comes in pieces, however those are cut."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bridge.gate.redaction import MAX_HELD_BYTES, Redactor
+
+KEY = "-----BEGIN KEY-----\nQUJD/REVG+0hJ\n-----END KEY-----"
+SECRETS = {"hunter2-hunter2": "A", "hunter2-hunter2-longer": "B", "xyzzyxyzzy": "C", KEY: "D"}
+REDACTOR = Redactor(SECRETS)
+
+
+def streamed(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
+    """Return what comes out of all pieces."""
+    stream = redactor.stream()
+    return b"".join([*(stream.feed(piece) for piece in pieces), stream.finish()])
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """Return `data` in pieces."""
+    ends = sorted(place % (len(data) + 1) for place in places)
+    return [data[a:b] for a, b in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+forms = st.sampled_from(
+    [form for secret in SECRETS for form in (secret, json.dumps(secret)[1:-1], secret[:7])]
+    + [base64.b64encode(secret.encode()).decode() for secret in SECRETS]
+)
+texts = st.lists(st.one_of(forms, st.text(alphabet="hxyz-\n é", max_size=12)), max_size=8)
+
+
+@example(["hunter2-hunter2-longer"], [16])
+@example(["xyzzyxyzzyxyzzy"], [5, 9, 10, 11])
+@given(texts, st.lists(st.integers(0, 2000), max_size=12))
+def test_no_secret_survives_wherever_a_text_is_cut(parts: list[str], places: list[int]) -> None:
+    """The cuts make no difference at all."""
+    data = "".join(parts).encode()
+    assert streamed(cut(data, places)) == REDACTOR.encoded(data)
+    assert streamed([bytes([byte]) for byte in data]) == REDACTOR.encoded(data)
+
+
+def test_a_line_is_told_when_it_is_written() -> None:
+    """Whoever looks on waits for no more than what may begin a secret."""
+    stream = REDACTOR.stream()
+    assert stream.feed(b"step 1\n") == b"step 1\n"
+    assert stream.feed(b"step 2: hunt") == b"step 2: "
+    assert stream.feed(b"er's lodge\n") == b"hunter's lodge\n"
+
+
+def test_a_redactor_that_learns_meanwhile_looks_for_what_it_learned() -> None:
+    """Servers start, and bring secrets, while a program runs."""
+    redactor = Redactor({})
+    stream = redactor.stream()
+    assert stream.feed(b"hunter2-") == b"hunter2-"
+    redactor.learn({"swordfish99": "E"})
+    assert stream.feed(b"sword") == b""
+    redactor.learn({})
+    assert stream.finish() == b"sword"
+
+
+def test_what_is_held_back_has_a_bound() -> None:
+    """A text may be nothing but beginnings and overlaps."""
+    redactor = Redactor({"aaaaaaaa": "F"})
+    stream = redactor.stream()
+    told = b""
+    for _ in range(40):
+        told += stream.feed(b"a" * 65536)
+        assert len(stream._held) <= MAX_HELD_BYTES + 65536
+    assert b"a" * 8 not in told + stream.finish()

@@ -1,0 +1,120 @@
+"""Sessions in processes of their own, without a sandbox."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bridge
+from bridge.guest.checkpoint import restore, save
+
+CHILD = r"""
+import base64, io, json, linecache, os, sys, traceback, types
+told = json.load(sys.stdin)
+sys.path.insert(0, told["root"])
+module = types.ModuleType("__main__")
+names = module.__dict__
+names["__builtins__"] = sys.modules["builtins"]
+workspace = told["workspace"]
+os.chdir(workspace)
+sys.path.append(workspace)
+from bridge.guest.checkpoint import restore, save
+answer = {"restored": [], "parts": [], "lost": []}
+if told["state"]:
+    answer["restored"] = restore(names, workspace, base64.b64decode(told["state"]))
+sys.modules["__main__"] = module
+out, sys.stdout = sys.stdout, sys.stderr
+for number, text in enumerate(told["programs"], told["first"]):
+    name = "<run_python %d>" % number
+    lines = io.StringIO(text, newline=None).readlines()
+    linecache.cache[name] = (len(text), None, lines, name)
+    exec(compile(text, name, "exec", dont_inherit=True), names)
+if told["limit"]:
+    frames = list(save(names, workspace, told["limit"]))
+    answer["parts"] = [frame.data for frame in frames]
+    answer["lost"] = frames[-1].lost
+    assert not any(frame.lost for frame in frames[:-1])
+json.dump(answer, out)
+"""
+
+LIMIT = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a session's process said.
+
+    Attributes:
+        restored: What could not be restored, and why.
+        lost: What could not be saved, and why.
+    """
+
+    restored: dict[str, str]
+    lost: dict[str, str]
+    parts: list[str]
+
+    @property
+    def data(self) -> bytes:
+        """The checkpoint."""
+        return b"".join(base64.b64decode(part, validate=True) for part in self.parts)
+
+
+def session(
+    workspace: Path,
+    *programs: str,
+    state: bytes = b"",
+    python: str = sys.executable,
+    limit: int = LIMIT,
+    first: int = 1,
+) -> Answer:
+    """Run programs after what a checkpoint holds, and save. A program that fails fails the test."""
+    workspace.mkdir(exist_ok=True)
+    told = {
+        "root": str(Path(bridge.__file__).parent.parent),
+        "workspace": str(workspace),
+        "state": base64.b64encode(state).decode(),
+        "programs": list(programs),
+        "limit": limit,
+        "first": first,
+    }
+    done = subprocess.run(
+        [python, "-I", "-S", "-B", "-c", CHILD],
+        input=json.dumps(told),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return Answer(
+        restored=pairs(answer["restored"]), lost=pairs(answer["lost"]), parts=answer["parts"]
+    )
+
+
+def pairs(told: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return names and reasons; each name is told of once."""
+    found = {str(name): str(why) for name, why in told}
+    assert len(found) == len(told)
+    return found
+
+
+def saved(
+    names: dict[str, Any], limit: int = LIMIT, workspace: str = ""
+) -> tuple[bytes, dict[str, str]]:
+    """Return a checkpoint of these names, made in this process, and what is not in it."""
+    frames = list(save(names, workspace or str(Path.cwd()), limit))
+    data = b"".join(base64.b64decode(frame.data, validate=True) for frame in frames)
+    return data, pairs(frames[-1].lost)
+
+
+def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a checkpoint holds, and what could not be restored."""
+    names: dict[str, Any] = {}
+    return names, pairs(restore(names, workspace or str(Path.cwd()), data))

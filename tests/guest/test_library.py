@@ -1,0 +1,141 @@
+"""Skills and memories from inside the sandbox: waiting for answers, and finding sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.guest.conftest import Guest
+
+KEPT = """
+import json
+import xml.etree.ElementTree
+import os as system
+from collections import Counter
+from functools import lru_cache, wraps
+from typing import Any, Optional
+
+WORDS = {"a": (1, [None, True]), 'b': "it's"}
+
+def loud(function):
+    @wraps(function)
+    def inner(*args):
+        return function(*args).upper()
+    return inner
+
+class Base:
+    pass
+
+class Thing(Base):
+    kind = "thing"
+
+@lru_cache(maxsize=None)
+def cached(n: int) -> "Optional[Any]":
+    return Thing.kind * n
+
+if True:
+    @loud
+    def told(n: int = 2, *more: Any) -> str:
+        '''Tell
+        it.'''
+        there = system.path.join("x", json.dumps(WORDS["b"]))
+        parsed = xml.etree.ElementTree.fromstring("<a/>").tag
+        return cached(n) + there + parsed + (told.__wrapped__(0) if n == 1 else "")
+
+saved = runtime.save_skill(told, name="tell")
+"""
+
+
+class Host:
+    """Answers as the bridge would, without keeping anything."""
+
+    def __init__(self) -> None:
+        self.saved: list[Any] = []
+        self.memories: dict[str, Any] = {}
+
+    def __call__(self, guest: Guest, call: Any) -> None:
+        params = call.params
+        if call.method == "save_skill":
+            self.saved.append(dict(params))
+            guest.reply(call.id, dict(params))
+        elif call.method == "load_memory":
+            guest.reply(call.id, self.memories.get(params["key"]))
+        elif call.method == "save_memory":
+            self.memories[params["key"]] = {"value": params["value"], "revision": "1"}
+            guest.reply(call.id, True)
+        else:
+            guest.reply(call.id, {"json": params.get("arguments")})
+
+
+def test_a_skill_has_all_that_its_function_uses(guest_on: Any) -> None:
+    """What is made of it runs by itself, on whatever Python made it."""
+    host = Host()
+    finished = guest_on.run(KEPT + "\ntold(1)", host)
+    [saved] = host.saved
+    assert saved["name"] == "tell"
+    space: dict[str, Any] = {"__name__": "skill"}
+    exec(compile(saved["source"], "skill", "exec"), space)
+    assert space["tell"](1) == finished.value == 'THINGX/"IT\'S"AX/"IT\'S"A'
+    assert "import xml.etree.ElementTree\n" in saved["source"]
+    assert "import os as system\n" in saved["source"]
+    assert "Counter" not in saved["source"]
+
+
+def test_a_thread_waits_by_itself_beside_a_loop_and_other_threads(guest_on: Any) -> None:
+    """Each way in which nobody, somebody else, or only a loop that stands still reads."""
+    host = Host()
+    finished = guest_on.run(
+        """
+import asyncio, threading
+found = []
+save_memory("before", 1)
+def work(n):
+    for _ in range(3):
+        save_memory(f"t{n}", n)
+        found.append(load_memory(f"t{n}"))
+threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+
+async def main():
+    call = asyncio.ensure_future(mcp_git_hub.echo("beside"))
+    await asyncio.sleep(0)
+    await save_memory("inside", 2)  # the loop stands still, and its own answer comes first
+    in_thread = asyncio.to_thread(load_memory, "inside") if hasattr(asyncio, "to_thread") else None
+    return (await call).text, load_memory("inside"), await in_thread
+found.append(asyncio.run(main()))
+found.append(load_memory("before"))
+found
+""",
+        host,
+    )
+    assert sorted(finished.value[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert finished.value[9:] == [["beside", 2, 2], 1]
+
+
+def test_a_programs_own_function_of_such_a_name_is_awaited(guest_on: Any) -> None:
+    code = """
+async def save_memory(key):
+    return key
+class Own:
+    async def load_memory(self, key):
+        return key
+(await save_memory("own"), await Own().load_memory("own"), await runtime.load_memory("k", 3))
+"""
+    assert guest_on.run(code, Host()).value == ["own", "own", 3]
+
+
+def test_a_channel_that_closes_ends_the_wait(make_guest: Any) -> None:
+    """As everywhere: nobody waits for ever for a host that is gone."""
+    code = """
+try:
+    load_memory("k")
+except MCPError as error:
+    save = str(error)
+save
+"""
+
+    def hang_up(guest: Guest, call: Any) -> None:
+        guest.write(b"no reply at all\n")
+
+    finished = make_guest().run(code, hang_up)
+    assert "the connection to the bridge broke" in finished.value

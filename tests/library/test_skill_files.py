@@ -1,0 +1,134 @@
+"""The folder of skills, and the approvals beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import InvalidRequestError, LibraryError
+from bridge.library.reviewing import MAX_APPROVALS, Approvals
+from bridge.library.skill_files import MAX_SKILLS, MAX_VERSIONS, SkillFiles
+from bridge.library.skills import read_skill
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SkillFiles:
+    """The files of a folder that is not there yet."""
+    return SkillFiles(tmp_path / "skills", tmp_path / "state" / "lock")
+
+
+def source(number: int) -> str:
+    """Return one version of a skill."""
+    return f"def f():\n    return {number}\n"
+
+
+def test_every_version_stays_as_a_file_and_an_edit_is_one(files: SkillFiles) -> None:
+    assert files.states() == {}
+    assert files.text("f") is None
+    first = files.save("f", source(1), "d", {}, "then")
+    assert (first.version, first.changed) == (1, True)
+    same = files.save("f", source(1), "d", {}, "now")
+    assert (same.version, same.changed, same.text) == (1, False, first.text)
+    described = files.save("f", source(1), "other", {"s": {"t": "digest"}}, "now")
+    assert (described.version, described.changed) == (1, False)
+    assert files.save("f", source(2), "d", {}, "now").version == 2
+    header = read_skill("f", files.text("f") or "").header
+    assert (header.created, header.updated) == ("then", "now")
+
+    path = files.folder / "f.py"
+    path.write_text(path.read_text().replace("return 2", "return 20"))
+    assert files.save("f", source(3), "d", {}, "now").version == 4
+    kept = {file.name: file.read_text() for file in (files.folder / "f").iterdir()}
+    assert sorted(kept) == ["1.py", "2.py", "3.py", "4.py"]
+    assert [f"return {n}" in kept[f"{v}.py"] for v, n in ((1, 1), (2, 2), (3, 20), (4, 3))] == [
+        True
+    ] * 4
+
+    # Removed and saved again, it does not begin anew.
+    assert files.remove("f", versions=False)
+    assert files.save("f", source(5), "d", {}, "now").version == 5
+    for number in range(6, MAX_VERSIONS + 10):
+        files.save("f", source(number), "d", {}, "now")
+    assert len(list((files.folder / "f").iterdir())) == MAX_VERSIONS
+    assert files.remove("f", versions=True)
+    assert not files.remove("f", versions=True)
+    assert list(files.folder.iterdir()) == []
+
+
+def test_other_things_in_the_folder_are_left_alone(files: SkillFiles, tmp_path: Path) -> None:
+    files.save("good", source(1).replace("f()", "good()"), "", {}, "")
+    (files.folder / ".git").mkdir()
+    (files.folder / "README.md").touch()
+    (files.folder / "no-name.py").touch()
+    (files.folder / "link.py").symlink_to("/etc/passwd")
+    (files.folder / "directory.py").mkdir()
+    os.mkfifo(files.folder / "pipe.py")
+    (files.folder / "large.py").write_bytes(b"#" * 200_000)
+    assert set(files.states()) == {"good", "large"}
+    for name in ("link", "directory", "pipe", "large"):
+        with pytest.raises(LibraryError):
+            files.text(name)
+    assert set(files.texts(files.states())) == {"good"}
+    for name in ("../good", "a/b", "", "x\0"):
+        with pytest.raises(InvalidRequestError):
+            files.text(name)
+    with pytest.raises(InvalidRequestError, match="cannot tell from"):
+        files.save("Good", "", "", {}, "")
+    for number in range(MAX_SKILLS):
+        (files.folder / f"s{number}.py").touch()
+    with pytest.raises(InvalidRequestError, match="500 skills"):
+        files.save("one_more", "", "", {}, "")
+
+
+VICTIM = """
+import sys
+from pathlib import Path
+from bridge.library.skill_files import SkillFiles
+files = SkillFiles(Path(sys.argv[1]) / "skills", Path(sys.argv[1]) / "lock")
+print("up", flush=True)
+for number in range(10**9):
+    files.save("f", "def f():\\n" + f"    return {number}\\n" * 300, str(number), {}, "")
+"""
+
+
+def test_killed_in_the_middle_of_saving_it_has_the_old_version_or_the_new(tmp_path: Path) -> None:
+    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while not files.states():
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    skill = read_skill("f", files.text("f") or "")
+    assert not skill.edited
+    assert set(skill.source.splitlines()[1:]) == {f"    return {skill.header.description}"}
+    assert files.save("f", source(0), "", {}, "").version > skill.version
+
+
+def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "approved.json"
+    approvals = Approvals(path)
+    assert not approvals.holds("f", "1")
+    approvals.add("f", "1")
+    approvals.add("f", "1")
+    assert Approvals(path).all() == {("f", "1")}
+    assert not approvals.holds("f", "2")
+    assert not approvals.holds("g", "1")
+    many = [["f", str(number)] for number in range(MAX_APPROVALS)]
+    path.write_text(json.dumps({"form": 1, "approved": many}))
+    approvals.add("g", "1")
+    assert (approvals.holds("g", "1"), approvals.holds("f", "0")) == (True, False)
+    for damage in ("{", "[]", '{"form": 2}', "[" * 100_000):
+        path.write_text(damage)
+        assert not approvals.holds("g", "1")
+        assert approvals.all() == set()
+        with pytest.raises(LibraryError):
+            approvals.add("g", "1")

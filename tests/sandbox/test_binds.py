@@ -1,0 +1,78 @@
+"""What is said of the host's directories in a sandbox, and how backends are told of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge.errors import BrokenIsolationError, LaunchError
+from bridge.model import Isolation, Limits
+from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.binds import bind_layers, has_directories, refuse_binds
+from bridge.sandbox.container.facts import docker_facts, podman_facts
+from bridge.sandbox.container.hardening import Placement, container_config
+from bridge.sandbox.layers import insist, verified
+
+PACKAGES = Bind(source="/state/sets/1", inside="/packages", executable=True)
+DATA = Bind(source="/srv/data", inside="/mnt/data")
+OUT = Bind(source="/srv/out", inside="/mnt/out", writable=True)
+ISOLATION = Isolation(backend="x", layers=("read-only:/packages",), weaker=())
+
+
+def test_what_can_be_written_to_is_told_as_weaker() -> None:
+    layers, weaker = bind_layers([PACKAGES, DATA, OUT])
+    assert layers == ["read-only:/packages", "read-only:/mnt/data"]
+    assert weaker == ["directory out: the host's own, writable at /mnt/out"]
+    assert not has_directories([PACKAGES])
+    assert has_directories([PACKAGES, DATA])
+
+
+def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
+    seen = {"binds": {"/packages": {"read_only": True}}}
+    insist(ISOLATION, seen)
+    assert verified(ISOLATION, seen).verified == ("read-only:/packages",)
+    contradicted: list[dict[str, Any]] = [
+        {"binds": {"/packages": {"read_only": False}}},
+        {"binds": {}},
+    ]
+    for facts in contradicted:
+        with pytest.raises(BrokenIsolationError, match="read-only:/packages"):
+            insist(ISOLATION, facts)
+    # An older guest, or one that could not look, contradicts nothing.
+    insist(ISOLATION, {})
+    assert verified(ISOLATION, {}).verified == ()
+
+
+def test_a_backend_without_mounts_says_which_have_them() -> None:
+    refuse_binds("landlock", ())
+    with pytest.raises(LaunchError, match="cannot show programs /packages") as refusal:
+        refuse_binds("landlock", [PACKAGES])
+    assert "bubblewrap, podman or docker" in refusal.value.remedy
+
+
+def test_engines_are_told_in_their_own_words() -> None:
+    spec = LaunchSpec(
+        run_id="r", argv=("python3",), env={}, limits=Limits(), binds=(PACKAGES, DATA, OUT)
+    )
+    placement = Placement(image="i", user="1:1", oci_runtime="", labels={})
+    docker = container_config(spec, docker_facts({}), placement)["HostConfig"]
+    assert docker["Binds"] == []
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in docker["Mounts"]] == [
+        ("/state/sets/1", "/packages", True),
+        ("/srv/data", "/mnt/data", True),
+        ("/srv/out", "/mnt/out", False),
+    ]
+    # It would make what is not there, on a machine that is not this one.
+    elsewhere = container_config(spec, podman_facts({}), placement)["HostConfig"]
+    assert elsewhere["Mounts"] == docker["Mounts"]
+    here = replace(placement, local=True)
+    podman = container_config(spec, podman_facts({}), here)["HostConfig"]
+    assert podman["Binds"][2:] == [
+        "/state/sets/1:/packages:ro,nosuid,nodev",
+        "/srv/data:/mnt/data:ro,nosuid,nodev,noexec",
+        "/srv/out:/mnt/out:rw,nosuid,nodev,noexec",
+    ]
+    without = container_config(replace(spec, binds=()), docker_facts({}), placement)
+    assert "Mounts" not in without["HostConfig"]

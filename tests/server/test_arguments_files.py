@@ -1,0 +1,51 @@
+"""`files` of a request: what is a file, and what to pass instead of what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.errors import InvalidRequestError
+from bridge.model import InputFile
+from bridge.server.arguments_kept import parse_files
+
+
+def test_text_data_and_addresses_are_files() -> None:
+    """Base64 may be broken into lines; what is null is not given."""
+    assert parse_files(None) == ()
+    assert parse_files(
+        [
+            {"name": "a", "text": "é\n"},
+            {"name": "b", "data": "AAEC\nAwQ=\r\n"},
+            {"name": "c", "uri": "data:,x", "text": None},
+            {"name": "d", "text": ""},
+        ]
+    ) == (
+        InputFile(name="a", data="é\n".encode()),
+        InputFile(name="b", data=bytes(range(5))),
+        InputFile(name="c", uri="data:,x"),
+        InputFile(name="d", data=b""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({}, "must be a list"),
+        (["a"], "must be a list"),
+        ([{"name": "a"}], "one of `text`, `data`"),
+        ([{"text": "a"}], "needs a `name`"),
+        ([{"name": "a", "text": "x", "data": ""}], "one of"),
+        ([{"name": "a", "text": 1}], "one of"),
+        ([{"name": "a", "text": "x", "path": "/etc"}], "has no 'path'"),
+        ([{"name": "a", "text": "\ud800"}], "as `data`, in base64"),
+        ([{"name": "a", "data": "no base64!"}], "Give text as `text`"),
+        ([{"name": "a", "data": "data:text/plain;base64,AA=="}], "as `uri`"),
+    ],
+)
+def test_what_is_no_file_is_told_what_one_is(value: Any, why: str) -> None:
+    """So that the next attempt is right."""
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_files(value)
+    assert why in str(caught.value)

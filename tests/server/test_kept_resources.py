@@ -1,0 +1,335 @@
+"""What runs left, as resources: listed to its owner, read in ranges, and told of when it comes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
+
+from bridge.engine import Engine
+from bridge.gate.redaction import Redactor
+from bridge.model import Artifact, RunResult
+from bridge.server.app import build_server
+from bridge.server.content import MAX_LINKS, cleared_content, to_result
+from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
+from bridge.server.resources import MAX_PAGES, PAGE
+from tests.waiting import until
+
+PATIENCE_SECONDS = 30.0
+ERAS = ["legacy", "2026-07-28"]
+RUN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(params=ERAS)
+async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """The one client that there is over stdio."""
+    async with Client(build_server(engine, principal="stdio"), mode=request.param) as connected:
+        yield connected
+
+
+def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: Any) -> Artifact:
+    """Have something kept as a run would."""
+    return engine.artifacts.of_run(owner, RUN).add(name, data, **more)
+
+
+async def kept_by(client: Client) -> list[str]:
+    """Return the names of what a client is shown of what runs left."""
+    listed = (await client.list_resources()).resources
+    prefixes = ("bridge://artifacts/", "bridge://runs/")
+    assert {"bridge://capabilities", "bridge://servers"} <= {resource.uri for resource in listed}
+    return [resource.name for resource in listed if resource.uri.startswith(prefixes)]
+
+
+async def text_of(client: Client, uri: str) -> list[str]:
+    """Return the texts that reading a resource gives."""
+    return [getattr(one, "text", "") for one in (await client.read_resource(uri)).contents]
+
+
+async def test_what_a_run_left_is_listed_and_read_whole_and_in_parts(
+    engine: Engine, client: Client
+) -> None:
+    """Text as text, and each answer that is a part says which and how to read on."""
+    lines = "".join(f"line {number}\n" for number in range(1, 1001))
+    output = left(engine, "stdout", lines.encode(), kind="stdout")
+    picture = left(engine, "plot.png", b"\x89PNG\r\n\x1a\n\x00")
+    listed = {resource.uri: resource for resource in (await client.list_resources()).resources}
+    assert list(listed)[-2:] == [picture.uri, output.uri]
+    shown = listed[picture.uri]
+    assert (shown.name, shown.mime_type, shown.size) == ("plot.png", "image/png", 9)
+    assert await text_of(client, output.uri) == [lines]
+    assert await text_of(client, output.uri + "?lines=2-3") == [
+        "line 2\nline 3\n",
+        f"These are lines 2-3 of 1,000. Read on with {output.uri}?lines=4-5",
+    ]
+    assert await text_of(client, output.uri + "?offset=7&length=4") == [
+        "line",
+        f"These are bytes 7-11 of {len(lines):,}. Read on with {output.uri}?offset=11&length=4",
+    ]
+    (blob,) = (await client.read_resource(picture.uri)).contents
+    assert isinstance(blob, types.BlobResourceContents)
+    assert base64.b64decode(blob.blob) == b"\x89PNG\r\n\x1a\n\x00"
+    assert blob.mime_type == "image/png"
+    with pytest.raises(MCPError, match=r"\?lines=100-200") as refused:
+        await client.read_resource(output.uri + "?lines=x")
+    assert refused.value.code == types.INVALID_PARAMS
+
+
+async def test_what_is_another_owners_is_as_unknown_as_what_never_was(
+    engine: Engine, client: Client
+) -> None:
+    theirs = left(engine, "secret", b"secret", "somebody")
+    output = left(engine, "out", b"out", "somebody", kind="stdout")
+    never = theirs.uri[:-4] + "0000"
+    assert await kept_by(client) == []
+    told = set()
+    for uri in (theirs.uri, output.uri, never, "bridge://artifacts/", "bridge://runs/x"):
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(uri)
+        assert refused.value.code == -32002
+        told.add(str(refused.value).replace(uri, "URI"))
+    assert len(told) == 1
+
+
+async def test_a_long_list_comes_in_pages_and_ends(engine: Engine, client: Client) -> None:
+    for number in range(PAGE + 5):
+        left(engine, str(number), b"")
+    first = await client.list_resources()
+    assert len(await kept_by(client)) == PAGE
+    second = await client.list_resources(cursor=first.next_cursor)
+    assert [resource.name for resource in second.resources] == ["4", "3", "2", "1", "0"]
+    assert second.next_cursor is None
+    for cursor in ("x", "", f"{MAX_PAGES}/0", "1/../x"):
+        with pytest.raises(MCPError, match="cursor") as refused:
+            await client.list_resources(cursor=cursor)
+        assert refused.value.code == types.INVALID_PARAMS
+
+
+async def test_a_store_that_cannot_be_read_hides_nothing_else(
+    engine: Engine, client: Client
+) -> None:
+    artifact = left(engine, "x", b"x")
+    root = engine.settings.state_dir / "artifacts"
+    root.rename(root.with_name("elsewhere"))
+    root.symlink_to("elsewhere")
+    assert await kept_by(client) == []
+    with pytest.raises(MCPError, match="cannot be read") as refused:
+        await client.read_resource(artifact.uri)
+    assert refused.value.code == types.INTERNAL_ERROR
+
+
+async def test_a_result_links_to_what_was_left(engine: Engine) -> None:
+    artifacts = tuple(left(engine, f"{number}.csv", b"a,b") for number in range(MAX_LINKS + 2))
+    result = RunResult(run_id=RUN, status="success", summary="", artifacts=artifacts)
+    text, *links, more = to_result(result, engine).content
+    assert isinstance(text, types.TextContent)
+    assert len(links) == MAX_LINKS
+    link = links[0]
+    assert isinstance(link, types.ResourceLink)
+    assert (link.uri, link.name, link.mime_type, link.size) == (
+        artifacts[0].uri,
+        "0.csv",
+        "text/csv",
+        3,
+    )
+    assert link.description
+    assert "2 things more" in getattr(more, "text", "")
+    # To an older client a link would make the whole result unreadable.
+    old = to_result(result, engine, protocol_version="2025-03-26").content
+    assert [type(block) for block in old] == [types.TextContent]
+    short = to_result(replace(result, artifacts=()), engine).content
+    assert [type(block) for block in short] == [types.TextContent]
+
+
+async def test_a_name_that_holds_a_secret_is_told_without_it(engine: Engine) -> None:
+    artifact = left(engine, "hunter2-hunter2.csv", b"a,b")
+    result = RunResult(run_id=RUN, status="success", summary="", artifacts=(artifact,))
+    told = to_result(result, engine)
+    cleared_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
+    assert "hunter2" not in told.model_dump_json()
+
+
+class Told:
+    """What one client heard of resources."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+        self._more = anyio.Event()
+
+    def note(self, what: str) -> None:
+        """Keep it, and wake who waits."""
+        self.news.append(what)
+        self._more.set()
+        self._more = anyio.Event()
+
+    async def until(self, *wanted: str) -> None:
+        """Return once exactly these were told."""
+        with anyio.fail_after(PATIENCE_SECONDS):
+            while len(self.news) < len(wanted):
+                await self._more.wait()
+        assert sorted(self.news) == sorted(wanted)
+        self.news.clear()
+
+
+@asynccontextmanager
+async def hearing(server: Any, mode: Any, *uris: str) -> AsyncIterator[tuple[Client, Told]]:
+    """Connect a client that has listed and subscribes."""
+    told = Told()
+
+    async def handle(message: Any) -> None:
+        if mode != "legacy":
+            return
+        method = getattr(message, "method", "")
+        if method == "notifications/resources/list_changed":
+            told.note("list")
+        elif method == "notifications/resources/updated":
+            told.note(str(message.params.uri))
+
+    async def listen(client: Client, ready: anyio.Event) -> None:
+        stream = client.listen(resources_list_changed=True, resource_subscriptions=uris)
+        async with stream as events:
+            ready.set()
+            async for event in events:
+                if isinstance(event, ResourcesListChanged):
+                    told.note("list")
+                elif isinstance(event, ResourceUpdated):
+                    told.note(event.uri)
+
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(server, mode=mode, message_handler=handle))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        if mode == "legacy":
+            for uri in uris:
+                await client.session.send_request(
+                    types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri)),
+                    types.EmptyResult,
+                )
+        else:
+            ready = anyio.Event()
+            tasks.start_soon(listen, client, ready)
+            await ready.wait()
+        await client.list_resources()
+        yield client, told
+
+
+def told_server() -> tuple[NotifyingServer, Notices]:
+    """Return a server whose clients are all one owner's, with an empty list, and its notices."""
+    notices = Notices(lambda: "", lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
+
+    async def listed(context: Any, _: Any) -> types.ListResourcesResult:
+        notices.listed(context)
+        return types.ListResourcesResult(resources=[])
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
+        async with notices.running():
+            yield {}
+
+    server = NotifyingServer(
+        "told",
+        lifespan=lifespan,
+        on_list_resources=listed,
+        on_subscriptions_listen=notices.listen,
+        on_subscribe_resource=notices.subscribe,
+        on_unsubscribe_resource=notices.unsubscribe,
+    )
+    return server, notices
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) -> None:
+    """The list when something was kept, and a resource that reads differently."""
+    server, notices = told_server()
+    sessions = "bridge://sessions"
+    async with hearing(server, mode, sessions) as (client, told):
+        notices.kept("you")
+        notices.updated(sessions, "you")
+        notices.updated("bridge://other", "me")
+        notices.kept("me")
+        notices.updated(sessions, "me")
+        await told.until("list", sessions)
+        if mode == "legacy":
+            await client.session.send_request(
+                types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=sessions)),
+                types.EmptyResult,
+            )
+            notices.updated(sessions, "me")
+            notices.kept("me")
+            await told.until("list")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_subscriptions_are_bounded(mode: str) -> None:
+    server, _ = told_server()
+    uris = [f"bridge://artifacts/{number}" for number in range(MAX_URIS)]
+    async with hearing(server, mode, *uris):
+        pass
+    for many in ([*uris, "bridge://artifacts/more"], ["bridge://" + "a" * 5000]):
+        with pytest.raises((MCPError, ExceptionGroup)) as refused:
+            async with hearing(server, mode, *many):
+                pass
+        error = refused.value
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        assert f"{MAX_URIS} resources" in str(error)
+
+
+@asynccontextmanager
+async def web(engine: Engine) -> AsyncIterator[str]:
+    """Serve the bridge as `serve --http` does."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        app = build_server(engine).streamable_http_app()
+        serving = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serving.serve, [listener])
+            await until(lambda: serving.started)
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            finally:
+                serving.should_exit = True
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_uri(
+    engine: Engine, mode: str
+) -> None:
+    """Nobody without a credential is shown a list of what others without one have."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(web(engine))
+
+        async def connect(token: str) -> Client:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+            transport = streamable_http_client(url, http_client=http)
+            return await stack.enter_async_context(Client(transport, mode=mode))
+
+        mine, theirs, nobody = [await connect(token) for token in ("mine", "theirs", "")]
+        artifact = left(engine, "x.txt", b"kept", _owner_of("mine"))
+        loose = left(engine, "loose.txt", b"loose", "")
+        assert await text_of(mine, artifact.uri) == ["kept"]
+        assert await kept_by(mine) == ["x.txt"]
+        for other in (theirs, nobody):
+            with pytest.raises(MCPError) as refused:
+                await other.read_resource(artifact.uri)
+            assert refused.value.code == -32002
+            assert await kept_by(other) == []
+        assert await text_of(nobody, loose.uri) == ["loose"]
+
+
+def _owner_of(token: str) -> str:
+    return "#" + hashlib.sha256(f"Bearer {token}".encode()).hexdigest()[:32]

@@ -1,0 +1,121 @@
+"""Sessions through the MCP surface: over stdio by name, over HTTP each caller's own by id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import jsonschema
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from bridge.engine import Engine
+from bridge.server.app import build_server
+from bridge.server.schemas import OUTPUT_SCHEMA
+from tests.engine_rig import ListFinder
+from tests.waiting import until
+
+SESSIONS_URI = "bridge://sessions"
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """No servers."""
+    return ListFinder()
+
+
+def _text(result: Any) -> str:
+    return "".join(block.text for block in result.content)
+
+
+async def _run(client: Client, **arguments: Any) -> Any:
+    with anyio.fail_after(60):
+        return await client.call_tool("run_python", arguments)
+
+
+async def _listed(client: Client) -> list[dict[str, Any]]:
+    [content] = (await client.read_resource(SESSIONS_URI)).contents
+    found: list[dict[str, Any]] = json.loads(content.text)["sessions"]  # type: ignore[union-attr]
+    return found
+
+
+async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
+    """The text says what it holds, and the resource lists it."""
+    async with Client(build_server(engine, principal="stdio")) as client:
+        first = await _run(client, code="total = 41\nrows = ['x'] * 3000", session="analysis")
+        assert '[session "analysis", run 1] holds rows: list (26 kB), total: int.' in _text(first)
+        assert "Go on with" not in _text(first)
+        second = await _run(client, code="total + 1", session="analysis")
+        document = second.structured_content
+        assert (document["result"], document["session"]["state"]) == (42, "kept")
+        jsonschema.validate(document, OUTPUT_SCHEMA)
+        uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
+        assert SESSIONS_URI in uris
+        [listed] = await _listed(client)
+        assert listed["id"] == document["session"]["id"]
+        assert (listed["name"], listed["state"], listed["runs"]) == ("analysis", "open", 2)
+        assert listed["memoryLimitBytes"] > 0
+        assert {held["name"] for held in listed["holds"]} == {"rows", "total"}
+        ended = await _run(client, session="analysis", end_session=True)
+        assert ended.is_error is False
+        assert "ended" in _text(ended)
+        assert await _listed(client) == []
+
+
+@asynccontextmanager
+async def _web(engine: Engine) -> AsyncIterator[str]:
+    """Serve the bridge as `serve --http` does."""
+    app = build_server(engine).streamable_http_app()
+    web = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(web.serve)
+        await until(lambda: web.started)
+        port = web.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            web.should_exit = True
+
+
+async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: Engine) -> None:
+    """Another caller can neither use nor see it; without credentials nobody sees any."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(90))
+        url = await stack.enter_async_context(_web(engine))
+
+        async def caller(credential: str) -> Client:
+            headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+            web = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+            return await stack.enter_async_context(
+                Client(streamable_http_client(url, http_client=web))
+            )
+
+        ada, bob, nobody = await caller("ada"), await caller("bob"), await caller("")
+        first = await _run(ada, code="total = 41", session="analysis")
+        identity = first.structured_content["session"]["id"]
+        assert f'Go on with session="{identity}".' in _text(first)
+        # The name alone begins another, also for its owner.
+        again = await _run(ada, code="'total' in globals()", session="analysis")
+        assert again.structured_content["result"] is False
+        for stranger in (bob, nobody):
+            refused = await _run(stranger, code="total", session=identity)
+            assert refused.is_error
+            assert "There is no session" in _text(refused)
+            assert await _listed(stranger) == []
+        assert {each["id"] for each in await _listed(ada)} == {
+            identity,
+            again.structured_content["session"]["id"],
+        }
+        second = await _run(ada, code="total + 1", session=identity)
+        assert second.structured_content["result"] == 42
+        # Whoever has no credentials has the id, and is not told of others' either.
+        own = await _run(nobody, code="x = 1", session="own")
+        assert await _listed(nobody) == []
+        own_id = own.structured_content["session"]["id"]
+        assert (await _run(nobody, code="x", session=own_id)).structured_content["result"] == 1

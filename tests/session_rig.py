@@ -1,0 +1,63 @@
+"""Runs in sessions, and what tells one process that another has got somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from bridge.engine import Engine, open_engine
+from bridge.model import RunRequest, RunResult, SessionReport
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+
+OWNER = "ada"
+
+
+async def run(engine: Engine, code: str, *, session: str = "work", **fields: Any) -> RunResult:
+    """Run a program in a session."""
+    request = RunRequest(code=code, session=session, **{"owner": OWNER, **fields})
+    with anyio.fail_after(60):
+        return await engine.run(request)
+
+
+async def value(engine: Engine, code: str, **fields: Any) -> Any:
+    """Run a program in a session that must succeed; return its value."""
+    result = await run(engine, code, **fields)
+    assert result.status == "success", result.error
+    return result.result
+
+
+def told(result: RunResult) -> SessionReport:
+    """Return what a result says of its session."""
+    assert result.session is not None
+    return result.session
+
+
+def waits_for(path: Path, *, said: Path | None = None) -> str:
+    """Return a program that says it has begun, and ends once there is a file."""
+    begun = "" if said is None else f"open({str(said)!r}, 'w').close()\n"
+    return (
+        f"import os, time\n{begun}while not os.path.exists({str(path)!r}):\n    time.sleep(0.01)\n"
+    )
+
+
+@asynccontextmanager
+async def reopened(
+    settings: Settings, backend: FakeBackend, *finds: Any, **changes: Any
+) -> AsyncIterator[Engine]:
+    """Open an engine whose settings differ."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    changed = replace(settings, **changes)
+    finder = ListFinder(*finds)
+    async with open_engine(changed, finder=finder, choose_backend=choose) as engine:
+        yield engine
+    assert backend.live == set()

@@ -1,0 +1,107 @@
+"""`[dependencies]`: which packages programs may ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.settings import load
+from bridge.settings.dependencies import normalised, parse_dependencies
+
+PLACE = "config.toml: dependencies"
+
+
+def test_without_a_table_nothing_is_allowed_and_no_index_is_named() -> None:
+    found = parse_dependencies(None, PLACE)
+    assert found.allow == ()
+    assert found.index == ""
+
+
+def test_entries_are_a_name_and_the_versions_it_may_have() -> None:
+    table = {"allow": ["Polars", "pandas == 2.*", "types_*", "a.b>=1,<2"], "index": "~/wheels"}
+    found = parse_dependencies(table, PLACE)
+    assert [(each.name, each.versions) for each in found.allow] == [
+        ("polars", ""),
+        ("pandas", "== 2.*"),
+        ("types-*", ""),
+        ("a-b", ">=1,<2"),
+    ]
+    assert found.directory == Path("~/wheels").expanduser()
+    assert normalised("Zope__Interface") == "zope-interface"
+
+
+def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
+    table = {"allow": ["polars"], "index": "https://me:s3cret@example.org/simple"}
+    found = parse_dependencies(table, PLACE)
+    assert found.directory is None
+    assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ("polars", "must be a table"),
+        ({"allows": []}, "Did you mean allow"),
+        ({"allow": "polars"}, "must be a list of packages"),
+        ({"allow": ["polars; python_version > '3'"]}, "which is no package"),
+        ({"allow": ["polars @ https://x"]}, "which is no package"),
+        ({"allow": ["-r x"]}, "which is no package"),
+        ({"allow": ["polars=="]}, "says nothing of versions"),
+        ({"allow": ["polars"]}, "needs `index`"),
+        ({"index": "wheels"}, "must be an absolute path"),
+        ({"index": "ftp://s3cret@example.org"}, "must be an address with https"),
+        ({"index": "https://example.org\n--extra-index-url https://evil"}, "without blanks"),
+        ({"max_bytes": "1k"}, "must be between 1m"),
+        ({"timeout": 0}, "from 1 to 3600"),
+        ({"lock_days": -1}, "whole number of days"),
+        ({"require_hashes": "yes"}, "must be true or false"),
+        ({"cache": "here"}, "must be an absolute path"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_stands(table: Any, why: str) -> None:
+    with pytest.raises(SettingsError, match="^config.toml: dependencies") as refusal:
+        parse_dependencies(table, PLACE)
+    assert why in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
+
+
+CONFIG = """
+[dependencies]
+allow = ["polars"]
+index = "/wheels"
+[directories.data]
+path = "{data}"
+[profiles.loose]
+extends = "strict"
+allow_packages = true
+allow_directories = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "allowed"),
+    [
+        ({}, {}, True),
+        ({}, {"MCP_BRIDGE_ALLOW_PACKAGES": "0"}, False),
+        ({"profile": "strict"}, {}, False),
+        ({"profile": "strict"}, {"MCP_BRIDGE_ALLOW_PACKAGES": "1"}, False),
+        ({"profile": "loose"}, {}, True),
+        ({"profile": "loose"}, {"MCP_BRIDGE_ALLOW_PACKAGES": "0"}, False),
+    ],
+)
+def test_a_strict_profile_has_packages_only_where_it_says_so_itself(
+    tmp_path: Path, flags: dict[str, str], variables: dict[str, str], allowed: bool
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.format(data=data))
+    home = {"HOME": str(tmp_path / "home"), "MCP_BRIDGE_CONFIG": str(config)}
+    same = {name.replace("PACKAGES", "DIRECTORIES"): value for name, value in variables.items()}
+    settings = load(flags, {**home, **variables, **same})
+    assert settings.packages_allowed is allowed
+    assert [each.name for each in settings.offered_directories] == ["data"] * allowed
+    assert settings.dependencies.allow[0].name == "polars"

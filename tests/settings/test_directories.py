@@ -1,0 +1,120 @@
+"""`[directories.NAME]`: what of the host programs find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.settings import load
+from bridge.settings.directories import parse_directories, refusal
+
+PLACE = "config.toml: directories"
+
+
+def loaded(tmp_path: Path, path: object, **environ: str) -> str:
+    """Return where a directory of the settings really is."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[directories.data]\npath = "{path}"\nmode = "rw"\n')
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    given = {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config), **environ}
+    (found,) = load({}, given).directories
+    assert found.inside == "/mnt/data"
+    assert found.writable
+    return found.path
+
+
+def test_a_directory_is_named_with_its_place_and_its_mode() -> None:
+    tables = {"data": {"path": "/srv/data"}, "out": {"path": "~/out", "mode": "rw"}}
+    data, out = parse_directories(tables, PLACE)
+    assert (data.name, data.path, data.inside, data.writable) == (
+        *("data", "/srv/data", "/mnt/data"),
+        False,
+    )
+    assert out.path == str(Path("~/out").expanduser())
+    assert out.writable
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ([], "must hold tables"),
+        ({"Data": {"path": "/x"}}, "small letters"),
+        ({"../x": {"path": "/x"}}, "small letters"),
+        ({"a": "/x"}, "must be a table"),
+        ({"a": {}}, "needs `path`"),
+        ({"a": {"path": "data"}}, "must be an absolute path"),
+        ({"a": {"path": "/x", "mode": "w"}}, 'must be "ro" or "rw"'),
+        ({"a": {"path": "/x", "write": True}}, "Did you mean"),
+        ({f"a{number}": {"path": "/x"} for number in range(40)}, "more than 32"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_stands(tables: Any, why: str) -> None:
+    with pytest.raises(SettingsError, match="^config.toml: directories") as found:
+        parse_directories(tables, PLACE)
+    assert why in str(found.value) or why == "Did you mean"
+
+
+def test_links_are_followed_when_the_settings_are_read(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    assert loaded(tmp_path, tmp_path / "link") == str(real)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/", "the whole file system"),
+        ("~", "home directory"),
+        ("{tmp}", "home directory"),
+        ("{tmp}/link-to-home", "(really "),
+        ("/proc/self", "above /proc"),
+        ("/sys", "above /sys"),
+        ("/dev/shm", "above /dev"),
+        ("/var/run", "above /run"),
+        ("{tmp}/home/.local/state", "the bridge or an engine"),
+        ("{tmp}/home/.local/state/mcp-code-bridge/sessions", "the bridge or an engine"),
+        ("{tmp}/sockets", "the bridge or an engine"),
+        ("/var/lib/docker", "the bridge or an engine"),
+        ("{tmp}/absent", "does not exist"),
+        ("{tmp}/file", "is not a directory"),
+        ("{tmp}/a:b", "a colon or a comma"),
+    ],
+)
+def test_what_no_program_may_have_is_refused(tmp_path: Path, path: str, why: str) -> None:
+    (tmp_path / "home/.local/state/mcp-code-bridge/sessions").mkdir(parents=True)
+    (tmp_path / "link-to-home").symlink_to(tmp_path / "home")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "sockets").mkdir()
+    (tmp_path / "a:b").mkdir()
+    place = path.format(tmp=tmp_path)
+    if place == "/var/lib/docker":
+        # It is not on every machine.
+        assert why in refusal(Path(place), home=tmp_path, private=[Path(place)])
+        return
+    if place == "~":
+        place = str(tmp_path / "home")
+    with pytest.raises(SettingsError) as found:
+        loaded(tmp_path, place, DOCKER_HOST=f"unix://{tmp_path}/sockets/docker.sock")
+    assert why in str(found.value)
+
+
+def test_a_directory_below_the_home_directory_may_be_given(tmp_path: Path) -> None:
+    below = tmp_path / "home/data"
+    below.mkdir(parents=True)
+    assert loaded(tmp_path, below) == str(below)
+
+
+def test_the_file_that_says_so_is_not_among_what_is_given(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    config = project / "config.toml"
+    config.write_text(f'[directories.data]\npath = "{project}"\n')
+    home = tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(SettingsError, match="the bridge or an engine has its own"):
+        load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
