@@ -87,7 +87,7 @@ class Collector:
             limits: `out_bytes` and `out_files` of the run.
             again: Whether other runs follow here: each gets what is new or changed since the last.
         """
-        round_ = _Round(send, limits, self._seen if again else {}, again, self._now)
+        round_ = _Round(send, limits, self._seen, again, self._now)
         try:
             round_.collect(root)
         finally:

@@ -38,12 +38,19 @@ class SessionRelay(Relay):
     def __init__(self, *, control: int, **options: Any) -> None:
         super().__init__(**options)
         self.stopped = False
+        # One dictionary: a stream that has ended is gone from it for good.
+        self._all_streams = self._streams
         self._control = Outbox(control)
         self._incoming = Incoming(self._set_clock, self._stop)
         os.set_blocking(control, False)
 
-    def again(self, limits: Mapping[str, Any], deadline: float) -> None:
-        """Begin another run."""
+    def again(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
+        """Begin another run.
+
+        Args:
+            quiet: It is no program's: what threads write meanwhile is for the next that is.
+        """
+        self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._captures}
         self._deadline = deadline

@@ -71,7 +71,7 @@ def serve(
         if following is None:
             return
         run = _decoded(following)
-        relay.again(run.limits, _deadline(run))
+        relay.again(run.limits, _deadline(run), quiet=run.save)
         if not relay.give(frame_for_worker(following), children):
             # It has lost its way to us: nothing can be run in it any more.
             finish(relay, children, False, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.wire import Call, Reply, Stop
+from bridge.guest.wire import Call, File, Reply, Stop
 from tests.guest.conftest import ECHO_SERVER, Finished, Guest
 
 Start = Callable[[], Guest]
@@ -175,7 +175,27 @@ def test_what_threads_write_between_runs_comes_with_the_next(session: Session) -
     assert session.run("said.wait()").stdout == "later\n"
 
 
+def test_what_threads_write_while_the_state_is_saved_is_not_lost(session: Session) -> None:
+    session.run(
+        "import threading\ngo = threading.Event()\nsaid = threading.Event()\n"
+        "class Slow:\n"
+        "    def __reduce__(self):\n        go.set(); said.wait(); return (int, ())\n"
+        "def late():\n    go.wait(); print('meanwhile', flush=True); said.set()\n"
+        "threading.Thread(target=late, daemon=True).start()\nslow = Slow()"
+    )
+    saved = session.run("", save=True)
+    assert saved.stdout == ""
+    assert session.run("said.is_set()").stdout == "meanwhile\n"
+
+
 def test_a_session_whose_process_dies_between_runs_ends(session: Session) -> None:
     session.run("import os, threading\nthreading.Timer(0.05, lambda: os._exit(3)).start()")
     assert session.guest.receive() is None
     assert session.guest.wait() == 0
+
+
+def test_a_crash_brings_back_only_what_its_own_run_left(session: Session) -> None:
+    session.run("open('out/first', 'w').write('1')")
+    crashed = session.run("open('out/second', 'w').write('2')\nimport os; os._exit(1)")
+    names = {frame.name for frame in crashed.frames if isinstance(frame, File)}
+    assert names == {"second"}
