@@ -160,11 +160,16 @@ def _adder(commands: Commands, shared: argparse.ArgumentParser) -> Add:
     return add
 
 
+def _group(commands: Commands, shared: argparse.ArgumentParser, name: str, text: str) -> Add:
+    """Return what adds actions to a command that has several."""
+    command = commands.add_parser(name, help=text, description=text)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    return _adder(actions, shared)
+
+
 def _add_policy(commands: Commands, shared: argparse.ArgumentParser) -> None:
     text = "Say what the policy decides, and why; or write a first one."
-    command = commands.add_parser("policy", help=text, description=text)
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = _adder(actions, shared)
+    add = _group(commands, shared, "policy", text)
     command = add(
         "explain", "Explain the decision on one call.", "bridge.cli.policy_explain:explain"
     )
@@ -190,9 +195,7 @@ def _add_policy(commands: Commands, shared: argparse.ArgumentParser) -> None:
 
 def _add_audit(commands: Commands, shared: argparse.ArgumentParser) -> None:
     text = "Check the log of what programs did, or read it."
-    command = commands.add_parser("audit", help=text, description=text)
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = _adder(actions, shared)
+    add = _group(commands, shared, "audit", text)
     command = add("verify", "Check that nothing in it was changed.", "bridge.cli.audit:verify_log")
     command.add_argument("--expect", metavar="HASH", help="has to be in it, such as a receipt's")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -213,9 +216,7 @@ def _add_audit(commands: Commands, shared: argparse.ArgumentParser) -> None:
 
 def _add_artifacts(commands: Commands, shared: argparse.ArgumentParser) -> None:
     text = "List, fetch or remove what runs left: files, whole outputs, pictures."
-    command = commands.add_parser("artifacts", help=text, description=text)
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = _adder(actions, shared)
+    add = _group(commands, shared, "artifacts", text)
     command = add("list", "List what is kept, the newest first.", "bridge.cli.artifacts:list_kept")
     command.add_argument("--run", metavar="RUN", help="only this run's; the beginning of its id")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -233,9 +234,7 @@ def _add_artifacts(commands: Commands, shared: argparse.ArgumentParser) -> None:
 
 def _add_skills(commands: Commands, shared: argparse.ArgumentParser) -> None:
     text = "List, show, approve or remove the functions that programs have saved."
-    command = commands.add_parser("skills", help=text, description=text)
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add = _adder(actions, shared)
+    add = _group(commands, shared, "skills", text)
     command = add("list", "List them.", "bridge.cli.skills:list_skills")
     command.add_argument("--json", action="store_true", help="print JSON")
     command = add("show", "Print one.", "bridge.cli.skills:show")

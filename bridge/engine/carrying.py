@@ -86,9 +86,7 @@ class Carrying:
         who, binds = job.request.principal, job.outfit.binds
         reserve = partial(self._places.sandboxes.reserve, job.limits, principal=who, binds=binds)
         async with reserve() as reservation:
-            tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
-            for name, error in errors.items():
-                logger.warning("server %s is left out of this run: %s", name, error)
+            tools = await self._loaded(job)
             check = await self._check_again(job, check, tuple(tools))
             if check.verdict.certain:
                 return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
@@ -106,10 +104,14 @@ class Carrying:
             result = await self._run_in(await reservation.get(), job, tools)
             return await self._checking.explained(result, job.request.code, check)
 
-    async def _in_session(self, job: Job, check: Check) -> RunResult:
+    async def _loaded(self, job: Job) -> dict[str, tuple[Tool, ...]]:
         tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
         for name, error in errors.items():
             logger.warning("server %s is left out of this run: %s", name, error)
+        return tools
+
+    async def _in_session(self, job: Job, check: Check) -> RunResult:
+        tools = await self._loaded(job)
         check = await self._check_again(job, check, tuple(tools))
         if check.verdict.certain:
             return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)

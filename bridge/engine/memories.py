@@ -15,12 +15,12 @@ import anyio.to_thread
 
 from bridge.engine.callers import owner_of
 from bridge.engine.clearing import clear_value
-from bridge.engine.questions import Answer
-from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError
+from bridge.engine.questions import Answer, answering
+from bridge.errors import CallDeniedError, InvalidRequestError
 from bridge.gate.redaction import Redactor
 from bridge.library.memories import Memories, Memory
 from bridge.model import Json, RunRequest
-from bridge.rpc.dispatcher import CallFailedError, as_failed_call
+from bridge.rpc.dispatcher import CallFailedError
 
 
 class MemoryAnswers:
@@ -45,14 +45,11 @@ class MemoryAnswers:
 
     def _answering(self, answer: Answer) -> Answer:
         async def answered(params: Mapping[str, Json]) -> Json:
-            try:
-                self._check()
-                async with self._turn:
-                    return await answer(params)
-            except BridgeError as error:
-                raise as_failed_call(error) from error
+            self._check()
+            async with self._turn:
+                return await answer(params)
 
-        return answered
+        return answering(answered)
 
     def _check(self) -> None:
         if not owner_of(self._request):

@@ -46,6 +46,18 @@ Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 """Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
 
 
+def answering(answer: Answer) -> Answer:
+    """Return it with every error of the bridge's as the answer."""
+
+    async def answered(params: Mapping[str, Json]) -> Json:
+        try:
+            return await answer(params)
+        except BridgeError as error:
+            raise as_failed_call(error) from error
+
+    return answered
+
+
 class Questions:
     """Answers one run's calls.
 

@@ -12,15 +12,15 @@ import anyio.to_thread
 
 from bridge.catalog.guard import check
 from bridge.engine.callers import principal_of
-from bridge.engine.questions import Answer
+from bridge.engine.questions import Answer, answering
 from bridge.engine.servers import Servers
 from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews
 from bridge.engine.skills.shelf import Shelf
-from bridge.errors import BridgeError, InvalidRequestError, UpstreamError
+from bridge.errors import InvalidRequestError, UpstreamError
 from bridge.gate.calls import Gate
 from bridge.library.skills import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 from bridge.model import Json, RunRequest
-from bridge.rpc.dispatcher import CallFailedError, as_failed_call
+from bridge.rpc.dispatcher import CallFailedError
 from bridge.settings import GuardMode
 
 
@@ -56,20 +56,11 @@ class SkillAnswers:
     def methods(self) -> dict[str, Answer]:
         """The methods, by name."""
         return {
-            "save_skill": self._answering(self._save),
-            "list_skills": self._answering(self._list),
-            "load_skill": self._answering(self._load),
-            "delete_skill": self._answering(self._delete),
+            "save_skill": answering(self._save),
+            "list_skills": answering(self._list),
+            "load_skill": answering(self._load),
+            "delete_skill": answering(self._delete),
         }
-
-    def _answering(self, answer: Answer) -> Answer:
-        async def answered(params: Mapping[str, Json]) -> Json:
-            try:
-                return await answer(params)
-            except BridgeError as error:
-                raise as_failed_call(error) from error
-
-        return answered
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("save_skill")
