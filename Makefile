@@ -20,6 +20,11 @@ empty :=
 space := $(empty) $(empty)
 comma := ,
 PURE := \
+    bridge/artifacts/entries.py \
+    bridge/artifacts/mime.py \
+    bridge/artifacts/ranges.py \
+    bridge/artifacts/reading.py \
+    bridge/artifacts/tidying.py \
     bridge/catalog/* \
     bridge/render/* \
     bridge/gate/* \
@@ -30,8 +35,16 @@ PURE := \
     bridge/discovery/merge.py \
     bridge/discovery/parse.py \
     bridge/discovery/recursion.py \
+    bridge/engine/file_names.py \
+    bridge/engine/intake/markup.py \
+    bridge/engine/intake/pictures.py \
+    bridge/engine/sessions/record.py \
+    bridge/engine/sessions/report.py \
     bridge/guest/wire.py \
+    bridge/library/naming.py \
+    bridge/library/skills.py \
     bridge/rpc/* \
+    bridge/sandbox/binds.py \
     bridge/sandbox/failure.py \
     bridge/sandbox/layers.py \
     bridge/sandbox/limits.py \
@@ -41,9 +54,15 @@ PURE := \
     bridge/sandbox/container/hardening.py \
     bridge/sandbox/container/machine_plan.py \
     bridge/server/arguments.py \
+    bridge/server/arguments_kept.py \
+    bridge/server/content.py \
     bridge/settings/* \
     bridge/upstream/framing.py \
-    bridge/upstream/failure.py
+    bridge/upstream/failure.py \
+    bridge/wheels/allowed.py \
+    bridge/wheels/pins.py \
+    bridge/wheels/requirements.py \
+    bridge/wheels/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))
 COVERAGE_FLOOR ?= 90
 

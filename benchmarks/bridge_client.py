@@ -59,8 +59,10 @@ class Bridge:
         self.pid = pid
         self.home = home
 
-    async def run(self, code: str = NOTHING, *, timeout: float | None = None) -> Answer:
-        """Run a program and return what came of it.
+    async def run(
+        self, code: str = NOTHING, *, timeout: float | None = None, session: str = ""
+    ) -> Answer:
+        """Run a program, in a session if one is named, and return what came of it.
 
         Raises:
             BenchmarkError: The run did not succeed.
@@ -68,6 +70,8 @@ class Bridge:
         arguments: dict[str, Any] = {"code": code}
         if timeout is not None:
             arguments["timeout"] = timeout
+        if session:
+            arguments["session"] = session
         started = time.perf_counter()
         result = await self.client.call_tool("run_python", arguments)
         taken = (time.perf_counter() - started) * 1000

@@ -11,7 +11,7 @@ import anyio
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement
-from benchmarks.rows import bulk, calls, flat, gate, idle, latency, rates, starts
+from benchmarks.rows import bulk, calls, flat, gate, idle, kept, latency, rates, starts
 from benchmarks.targets import BY_KEY
 
 GROUP_SECONDS = 300
@@ -35,6 +35,9 @@ GROUPS = (
     Group(keys=("fast-lane",), measure=rates.fast_lane),
     Group(keys=("result-time", "result-memory"), measure=bulk.result),
     Group(keys=("stdout-time", "stdout-memory"), measure=bulk.stdout),
+    Group(keys=("session-run",), measure=kept.session_run),
+    Group(keys=("checkpoint",), measure=kept.checkpoint),
+    Group(keys=("output-kept", "file-out", "picture"), measure=kept.left),
     Group(keys=("idle-cpu", "idle-memory"), measure=idle.idle),
     Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),

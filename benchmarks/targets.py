@@ -209,6 +209,37 @@ ROWS = (
         targets=_everywhere(Target(at_most=20)),
     ),
     Row(
+        key="session-run",
+        what="a further run_python(1+1) in a session, p50",
+        unit="ms",
+        floor="no-op MCP call at the same moments",
+        targets=_everywhere(Target(ratio_at_most=3)),
+    ),
+    Row(
+        key="checkpoint",
+        what="from a session's result until its state, 1 MB, is on the disk, p50",
+        unit="ms",
+        floor="writing a file of that size",
+    ),
+    Row(
+        key="output-kept",
+        what="run that prints 1 MB, which is kept, p50",
+        unit="ms",
+        floor="run_python(1+1) at the same moments",
+    ),
+    Row(
+        key="file-out",
+        what="run that leaves a file of 1 MB, p50",
+        unit="ms",
+        floor="run_python(1+1) at the same moments",
+    ),
+    Row(
+        key="picture",
+        what="run that shows a picture of 60 KB, p50",
+        unit="ms",
+        floor="run_python(1+1) at the same moments",
+    ),
+    Row(
         key="first-answer",
         what="first MCP answer after starting the process, p50",
         unit="ms",

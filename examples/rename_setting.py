@@ -2,7 +2,9 @@
 #
 # Meant for run_python(mode="plan"): the files are read, the edits are held back and listed, and
 # run_python(apply="...") makes exactly those after one approval. At a terminal `run --plan` does both.
-# Uses the filesystem server; FOLDER, OLD and NEW are set by whoever runs it.
+# Uses the filesystem server; FOLDER, OLD and NEW are set by whoever runs it. That it may read while a
+# plan is made, the policy has to say, or every call is held back: `mcp-code-bridge policy init` writes
+# one, in which this server's tools are told apart by [policy.servers.filesystem] trust = true.
 import re
 
 found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.toml")).content)

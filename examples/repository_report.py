@@ -22,7 +22,8 @@ for diff in diffs:
     name = None
     for line in str(diff).splitlines():
         if line.startswith("+++ "):
-            name = line[4:].removeprefix("b/")
+            # What was deleted has no new name.
+            name = line[6:] if line.startswith("+++ b/") else None
         elif line[:1] in "+-" and name and not line.startswith("---"):
             churn[name] += 1
 

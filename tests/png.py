@@ -87,7 +87,7 @@ def _unfiltered(data: bytes, length: int, step: int) -> list[bytes]:
     above = bytes(length)
     for start in range(0, len(data), length + 1):
         kind, line = data[start], bytearray(data[start + 1 : start + 1 + length])
-        for x in range(length):
+        for x in range(length if kind else 0):
             left = line[x - step] if x >= step else 0
             corner = above[x - step] if x >= step else 0
             line[x] = line[x] + _predicted(kind, left, above[x], corner) & 0xFF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,23 @@ def test_the_example_of_settings_loads() -> None:
     """Every key in it is one that there is."""
     settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "config.toml")})
     assert (settings.runtime, settings.memory, settings.output_mode) == ("podman", 1024**3, "auto")
+
+
+def test_what_the_example_of_settings_leaves_out_loads_as_well(tmp_path: Path) -> None:
+    """A line that begins with # and no space is a setting; what is shown as a default is one."""
+    text = (CONFIGS / "config.toml").read_text(encoding="utf-8")
+    whole = tmp_path / "config.toml"
+    text = text.replace("~", str(tmp_path))
+    whole.write_text(re.sub("(?m)^#(?! )", "", text), encoding="utf-8")
+    (tmp_path / "measurements").mkdir()
+    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(whole)}
+    settings, usual = load({}, environ), load({}, {"HOME": str(tmp_path)})
+    assert [(one.inside, one.writable) for one in settings.directories] == [("/mnt/data", False)]
+    assert [entry.text for entry in settings.dependencies.allow] == ["polars==1.*", "types-*"]
+    assert settings.skills_dir == tmp_path / "skills"
+    for name in re.findall("(?m)^#([a-z_]+) = ", text.partition("[profiles")[0]):
+        if name != "skills_dir":
+            assert getattr(settings, name) == getattr(usual, name), name
 
 
 def test_the_example_of_a_command_profile_loads() -> None:

@@ -47,8 +47,8 @@ _MEBIBYTE = 1024 * 1024
 
 _KEPT = """\
 ## Output
-`display(x)`, or `x` as the last expression, shows a picture (matplotlib, PIL, a `Blob`), a data \
-frame as a table, Markdown or HTML. Figures left open are shown at the end.
+`display(value)`, or `value` as the last expression, shows a picture (matplotlib, PIL, a `Blob`), \
+a data frame as a table, Markdown or HTML. Figures left open are shown at the end.
 
 What a result leaves out of stdout or stderr is kept; a later run reads it.
 ```python
@@ -176,8 +176,8 @@ await runtime.read_resource("server", "uri")  # list_resources, list_prompts, ge
 `LOADED_MCP_SERVERS` names the servers of this run.
 
 {_KEPT}{offers_section(offers or Offers())}## Limits
-{_limits_text(limits, max_timeout)} No network but through tools. Files: `/workspace` (working \
-directory) and `/tmp`. What is written to `out/` comes back; nothing else outlasts the run.
+{_limits_text(limits, max_timeout)} No network but through tools. Files of the run are in \
+`/workspace`; of what is written there only `out/` comes back. `session="name"` keeps variables too.
 """
 
 
@@ -222,7 +222,7 @@ shortened sample first: `print(str(value)[:500])`.
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: {imports}.{beside} No network. Files in `/workspace` are gone after the run. \
+- Importable: {imports}.{beside} No network. Of files only those in `out/` come back. \
 {_limits_text(limits, max_timeout)}
 
 """

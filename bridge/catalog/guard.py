@@ -16,11 +16,21 @@ import ast
 import sys
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bridge.catalog.guard_names import IMPORTERS, Node, Reader, Scope
-from bridge.catalog.guard_rules import COMPUTED_IMPORT, DEFAULT, SENSITIVE_PATH, Rule, Rules
+from bridge.catalog.guard_rules import (
+    COMPUTED_IMPORT,
+    DEFAULT,
+    NOT_BACK,
+    SAVERS,
+    SENSITIVE_PATH,
+    Rule,
+    Rules,
+    is_left,
+)
 from bridge.catalog.prose import clip
 from bridge.model import Finding
 
@@ -191,12 +201,23 @@ class _Checker:
             ast.Call: self._call,
             ast.MatchClass: self._match_class,
         }
+        self._saved: list[tuple[Node, str]] = []
 
     def check(self, tree: ast.Module) -> None:
         for node, scope in self._reader.read(tree):
             check = self._checks.get(type(node))
             if check is not None:
                 check(node, scope)
+        if self._saved:
+            named = Counter(
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            for node, path in self._saved:
+                # What is named again may be read again.
+                if named[path] == 1:
+                    self._report(node, NOT_BACK, path)
 
     def verdict(self) -> Scan:
         denials, notes = self._kept["deny"], self._kept["note"]
@@ -255,6 +276,20 @@ class _Checker:
             if rule is not None:
                 self._report(node, rule, dotted.removeprefix("builtins."))
 
+    def _save(self, node: ast.Call) -> None:
+        """Take note of a file that is written where nothing comes back from."""
+        function, path = node.func, node.args[0]
+        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
+            return
+        if isinstance(function, ast.Attribute):
+            writes = function.attr in SAVERS
+        else:
+            mode = node.args[1] if len(node.args) > 1 else None
+            writes = isinstance(function, ast.Name) and function.id == "open"
+            writes = writes and isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
+        if writes and is_left(path.value):
+            self._saved.append((node, path.value))
+
     def _name(self, node: Node, scope: Scope) -> None:
         assert isinstance(node, ast.Name)
         # A name that was imported or given is reported where that happened.
@@ -293,6 +328,8 @@ class _Checker:
     def _call(self, node: Node, scope: Scope) -> None:
         assert isinstance(node, ast.Call)
         function = node.func
+        if node.args:
+            self._save(node)
         for dotted in self._reader.meanings(function, scope):
             rule = self._rules.calls.get(dotted)
             if rule is not None:

@@ -16,6 +16,17 @@ from dataclasses import dataclass, field
 
 from bridge.model import Severity
 
+SAVERS = frozenset(
+    (
+        "imsave", "save", "savefig", "to_csv", "to_excel", "to_html", "to_json", "to_markdown",
+        "to_parquet", "write_csv", "write_html", "write_image", "write_json", "write_parquet",
+    )
+)  # fmt: skip
+"""Methods that write the file which their first argument names."""
+
+_LEFT = re.compile(r"(?:\./|/workspace/)?(?!out/|\.{0,2}/)[^\n]{1,200}\.[A-Za-z0-9]{2,5}")
+"""What names a file in the working directory."""
+
 MAX_PATH_CHARS = 4096
 """The longest path that a kernel takes; a longer text names no file."""
 
@@ -89,6 +100,11 @@ NO_INPUT = Rule(
     name="no-input",
     severity="note",
     why="waits for somebody to type, and nobody can; put the value into the program",
+)
+NOT_BACK = Rule(
+    name="not-in-out",
+    severity="note",
+    why="does not come back: only files in out/ do",
 )
 
 _IMPORTS: Mapping[str, Rule] = {
@@ -300,3 +316,8 @@ _DEEPEST_MODULE = 4
 """Parts of the longest module in a table, and one more."""
 
 DEFAULT = Rules()
+
+
+def is_left(path: str) -> bool:
+    """Tell whether a path leads to a file that stays in the sandbox, most likely by mistake."""
+    return _LEFT.fullmatch(path) is not None

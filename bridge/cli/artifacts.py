@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -80,10 +81,26 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
     if not uris:
         return store.remove_all(None, _run_id(store, run))
     # All are looked for first: of a list with a slip in it nothing is removed.
-    found = {artifact.uri: artifact for artifact in (store.find(None, uri) for uri in uris)}
+    found = {}
+    for uri in uris:
+        with _named(uri):
+            artifact = store.find(None, uri)
+        found[artifact.uri] = artifact
     for uri in found:
         store.remove(None, uri)
     return len(found)
+
+
+@contextmanager
+def _named(uri: str) -> Iterator[None]:
+    """Say where the names of what is kept are to be seen, if this is none of them."""
+    try:
+        yield
+    except UnknownArtifactError as error:
+        if error.remedy:
+            raise
+        remedy = "`artifacts list` shows what is kept; four characters of an id do."
+        raise UnknownArtifactError(error.message, remedy=remedy) from None
 
 
 def _run_id(store: ArtifactStore, beginning: str | None) -> str:
@@ -101,7 +118,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
 
 
 def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
-    with store.opened(None, uri) as content:
+    with _named(uri), store.opened(None, uri) as content:
         if output != "-":
             try:
                 _save(content.pieces(), Path(output), force=force)
@@ -184,16 +201,20 @@ def _row(artifact: Artifact, now: float) -> list[str]:
         artifact.mime_type,
         _size(artifact.size),
         _span(now - artifact.created),
-        f"in {_span(artifact.expires - now)}",
+        f"in {_span(artifact.expires - now, begun=True)}",
         artifact.run_id[:_SHORT],
     ]
 
 
-def _span(seconds: float) -> str:
-    """Return a time in its largest unit: "3 d", "12 min"."""
+def _span(seconds: float, *, begun: bool = False) -> str:
+    """Return a time in its largest unit: "3 d", "12 min".
+
+    Args:
+        begun: Whether a unit that has only begun counts, so that a week is "7 d" a second later.
+    """
     for unit, name in _UNITS:
         if seconds >= unit:
-            return f"{int(seconds // unit):,} {name}"
+            return f"{math.ceil(seconds / unit) if begun else int(seconds // unit):,} {name}"
     return f"{max(int(seconds), 0)} s"
 
 

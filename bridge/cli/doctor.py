@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +58,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         for check in commands:
             write_out(visible(_describe_command(check)))
         write_out(visible(describe_packages(packages)))
-        write_out(visible(describe_directories(settings)))
+        write_out(visible(describe_directories(settings, root=os.geteuid() == 0)))
         names = ", ".join(spec.name for spec in found.servers) or "none"
         write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
+from bridge.model import Directory
 from bridge.settings import Settings
 
 INDEX_SECONDS = 5.0
@@ -93,15 +95,38 @@ def describe_packages(check: PackageCheck) -> str:
     return f"packages: {verdict}\n      allowed: {names}\n{about}"
 
 
-def describe_directories(settings: Settings) -> str:
-    """Return which of the host's directories programs find; empty for none."""
+def describe_directories(settings: Settings, *, root: bool) -> str:
+    """Return which of the host's directories programs find; empty for none.
+
+    Args:
+        root: Whether the bridge is root, whose programs are nobody.
+    """
     offered = {one.name for one in settings.offered_directories}
     lines = []
     for one in settings.directories:
         mode = "read and write" if one.writable else "read-only"
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
+        if root and not note and _closed(one):
+            done = "write to" if one.writable else "read"
+            lines.append(
+                f"      FAIL: the bridge is root and its programs are nobody (65534), who may not "
+                f"{done} it: open it to everybody, or run the bridge as an ordinary user\n"
+            )
     return "".join(lines)
+
+
+def _closed(one: Directory) -> bool:
+    """Tell whether nobody may not use a directory as it is meant to be used."""
+    try:
+        found = Path(one.path).stat()
+    except OSError:
+        return True
+    if one.writable and found.st_uid != 0:
+        # In containers programs are its owner.
+        return False
+    wanted = 0o7 if one.writable else 0o5
+    return found.st_mode & wanted != wanted
 
 
 def offers_document(settings: Settings, packages: PackageCheck) -> Mapping[str, Any]:

@@ -163,7 +163,8 @@ def _adder(commands: Commands, shared: argparse.ArgumentParser) -> Add:
 def _group(commands: Commands, shared: argparse.ArgumentParser, name: str, text: str) -> Add:
     """Return what adds actions to a command that has several."""
     command = commands.add_parser(name, help=text, description=text)
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    # Without a metavar, usage names the actions.
+    actions = command.add_subparsers(dest="action", required=True)
     return _adder(actions, shared)
 
 

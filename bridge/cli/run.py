@@ -26,7 +26,7 @@ from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageE
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
 from bridge.render.kept import files_section, missing_section
-from bridge.render.plan import plan_text
+from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import receipt
 from bridge.render.session import session_section
 from bridge.render.structured import structured
@@ -165,6 +165,8 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
         write_out(f"{plan_text(result.plan, how=False)}\n")
         if result.plan.plan_id and not terminal:
             write_err("Run this in a terminal to be asked, and to have it done.\n")
+        if why := unknown_effects(result.plan.calls):
+            write_err(f"{why}\n")
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
     shown = shown or result.result_repr
     for item in result.shown:
@@ -197,6 +199,9 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         code = arguments.code
     elif file is None and arguments.session is not None and arguments.end_session:
         code = ""
+    elif arguments.end_session and arguments.session is None:
+        message = "--end-session needs --session NAME: the session to end."
+        raise UsageError(message)
     elif file is None:
         message = "Name a FILE, - for stdin, or give the program with -c."
         raise UsageError(message)

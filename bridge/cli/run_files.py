@@ -36,6 +36,9 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
         name, equals, path = flag.partition("=")
         if not equals:
             name, path = Path(flag).name, flag
+        if not path:
+            message = f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone."
+            raise UsageError(message)
         data = _content(Path(path).expanduser(), left)
         left -= len(data)
         files.append(InputFile(name=name, data=data))
@@ -164,7 +167,11 @@ def _below(root: int, names: Sequence[str]) -> Iterator[int]:
         for name in names:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=fd)
-            deeper = os.open(name, _DIRECTORY, dir_fd=fd)
+            try:
+                deeper = os.open(name, _DIRECTORY, dir_fd=fd)
+            except NotADirectoryError:
+                said = f"{quoted(name)} is there, and is a link or no directory"
+                raise NotADirectoryError(0, said) from None
             os.close(fd)
             fd = deeper
         yield fd

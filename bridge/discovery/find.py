@@ -9,6 +9,7 @@ All of it is synchronous and bounded; a caller on an event loop runs it in a thr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,8 @@ class DiscoveryContext:
         system_root: Where the system's own configuration directories start.
         sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
             in front for all but those; all if empty.
+        exposed: Directories that programs may write to: no file in them defines a server, since
+            that would be a command for this machine.
     """
 
     home: Path
@@ -81,6 +84,7 @@ class DiscoveryContext:
     project_servers: ProjectServers = "all"
     system_root: Path = Path("/")
     sources: tuple[str, ...] = ()
+    exposed: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ class _Candidate:
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
     project, places = _survey(context)
-    reader = _Reader()
+    reader = _Reader(context.exposed)
     candidates = list(_candidates(context, places, reader.warnings))
     # Before any read, so that a change during one is noticed by the next comparison.
     stamp, absent = _stamp(project, places, candidates)
@@ -189,7 +193,8 @@ def _stamp(
 class _Reader:
     """Reads each file once, and gathers what is wrong with files as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, exposed: Iterable[Path] = ()) -> None:
+        self._exposed = tuple(exposed)
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
@@ -225,6 +230,9 @@ class _Reader:
             self._warn(path, ABSENT)
 
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
+        if self._is_exposed(path):
+            self._warn(path, "it is not used: programs may write to the directory that it is in")
+            return None
         limit = size_limit(format)
         if in_project:
             limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
@@ -246,6 +254,12 @@ class _Reader:
             self._warn(path, f"the file must hold an object, not {kind(value)}")
             return None
         return value
+
+    def _is_exposed(self, path: Path) -> bool:
+        if not self._exposed:
+            return False
+        places = (path, Path(os.path.realpath(path)))
+        return any(place.is_relative_to(each) for place in places for each in self._exposed)
 
     def _warn(self, path: Path, reason: str) -> None:
         unread = reason != ABSENT

@@ -42,7 +42,8 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
         probes: What was found out about backends; none of them is tried here.
     """
     profiles = settings.commands.values()
-    planner = Planner(settings.environ, str(home(settings.environ)), profiles)
+    own = str(home(settings.environ))
+    planner = Planner(settings.environ, own, profiles, settings.offered_directories)
     return [_check(profile, settings, planner, probes) for profile in profiles]
 
 

@@ -21,7 +21,7 @@ from bridge.command.environment import (
 )
 from bridge.command.grants import MAX_LINKS, Grant, View, grants
 from bridge.errors import InvalidRequestError, SettingsError
-from bridge.model import CommandRequest, Limits
+from bridge.model import CommandRequest, Directory, Limits
 from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
 from bridge.sandbox.process.executables import find_executables
 from bridge.settings.commands import CommandProfile
@@ -57,8 +57,18 @@ class Planner:
     """
 
     def __init__(
-        self, environ: Mapping[str, str], home: str, profiles: Iterable[CommandProfile] = ()
+        self,
+        environ: Mapping[str, str],
+        home: str,
+        profiles: Iterable[CommandProfile] = (),
+        directories: Iterable[Directory] = (),
     ) -> None:
+        """Make one.
+
+        Args:
+            directories: What programs find of this machine.
+        """
+        self._writable = [one.path for one in directories if one.writable]
         self._environ = environ
         self._home = home
         self._profiles = tuple(profiles)
@@ -171,7 +181,8 @@ class Planner:
                 # One that grants what it may not runs nothing.
                 with suppress(SettingsError):
                     found.append((other.place, grants(other, home=own_home, realpath=_real)))
-        return [(name, [grant.source for grant in all_ if grant.writable]) for name, all_ in found]
+        places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
+        return [*places, ("[directories]", self._writable)]
 
 
 def _spec(

@@ -70,7 +70,10 @@ class Commands:
         # By image as well: one is settled when its runner is opened.
         self._runners: dict[tuple[Runtime, str], Runner] = {}
         self._planner = Planner(
-            settings.environ, str(home(settings.environ)), settings.commands.values()
+            settings.environ,
+            str(home(settings.environ)),
+            settings.commands.values(),
+            settings.offered_directories,
         )
         self._lock = anyio.Lock()
 

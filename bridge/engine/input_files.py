@@ -19,6 +19,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.engine.file_names import name_problem, quoted
 from bridge.errors import InvalidRequestError, UnknownArtifactError
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
+from bridge.rpc.pieces import as_base64
 
 MAX_FILES = 100
 
@@ -77,9 +78,7 @@ async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) ->
 def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
     """Return files as a `Run` frame has them; those without content are left out."""
     return [
-        {"name": file.name, "data": base64.b64encode(file.data).decode("ascii")}
-        for file in files
-        if file.data is not None
+        {"name": file.name, "data": as_base64(file.data)} for file in files if file.data is not None
     ]
 
 
@@ -170,7 +169,11 @@ def _data_of(file: InputFile) -> bytes:
     if not comma:
         message = f"The file {quoted(file.name)} has a data: address without a comma."
         raise InvalidRequestError(message, remedy="It looks so: data:text/plain;base64,aGVsbG8=")
-    data = unquote_to_bytes(content)
+    try:
+        data = unquote_to_bytes(content)
+    except UnicodeEncodeError:
+        message = f"The file {quoted(file.name)} has a data: address that is no text."
+        raise InvalidRequestError(message, remedy="Give bytes in base64.") from None
     if not head.lower().rstrip().endswith(";base64"):
         return data
     try:

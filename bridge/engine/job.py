@@ -13,7 +13,7 @@ from bridge.catalog.guard import Scan
 from bridge.catalog.reach import Reach
 from bridge.clock import Clock
 from bridge.engine.client import OneRun
-from bridge.engine.gatekeeping import Watch
+from bridge.engine.gatekeeping import BYTES_PER_TOKEN, Watch
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
 from bridge.engine.input_files import frame_files
@@ -86,6 +86,10 @@ def run_frame(
             "timeout": job.limits.timeout,
             "output_bytes": job.limits.output_bytes,
             "result_bytes": job.limits.result_bytes,
+            # At a terminal a value is no output, whatever its size.
+            "told_bytes": job.limits.result_bytes
+            if job.run.is_shown
+            else job.limits.output_tokens * BYTES_PER_TOKEN,
             "shown_bytes": job.limits.shown_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": job.limits.out_bytes,
@@ -98,6 +102,7 @@ def run_frame(
         state=state,
         files=frame_files(job.request.files),
         skills=job.skills.sent(),
+        packages=bool(guide.offers().packages),
     )
 
 

@@ -6,7 +6,7 @@ of each. When there is one and who has it is `bridge.sandbox.lanes`'s.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -46,10 +46,10 @@ class LaneChannel(Channel):
         self._unfinished = 0
         self._broken = False
 
-    async def send_bytes(self, data: bytes) -> None:
-        """Write bytes; if that is cut short, nothing can follow them."""
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write a frame; if that is cut short, nothing can follow it."""
         self._unfinished += 1
-        await super().send_bytes(data)
+        await super().write(pieces)
         self._unfinished -= 1
 
     async def receive(self) -> GuestFrame | None:

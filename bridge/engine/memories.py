@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.engine.callers import owner_of
+from bridge.engine.callers import PERSON, owner_of
 from bridge.engine.clearing import clear_value
 from bridge.engine.questions import Answer, answering
 from bridge.errors import CallDeniedError, InvalidRequestError
 from bridge.gate.redaction import Redactor
-from bridge.library.memories import Memories, Memory
+from bridge.library.memories import MAX_OWNERS, Memories, Memory
 from bridge.model import Json, RunRequest
 from bridge.rpc.dispatcher import CallFailedError
 
@@ -29,7 +29,10 @@ class MemoryAnswers:
     def __init__(self, folder: Path, request: RunRequest, redactor: Redactor) -> None:
         self._request = request
         self._redactor = redactor
-        self._memories = Memories(folder, owner_of(request))
+        owner = owner_of(request)
+        # The person who runs the bridge is not kept out by whoever comes over HTTP.
+        most = None if owner == PERSON else MAX_OWNERS
+        self._memories = Memories(folder, owner, most_owners=most)
         # Bridges take turns by a lock file; of one run's calls none shall wait for that.
         self._turn = anyio.Lock()
 
@@ -69,7 +72,7 @@ class MemoryAnswers:
         saved = await anyio.to_thread.run_sync(
             partial(
                 self._memories.put,
-                _key(params),
+                self._key(params),
                 clear_value(params.get("value"), self._redactor),
                 None if metadata is None else clear_value(metadata, self._redactor),
                 unless_after=revision,
@@ -78,7 +81,7 @@ class MemoryAnswers:
         return saved is not None
 
     async def _load(self, params: Mapping[str, Json]) -> Json:
-        found = await anyio.to_thread.run_sync(self._memories.get, _key(params))
+        found = await anyio.to_thread.run_sync(self._memories.get, self._key(params))
         if found is None:
             return None
         return _told(found) | {"value": found.value, "revision": found.revision}
@@ -92,7 +95,14 @@ class MemoryAnswers:
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("delete_memory")
-        return await anyio.to_thread.run_sync(self._memories.delete, _key(params))
+        return await anyio.to_thread.run_sync(self._memories.delete, self._key(params))
+
+    def _key(self, params: Mapping[str, Json]) -> str:
+        key = params.get("key")
+        if not isinstance(key, str):
+            message = f"key must be a text, not {type(key).__name__}."
+            raise InvalidRequestError(message)
+        return self._redactor.text(key)
 
     def _no_plan(self, what: str) -> None:
         if self._request.mode == "plan":
@@ -110,11 +120,3 @@ def _told(memory: Memory) -> dict[str, Json]:
         "created_at": memory.created,
         "updated_at": memory.updated,
     }
-
-
-def _key(params: Mapping[str, Json]) -> str:
-    key = params.get("key")
-    if not isinstance(key, str):
-        message = f"key must be a text, not {type(key).__name__}."
-        raise InvalidRequestError(message)
-    return key

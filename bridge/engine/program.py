@@ -7,9 +7,11 @@ the facts from which the verdict is reached.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
@@ -34,8 +36,8 @@ from bridge.guest.wire import (
     WireError,
 )
 from bridge.guest.wire import Clock as ClockFrame
-from bridge.model import Limits
-from bridge.rpc.dispatcher import Dispatcher, DispatchLimits, Handler
+from bridge.model import Json, Limits
+from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
 from bridge.rpc.replies import Clear
 from bridge.sandbox.backend import Suspendable
 from bridge.sandbox.failure import Ending
@@ -67,6 +69,9 @@ size at a time, on a machine that is busy, have been seen to take seconds."""
 COLLECT_SECONDS = 30.0
 """For the files that a program left, from the first of them on, whatever its time limit was. The
 guest begins no further one after two thirds of it."""
+
+YIELD_EVERY = 64
+"""Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
 
 REPORT_SECONDS = 5.0
 """How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
@@ -119,6 +124,7 @@ class Program:
         self._telling = False
         self._session = session
         self._handler = handler
+        self._stopped = False
         self._limits = limits
         self._intake = intake or Intake(limits)
         self._done: Done | None = None
@@ -169,7 +175,7 @@ class Program:
                 dispatcher = Dispatcher(
                     tasks,
                     self._session.channel.send_bytes,
-                    self._handler,
+                    self._answer,
                     DispatchLimits(
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
@@ -201,10 +207,21 @@ class Program:
 
     async def stop(self) -> None:
         """Have the guest interrupt a session's program, as it does at the deadline."""
+        self._stopped = True
         try:
             await self._session.channel.send(Stop())
         except ChannelClosedError as error:
             logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
+
+    async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
+        """Do what a program asks for, as long as it has time.
+
+        One that is interrupted has a moment for coming to its end, and not for going on with this.
+        """
+        if self._stopped or self._clock.now() - self._started >= self._limits.timeout:
+            message = "The run's time is over: no call goes out any more."
+            raise CallFailedError(message, kind="timeout")
+        return await self._handler(method, params)
 
     def _tell_guest(self, tasks: TaskGroup) -> None:
         """Have the guest's own timer stopped, or started again; ours counts in any case."""
@@ -256,7 +273,11 @@ class Program:
         return silent and self._clock.now() - self._started >= self._limits.timeout
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
+        taken = 0
         while self._exited is None:
+            taken += 1
+            if taken % YIELD_EVERY == 0:
+                await anyio.lowlevel.checkpoint()
             try:
                 frame = await self._session.channel.receive()
                 if frame is None:

@@ -6,6 +6,7 @@ business; how one waits, `bridge.sandbox.pool`'s.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -14,10 +15,12 @@ from functools import partial
 from types import TracebackType
 
 import anyio
+import anyio.to_thread
 
 from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
 from bridge.engine.lane_session import LaneSession, open_lane
 from bridge.engine.lanes import Lanes, Reserved, lane_first
+from bridge.errors import LaunchError
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
@@ -164,6 +167,7 @@ class Sandboxes:
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
         backend = await self.backend()
+        await self._see_unmoved()
         async with AsyncExitStack() as stack:
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, _launch(recipe)))
@@ -172,10 +176,25 @@ class Sandboxes:
     @asynccontextmanager
     async def _open_lane(self, key: tuple[str, Recipe]) -> AsyncIterator[LaneSession]:
         backend = await self.backend()
+        await self._see_unmoved()
         async with AsyncExitStack() as stack:
             async with backend.in_use():
                 lane = await stack.enter_async_context(open_lane(backend, _launch(key[1])))
             yield lane
+
+    async def _see_unmoved(self) -> None:
+        """See that directories are still where they were when the settings were read.
+
+        Engines follow links; whoever put one there later would have it mounted.
+        """
+        for bind in self._directories:
+            real = await anyio.to_thread.run_sync(os.path.realpath, bind.source)
+            if real != bind.source:
+                name = bind.inside.rpartition("/")[2]
+                message = f"The directory {name!r} has become a link to another place."
+                remedy = "Put it back, or name the other in config.toml and start the bridge again."
+                # Where it leads is for nobody who runs programs.
+                raise LaunchError(message, remedy=remedy)
 
 
 def _launch(recipe: Recipe) -> LaunchSpec:

@@ -360,6 +360,7 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         allow_self=settings.allow_self_server,
         project_servers=settings.project_servers,
         sources=settings.sources,
+        exposed=tuple(Path(one.path) for one in settings.offered_directories if one.writable),
     )
 
 

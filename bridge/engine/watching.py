@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -124,8 +125,14 @@ class Watching:
         """Watch until something else has to be watched."""
         watched = await self._plan()
         await self._look()
+        over = anyio.Event()
+        async with beside(partial(_ended, over)):
+            await self._follow(watched, over)
+
+    async def _follow(self, watched: Plan, over: anyio.Event) -> None:
         changes = awatch(
             *watched.directories,
+            stop_event=over,
             watch_filter=lambda _, path: watched.concerns(path),
             debounce=SETTLE_MILLISECONDS,
             step=STEP_MILLISECONDS,
@@ -153,6 +160,18 @@ class Watching:
         except Exception:
             # A defect in reading one configuration must not end the watching of all.
             logger.exception("the configuration could not be read again")
+
+
+async def _ended(over: anyio.Event) -> None:
+    """Set the event when this is cancelled.
+
+    The library waits in a thread and does so shielded: cancelled itself it would notice only at its
+    next look.
+    """
+    try:
+        await anyio.sleep_forever()
+    finally:
+        over.set()
 
 
 def _is_directory(path: Path) -> bool:

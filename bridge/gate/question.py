@@ -64,6 +64,9 @@ _LEAST_ITEM_CHARS = 40
 _MAX_MARKS = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
+_WIDE_GAP = re.compile(r" {60,}")
+"""In source or a table: what stands behind it might be seen by nobody."""
+
 _HIDDEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0\u00ad\u034f\u17b4\u17b5")
 """Letters and signs of no category that hides, which show nothing."""
@@ -238,6 +241,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     found: list[str] = []
     for line in split[:lines]:
         written = _written(line, len(line) + 1, quotes=False, gaps=False)
+        written = _WIDE_GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
         if characters < 0:
             break

@@ -6,9 +6,10 @@ other guest module before the bundle is in; and nothing else that is not in memo
 every sandbox waits for it.
 
 The bundle is an 8-byte big-endian length and that many bytes of what `marshal` makes, in its second
-version, of {"digest", "modules": {name: source}, "code": {tag: {name: compiled}}}. Code is used if
-it is of this interpreter's kind; else an image may carry the same modules, compiled, in a directory
-named after the digest; else the sources are compiled here.
+version, of {"digest", "sources", "code": {tag: {name: compiled}}}. Code is used if it is of this
+interpreter's kind; else an image may carry the same modules, compiled, in a directory named after
+the digest; else the sources are compiled here: {name: source}, marshalled and compressed, for most
+sandboxes never look at them, and each has to take them in.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Dict, NoReturn, Optional
+    from typing import Collection, Dict, NoReturn, Optional
 else:
     ModuleSpec = type(sys.__spec__)
 
@@ -38,13 +39,22 @@ class SourceFinder:
 
     def __init__(
         self,
-        sources: Dict[str, str],
+        packed: bytes,
         directory: Optional[str] = None,
         compiled: Optional[Dict[str, bytes]] = None,
     ) -> None:
-        self._sources = sources
+        self._packed = packed
         self._directory = directory
         self._compiled = compiled or {}
+        self._sources: Dict[str, str] = {}
+        if not compiled and directory is None:
+            self._unpack()
+        self._names: Collection[str] = self._compiled or self._sources
+
+    def _unpack(self) -> None:
+        import zlib  # most guests never need it
+
+        self._sources = marshal.loads(zlib.decompress(self._packed))
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -56,9 +66,9 @@ class SourceFinder:
                 # The ordinary machinery finds the rest below, compiled files included.
                 spec.submodule_search_locations = [os.path.join(self._directory, "bridge")]
             return spec
-        if self._directory is not None or name not in self._sources:
+        if self._directory is not None or name not in self._names:
             return None
-        is_package = any(other.startswith(name + ".") for other in self._sources)
+        is_package = any(other.startswith(name + ".") for other in self._names)
         origin = "mcp-code-bridge/" + name.replace(".", "/") + ".py"
         spec = ModuleSpec(name, self, origin=origin, is_package=is_package)  # type: ignore[arg-type]
         spec.has_location = True
@@ -80,6 +90,8 @@ class SourceFinder:
 
     def get_source(self, name: str) -> str:
         """Return a module's source, for tracebacks."""
+        if not self._sources:
+            self._unpack()
         return self._sources[name]
 
 
@@ -119,7 +131,7 @@ def main() -> NoReturn:
         tree = os.path.join(TREE, os.path.basename(bundle["digest"]))
         directory = tree if os.path.isdir(tree) else None
     sys.dont_write_bytecode = True
-    sys.meta_path.insert(0, SourceFinder(bundle["modules"], directory, compiled))
+    sys.meta_path.insert(0, SourceFinder(bundle["sources"], directory, compiled))
     from bridge.guest import supervisor
 
     supervisor.main(bundle["digest"], bool(compiled or directory))

@@ -262,7 +262,7 @@ class Run(Frame):
     for a run on its own. `state` is what `State` frames held, base64, for a session's first run;
     `save` asks a session for such frames instead of running anything. `files` (name, data as
     base64) are put into the workspace, and `paths` joined to where imports look. `skills` are
-    modules below `skills`: name and source.
+    modules below `skills`: name and source. `packages`: a run may ask for some here.
     """
 
     code: str
@@ -278,6 +278,7 @@ class Run(Frame):
     files: List[Dict[str, str]] = _fresh(list)
     paths: List[str] = _fresh(list)
     skills: List[Dict[str, str]] = _fresh(list)
+    packages: bool = False
 
 
 class Clock(Frame):

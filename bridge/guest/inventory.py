@@ -37,7 +37,7 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     """
     found: List[List[Any]] = []
     for name, value in list(names.items()):
-        if type(name) is not str or isinstance(value, types.ModuleType):
+        if type(name) is not str or issubclass(type(value), types.ModuleType):
             continue
         size = size_of(value) if len(found) < MAX_LOOKED_AT else UNKNOWN
         found.append([name[:MAX_NAME_CHARS], _kind(value), size])
@@ -79,13 +79,11 @@ def _own_size(value: Any) -> Optional[int]:
         return sys.getsizeof(value)
     if str(kind.__module__).partition(".")[0] in _ARRAYS:
         return _array_size(value)
-    if isinstance(value, (types.FunctionType, type)):
+    if issubclass(kind, (types.FunctionType, type)):
         return 0
-    try:
-        # `object`'s own: a class of the program's may have another.
-        return int(object.__sizeof__(value))
-    except Exception:
-        return None
+    # What its class says of all its instances: asking the value itself may run the program's code,
+    # and `object`'s own answer is nonsense for generators.
+    return int(type.__getattribute__(kind, "__basicsize__"))
 
 
 def _array_size(value: Any) -> Optional[int]:
@@ -107,7 +105,7 @@ def _parts(value: Any) -> List[Any]:
         return list(value)
     if kind is dict:
         return [part for pair in value.items() for part in pair]
-    if isinstance(value, (type, types.FunctionType)):
+    if issubclass(kind, (type, types.FunctionType)):
         return []
     held = getattr(type(value), "__dict__", None)
     if held is not None and str(kind.__module__) == "__main__":

@@ -200,6 +200,9 @@ class Runtime(Outputs, Library):
         return await self._client.call("list_offers", params, "list of %s" % kind)
 
     def _only_loaded(self, uri: str) -> str:
+        if uri.startswith("bridge:"):
+            message = 'what the bridge keeps comes in as a file: files=[{"name": ..., "uri": %r}]'
+            raise TypeError(message % uri)
         if len(self._loaded) != 1 or ":" not in uri:
             message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
             raise TypeError(message % listed(self._loaded))

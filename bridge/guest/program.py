@@ -140,6 +140,8 @@ class Program:
         self._plan = run.plan
         self._name = file_name(run.session)
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
+        # What is larger costs its reader too much; without a limit nobody is meant to read it.
+        self._told_bytes = int(run.limits.get("told_bytes", self._result_bytes))
         self._run_loop = run_loop or _run_loop
         if module is None:
             module = types.ModuleType("__main__")
@@ -211,7 +213,33 @@ class Program:
             return Done("ok", result_repr=_bounded_repr(value))
         if size > self._result_bytes:
             return Done("ok", result_dropped=size)
+        if size > self._told_bytes:
+            # Of output the ends are shown, and all of it is kept.
+            _print(plain)
+            return Done("ok")
         return Done("ok", has_result=True, result=plain)
+
+
+def _print(value: Any) -> None:
+    try:
+        # Of an object, what is in its lists.
+        depth = 2 if type(value) is dict else 1
+        print(value if isinstance(value, str) else _in_lines(value, depth))
+    except Exception as error:
+        # The program may have closed it, or put something of its own there.
+        print("the value cannot be printed: %s" % type(error).__name__, file=sys.__stderr__)
+
+
+def _in_lines(value: Any, depth: int) -> str:
+    """Return JSON with an item a line, so that it can be cut, read and searched in parts."""
+    import json  # few results are so large
+
+    if depth and type(value) is list and value:
+        return "[\n%s\n]" % ",\n".join(_in_lines(item, depth - 1) for item in value)
+    if depth and type(value) is dict and value:
+        items = ((json.dumps(key), _in_lines(item, depth - 1)) for key, item in value.items())
+        return "{\n%s\n}" % ",\n".join("%s: %s" % item for item in items)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _run_loop(coroutine: Any) -> Any:

@@ -24,7 +24,7 @@ from bridge.guest.worker import cpu_seconds, goodbye, import_path, read_run, sho
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
     from bridge.guest.client import Client
     from bridge.guest.wire import Run
@@ -50,6 +50,7 @@ class Session:
         self._running = False
         self._lost: List[List[str]] = []
         self._begun = False
+        self._restoring = False
 
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
@@ -64,6 +65,10 @@ class Session:
                 _flush()
                 return done.exit_code
             _flush()
+            if self._restoring:
+                # Saved as it is now, it would take the place of what it was to begin with.
+                self._client.tell(done)
+                return done.exit_code
             self._client.send_last(done, goodbye(done.exit_code, before))
             self._wait()
             run = read_run(self._control)
@@ -102,7 +107,7 @@ class Session:
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
-        holds, more = inventory(self._names())
+        holds, more = self._held()
         lost, self._lost = self._lost, []
         return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
 
@@ -113,6 +118,15 @@ class Session:
             if name not in own or own[name] is self._provided.get(name):
                 own[name] = value
                 self._provided[name] = value
+
+    def _held(self) -> Tuple[List[List[Any]], int]:
+        try:
+            return inventory(self._names())
+        except Interrupted:
+            raise
+        except BaseException:
+            # A value whose class answers with an error to every question: still worth keeping.
+            return [], len(self._names())
 
     def _names(self) -> Dict[str, Any]:
         """Return the globals that are the programs' own."""
@@ -129,10 +143,14 @@ class Session:
 
         from bridge.guest.checkpoint import restore
 
+        # Until it has come to an end: it may be interrupted.
+        self._restoring = True
         try:
-            return restore(self._module.__dict__, self._workspace, base64.b64decode(state))
+            lost = restore(self._module.__dict__, self._workspace, base64.b64decode(state))
         except Exception as error:
-            return [["*", "the checkpoint cannot be read (%s)" % type(error).__name__]]
+            lost = [["*", "the checkpoint cannot be read (%s)" % type(error).__name__]]
+        self._restoring = False
+        return lost
 
     def _saved(self, run: Run) -> Done:
         limit = int(run.limits.get("state_bytes", STATE_BYTES))

@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 
-from bridge.guest import outputs
+from bridge.guest import outputs, tracebacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _SKILLS_IMPORT = "bridge.guest.skills_import"
+_NOTEBOOKS = "IPython"
 
 _offer: Any = None
 """What is shown to, and the run's limits, until something is; the `Display` from then on."""
@@ -44,6 +45,12 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         from bridge.guest.skills_import import finder
 
         finder.take(run, client, namespace)
+    if _NOTEBOOKS in run.code or run.state:
+        # What is restored may have come from there.
+        from bridge.guest.notebook import offer
+
+        offer()
+    tracebacks.packages_offered = run.packages
     return _bring_files(run)
 
 

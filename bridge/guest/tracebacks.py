@@ -6,7 +6,6 @@ groups stay; the guest's frames go wherever they stand.
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 import types
@@ -29,92 +28,21 @@ SKILL_HEAD = "<skill "
 MAX_TEXT_CHARS = 24_000
 """Of one traceback: its beginning says where it started, its end what went wrong."""
 
+MAX_LIBRARY_FRAMES = 3
+"""Of those below the program's last: the one it called and two where it went wrong. Tracebacks out
+of pandas and matplotlib have ten, and each costs as much as many a program's output."""
+
+_GAP = "<left out>"
+"""Stands for the file of frames that are left out."""
+
 MAX_FRAMES = 2000
 """Frames of one traceback that are looked at: more than the usual recursion limit allows."""
 
 MAX_EXCEPTIONS = 64
 """Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
 
-_HINTS = (
-    (
-        "'return' outside function",
-        "Hint: make the value the last expression of the program instead of returning it.",
-    ),
-    (
-        "outside async function",
-        "Hint: top-level await works; inside a function it needs `async def`.",
-    ),
-    (
-        "outside of an asynchronous function",
-        "Hint: inside a function this needs `async def`.",
-    ),
-    (
-        "'yield' outside function",
-        "Hint: a program is no generator; collect the values in a list.",
-    ),
-)
-
-
-_PARSED = (
-    "Hint: a tool's result is a Python value already; use it without json.loads, or read a text "
-    'in it: json.loads(result["content"]).'
-)
-_IS_TEXT = (
-    "Hint: this is text: print it to see it; json.loads reads it if it is JSON. A loop over a dict "
-    "gives its keys."
-)
-_IS_METHOD = (
-    'Hint: .items, .keys, .values, .get, .pop, .copy are methods of dicts; a key is x["items"].'
-)
-
-_MISUSES = (
-    (
-        ("coroutine",),
-        "Hint: a call of a tool or an async function has its value only after `await`.",
-    ),
-    (
-        ("async_generator",),
-        "Hint: give it a list: [await f(x) for x in xs].",
-    ),
-    (
-        ("can't be used in 'await' expression",),
-        "Hint: only calls of tools and async functions are awaited; for several, asyncio.gather.",
-    ),
-    (
-        ("JSON object must be str", "not Result"),
-        _PARSED,
-    ),
-    (
-        ("JSON object must be str", "not list"),
-        "Hint: a tool's result is a Python value already; use it without json.loads.",
-    ),
-    (
-        ("list indices must be integers",),
-        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
-    ),
-    (
-        ("string indices must be integers",),
-        _IS_TEXT,
-    ),
-    (
-        ("builtin_function_or_method",),
-        _IS_METHOD,
-    ),
-    (
-        ("'list' object has no attribute",),
-        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
-    ),
-    (
-        ("'str' object has no attribute",),
-        "Hint: this is text: a tool that returns text has no fields; use the value itself.",
-    ),
-)
-"""What is in the message, and what helps."""
-
-_OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
-"""Where programs look for the user's files."""
-
-_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
+packages_offered = False
+"""Whether a run may ask for packages here."""
 
 
 def file_name(number: int) -> str:
@@ -150,7 +78,7 @@ def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
         left_out = _cut_long_stacks(error)
         details = traceback.TracebackException.from_exception(error)
         _trim(details, guest_files)
-        text = _shorten("".join(details.format()).strip("\n"))
+        text = _shorten(_told_gaps("".join(details.format()).strip("\n")))
         if left_out:
             text = "[%d more calls of a deep recursion are not shown]\n%s" % (left_out, text)
         return text + _hint(error)
@@ -160,6 +88,26 @@ def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
             type(error).__name__,
             type(problem).__name__,
         )
+
+
+def _told_gaps(text: str) -> str:
+    """Return a traceback's text with its gaps in words."""
+    parts = text.split('  File "%s", line ' % _GAP)
+    told = [parts[0]]
+    for part in parts[1:]:
+        count, _, rest = part.partition(", in ")
+        told.append("  [... %s calls inside the library left out ...]%s" % (count, rest))
+    return "".join(told)
+
+
+def _hint(error: BaseException) -> str:
+    try:
+        from bridge.guest.hints import hint  # most programs need none
+
+        return hint(error, packages_offered)
+    except BaseException:
+        # The program may have broken imports; the traceback is worth more than advice.
+        return ""
 
 
 def describe_syntax(error: BaseException) -> str:
@@ -172,76 +120,6 @@ def describe_syntax(error: BaseException) -> str:
         error.text = linecache.getline(error.filename or FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
     return _shorten("".join(lines).strip("\n")) + _hint(error)
-
-
-def _hint(error: BaseException) -> str:
-    if isinstance(error, SyntaxError):
-        return _syntax_hint(error)
-    if isinstance(error, ModuleNotFoundError):
-        name = str(error.name or "")
-        if name.startswith("mcp_"):
-            return "\nHint: %s needs no import; it is there already." % name
-        return "\nHint: nothing can be installed here; use the standard library or a server's tool."
-    if isinstance(error, OSError) and _is_network(error):
-        return "\nHint: the sandbox has no network; only tools of the servers reach outside."
-    if isinstance(error, FileNotFoundError):
-        return _file_hint(error)
-    if isinstance(error, (TypeError, AttributeError)):
-        return _misuse_hint(str(error)) or _plan_hint()
-    return ""
-
-
-def _file_hint(error: FileNotFoundError) -> str:
-    """Return where files are, for a path that only the machine outside can have."""
-    path = error.filename
-    if isinstance(path, str) and path.startswith(_OUTSIDE):
-        return "\nHint: the sandbox has none of the user's files; a server's tool can read them."
-    return ""
-
-
-def _misuse_hint(message: str) -> str:
-    """Return what to do instead, for what programs do to results and to calls without `await`."""
-    for fragments, hint in _MISUSES:
-        if all(fragment in message for fragment in fragments):
-            return "\n" + hint
-    return ""
-
-
-def _plan_hint() -> str:
-    """Return that a value may have been a placeholder, in a run that has any."""
-    held = sys.modules.get("bridge.guest.held")
-    if held is None or not held.any_made():
-        return ""
-    return "\nHint: in a plan a held call returns a placeholder, which can only be passed on."
-
-
-def _syntax_hint(error: SyntaxError) -> str:
-    message = str(error.msg)
-    for fragment, hint in _HINTS:
-        if fragment in message:
-            return "\n" + hint
-    line = (error.text or "").strip()
-    if line.startswith("```"):
-        return "\nHint: give the program alone, without the Markdown fence around it."
-    if line.startswith(("!", "%")):
-        return "\nHint: this is plain Python; shell and notebook commands do not work."
-    return ""
-
-
-def _is_network(error: BaseException) -> bool:
-    """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
-    import socket
-
-    seen = 0
-    current: Any = error
-    while isinstance(current, BaseException) and seen < MAX_EXCEPTIONS:
-        if isinstance(current, socket.gaierror) or (
-            isinstance(current, OSError) and current.errno in _NO_NETWORK
-        ):
-            return True
-        current = current.__cause__ or current.__context__ or getattr(current, "reason", None)
-        seen += 1
-    return False
 
 
 def _cut_long_stacks(error: BaseException) -> int:
@@ -297,13 +175,28 @@ def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
     if not own:
         return []
     kept: List[Any] = []
+    below: List[Any] = []
     for index in range(own[0], len(stack)):
         frame = stack[index]
-        if frame.filename not in guest_files:
+        if frame.filename in guest_files:
+            if index > own[-1]:
+                break
+        elif index <= own[-1]:
             kept.append(frame)
-        elif index > own[-1]:
-            break
-    return kept
+        elif not frame.filename.startswith("<frozen importlib"):
+            below.append(frame)
+    return kept + _without_middle(below)
+
+
+def _without_middle(frames: List[Any]) -> List[Any]:
+    """Leave out what lies between a library's entry and where it failed, if that is much."""
+    left_out = len(frames) - MAX_LIBRARY_FRAMES
+    if left_out < 2:
+        return frames
+    import traceback
+
+    gap = traceback.FrameSummary(_GAP, left_out, "", lookup_line=False, line="")
+    return [frames[0], gap, *frames[1 - MAX_LIBRARY_FRAMES :]]
 
 
 def _shorten(text: str) -> str:

@@ -31,6 +31,9 @@ MAX_TOTAL_BYTES = 1 * MEBIBYTE
 MAX_KEYS = 1000
 """Of an owner."""
 
+MAX_OWNERS = 500
+"""Over HTTP anybody can show a credential that nobody has shown before, and be another."""
+
 _MAX_FILE_BYTES = 4 * MAX_VALUE_BYTES
 _NAME_DIGITS = 40
 _ENDING = ".json"
@@ -58,9 +61,11 @@ class Memories:
 
     Args:
         folder: Of all owners' memories.
+        most_owners: How many there may be for this one to be a further; None for any number.
     """
 
-    def __init__(self, folder: Path, owner: str) -> None:
+    def __init__(self, folder: Path, owner: str, *, most_owners: int | None = None) -> None:
+        self._most_owners = most_owners
         name = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         self._folder = folder / name
 
@@ -155,12 +160,25 @@ class Memories:
     @contextmanager
     def _turn(self, key: str) -> Iterator[None]:
         try:
+            self._check_owner()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with turn(self._folder / ".lock"):
                 yield
         except OSError as error:
             message = f"Memory {key!r:.80} cannot be written: {error.strerror or error}."
             raise LibraryError(message) from None
+
+    def _check_owner(self) -> None:
+        if self._most_owners is None or self._folder.is_dir():
+            return
+        try:
+            owners = len(os.listdir(self._folder.parent))  # noqa: PTH208 - names are enough
+        except FileNotFoundError:
+            return
+        if owners >= self._most_owners:
+            message = f"{owners:,} callers have memories here, which is all there is room for."
+            remedy = "The person who runs the bridge can remove some of its `memories`."
+            raise LibraryError(message, remedy=remedy)
 
     def _check_room(self, path: Path, size: int) -> None:
         files = dict(self._files())

@@ -38,6 +38,10 @@ MAX_ENTRIES = 10_000
 MAX_VERSIONS = 50
 """Of one skill that stay; the oldest go."""
 
+MAX_REMOVED = 100
+"""Skills that were removed and whose versions stay; those removed first go. A program may save one
+and remove it under one name after the other."""
+
 State = tuple[int, int, int]
 """What tells a file from what it was before: time, size, number."""
 
@@ -189,12 +193,34 @@ class SkillFiles:
                     there = True
                 with suppress(OSError):
                     (self.folder / name).rmdir()
+            elif there:
+                self._forget_removed(name)
         except FileNotFoundError:
             return False
         except OSError as error:
             message = f"Skill {name!r} cannot be removed: {error.strerror or error}."
             raise LibraryError(message) from None
         return there
+
+    def _forget_removed(self, last: str) -> None:
+        """Leave the versions of so many removed skills as may stay, among them the last."""
+        folder = self.folder / last
+        if folder.is_dir() and not folder.is_symlink():
+            # When it was removed, which nothing else says.
+            os.utime(folder)
+        removed: list[tuple[int, str]] = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                if not self._path(entry.name).exists():
+                    removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+        for _, name in sorted(removed)[:-MAX_REMOVED]:
+            for number in self._versions(name):
+                self._version(name, number).unlink(missing_ok=True)
+            with suppress(OSError):
+                # Refused where something else is in it, which is somebody's own.
+                (self.folder / name).rmdir()
 
     def _check_room(self, name: str) -> None:
         names = self.states()
@@ -210,13 +236,18 @@ class SkillFiles:
         """Write down a version, before it becomes what the skill is."""
         folder = self.folder / name
         folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "the directory of its versions is a link")
         replace_file(self._version(name, number), _bytes(text), durable=True)
         for old in sorted(self._versions(name))[:-MAX_VERSIONS]:
             self._version(name, old).unlink(missing_ok=True)
 
     def _versions(self, name: str) -> list[int]:
+        folder = self.folder / name
+        if folder.is_symlink():
+            return []
         try:
-            names = [entry.name for entry in (self.folder / name).iterdir()]
+            names = [entry.name for entry in folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         found = (each.removesuffix(".py") for each in names if each.endswith(".py"))

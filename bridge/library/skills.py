@@ -180,6 +180,8 @@ def read_code(source: str, name: str = "") -> SkillCode:
             f"The source defines {len(functions)} functions; say by `name` which of them is "
             "the skill."
         )
+        if not functions:
+            message = "The source defines no function: give a function, or its source as text."
         raise InvalidRequestError(message)
     check_name(name)
     own = [node for node in functions if node.name == name]
@@ -305,8 +307,11 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
     head, mark, source = text.removeprefix(_OPEN).partition(_CLOSE)
     if not mark:
         return None, text
-    lines = [line.removeprefix("#").removeprefix(" ") for line in head.split("\n")]
-    return _header("\n".join(lines)), source
+    lines = head.removesuffix("\n").split("\n")
+    if not all(line.startswith("#") for line in lines):
+        # Something there would be executed: it belongs to what is reviewed.
+        return None, text
+    return _header("\n".join(line[1:].removeprefix(" ") for line in lines)), source
 
 
 def _header(text: str) -> Header | None:

@@ -107,6 +107,8 @@ class SessionReport:
         more: Names beside those.
         lost: What a checkpoint did not have.
         note: What else there is to say of the state, in a sentence.
+        fresh: Names of `holds` that it did not have before the run, or with another type; None
+            where it did not go on from an earlier one.
         named: Whether its caller can have it by its name, and not by its id alone.
     """
 
@@ -118,6 +120,7 @@ class SessionReport:
     more: int = 0
     lost: tuple[Loss, ...] = ()
     note: str = ""
+    fresh: tuple[str, ...] | None = None
     named: bool = True
 
 

@@ -95,7 +95,7 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
             "Read after calls to the same server had been held, so without what those will "
             f"change: {printable(plan.stale)[:MAX_VALUE]}."
         )
-    if how and (why := _unknown_effects(plan.calls)):
+    if how and (why := unknown_effects(plan.calls)):
         page.must("")
         page.must(why)
     if how and plan.plan_id:
@@ -111,7 +111,7 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
     return "\n".join(page.lines)
 
 
-def _unknown_effects(calls: Sequence[HeldCall]) -> str:
+def unknown_effects(calls: Sequence[HeldCall]) -> str:
     """Return why calls are held that may only read, and what the user can do about it."""
     rules = {call.rule for call in calls}
     if "no policy" in rules:

@@ -40,7 +40,9 @@ def receipt(result: RunResult) -> str:
     kept = f"{bytes_kept_out(result):,} bytes of tool results kept out of the conversation"
     seconds = f"{result.usage.wall_ms / 1000:.2f} s"
     if account.waiting_ms:
-        seconds = f"{seconds}, of it {account.waiting_ms / 1000:.2f} s waiting for an answer"
+        # A plan is asked about before its time begins.
+        when = "of it" if account.waiting_ms <= result.usage.wall_ms else "after"
+        seconds = f"{seconds}, {when} {account.waiting_ms / 1000:.2f} s waiting for an answer"
     return ", ".join((said, kept, seconds) if calls else (said, seconds))
 
 

@@ -8,6 +8,9 @@ from bridge.text import counted
 MAX_HELD = 8
 """Names in text; structured content has more."""
 
+FEW = 3
+"""Names that are listed after every run."""
+
 LARGE = 10_000
 """Bytes from which on a value's size is worth saying."""
 
@@ -26,7 +29,9 @@ def session_section(result: RunResult) -> str:
         # What that means is in the error.
         lines = [f"{label} lost its state."]
     else:
-        lines = [f"{label} holds {_held(report)}."]
+        # What went wrong may have left less than was meant; else the rest has been told before.
+        brief = result.status == "success" and report.fresh is not None
+        lines = [f"{label} holds {_changed(report) if brief else _held(report)}."]
         if report.note:
             lines.append(report.note)
     if report.lost:
@@ -35,6 +40,17 @@ def session_section(result: RunResult) -> str:
     if not report.named:
         lines.append(f'Go on with session="{report.session_id}".')
     return "\n".join(lines)
+
+
+def _changed(report: SessionReport) -> str:
+    """Return what has come, and how much there is; everything where that is little."""
+    count = report.more + len(report.holds)
+    if count <= FEW:
+        return _held(report)
+    fresh = [_variable(held) for held in report.holds if held.name in (report.fresh or ())]
+    if not fresh:
+        return f"{count:,} names, as before"
+    return f"{count:,} names, now also {_listed(fresh[:MAX_HELD], len(fresh[MAX_HELD:]))}"
 
 
 def _held(report: SessionReport) -> str:

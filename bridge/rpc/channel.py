@@ -5,7 +5,7 @@ Owns framing, the order of writes and the size caps. Knows nothing of runs or of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from bridge.guest.wire import (
     LineDecoder,
     count_values,
     decode_guest_frame,
-    encode,
 )
+from bridge.rpc.pieces import in_pieces
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
@@ -90,19 +90,24 @@ class Channel:
             ValueError: A value in the frame is not JSON.
             ChannelClosedError: The sandbox is gone.
         """
-        await self.send_bytes(encode(frame))
+        await self.write(in_pieces(frame))
 
     async def send_bytes(self, data: bytes) -> None:
         """Write bytes that no other writer's may come between."""
+        await self.write((data,))
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write pieces of a frame, between which no other writer's bytes may come."""
         async with self._write_lock:
             # A frame half written would garble the channel for good, but a cancelled writer's run
             # is over: the sandbox dies with it, and nobody writes to this channel again.
-            if len(data) <= WRITE_BYTES:
-                await self._stream.send(data)
-                return
-            view = memoryview(data)
-            for start in range(0, len(view), WRITE_BYTES):
-                await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
+            for data in pieces:
+                if len(data) <= WRITE_BYTES:
+                    await self._stream.send(data)
+                    continue
+                view = memoryview(data)
+                for start in range(0, len(view), WRITE_BYTES):
+                    await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
 
     async def send_together(self, data: bytes) -> None:
         """Write a frame in one go with those that others send at the same moment.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 import sys
+import zlib
 from functools import cache
 from importlib import resources
 from importlib.abc import SourceLoader
@@ -97,7 +98,8 @@ def bundle_bytes() -> bytes:
     left_out = f"{_PACKAGE}.bootstrap"
     modules = {name: source for name, source in guest_modules().items() if name != left_out}
     code = {name: code for name, code in guest_code().items() if name != left_out}
-    document = {"digest": guest_digest(), "modules": modules, "code": {own_tag(): code}}
+    sources = zlib.compress(marshal.dumps(modules, _MARSHAL_VERSION))
+    document = {"digest": guest_digest(), "sources": sources, "code": {own_tag(): code}}
     body = marshal.dumps(document, _MARSHAL_VERSION)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 

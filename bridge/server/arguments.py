@@ -21,6 +21,10 @@ _KNOWN = (
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
+_BLANK_IS_NONE = frozenset(("session", "apply", "retry_of", "mode", "reads"))
+_UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
+"""What arguments are that were left out."""
+
 MAX_SERVERS = 200
 """Names in one request; more than anybody configures."""
 
@@ -31,17 +35,17 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = arguments or {}
+    given = _without_blanks(arguments or {})
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
         return _apply(given)
     retry_of = _identifier("retry_of", given.get("retry_of"))
-    if given.get("reads") is not None and not retry_of:
+    if given.get("reads") not in (None, _UNSAID["reads"]) and not retry_of:
         message = "`reads` says how a retry is answered, and needs `retry_of`."
         raise InvalidRequestError(message)
     session, ends = parse_session(given)
     return RunRequest(
-        code="" if ends and given.get("code") is None else _code(given.get("code")),
+        code="" if ends and not given.get("code") else _code(given.get("code")),
         session=session,
         end_session=ends,
         files=parse_files(given.get("files")),
@@ -56,8 +60,19 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     )
 
 
+def _without_blanks(given: Mapping[str, Json]) -> dict[str, Json]:
+    """Leave out what says nothing: some models fill in every argument there is."""
+    return {
+        name: value for name, value in given.items() if value != "" or name not in _BLANK_IS_NONE
+    }
+
+
 def _apply(given: Mapping[str, Json]) -> ApplyRequest:
-    others = sorted(name for name, value in given.items() if name != "apply" and value is not None)
+    others = sorted(
+        name
+        for name, value in given.items()
+        if name != "apply" and value not in (None, "", []) and value != _UNSAID.get(name)
+    )
     if others:
         message = (
             f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "

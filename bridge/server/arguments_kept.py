@@ -7,8 +7,12 @@ import binascii
 import re
 from collections.abc import Mapping
 
+from bridge.engine.input_files import MAX_FILES
 from bridge.errors import InvalidRequestError
 from bridge.model import InputFile, Json
+
+MAX_DATA_CHARS = 48 * 1024 * 1024
+"""Of base64: what 32 MiB take, with ends of lines. Decoding more would only hold everybody up."""
 
 MAX_PACKAGES = 100
 MAX_PACKAGE_CHARS = 500
@@ -52,6 +56,9 @@ def parse_files(value: Json) -> tuple[InputFile, ...]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}].'
         raise InvalidRequestError(message)
+    if len(value) > MAX_FILES:
+        message = f"There are {len(value):,} files; a run takes {MAX_FILES}."
+        raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")
     return tuple(_file(item) for item in value)
 
 
@@ -59,19 +66,24 @@ _CONTENTS = ("text", "data", "uri")
 
 
 def _file(given: Mapping[str, Json]) -> InputFile:
-    name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
-    if not isinstance(name, str) or len(kinds) != 1 or not isinstance(given[kinds[0]], str):
-        message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
-        raise InvalidRequestError(message)
     unknown = sorted(given.keys() - {"name", *_CONTENTS})
     if unknown:
         message = f"A file has no {unknown[0]!r:.80}: give `name`, and `text`, `data` or `uri`."
+        raise InvalidRequestError(message)
+    name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
+    if not isinstance(name, str) or len(kinds) != 1 or not isinstance(given[kinds[0]], str):
+        message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
         raise InvalidRequestError(message)
     content: str = given[kinds[0]]
     if kinds == ["uri"]:
         return InputFile(name=name, uri=content)
     if kinds == ["text"]:
         return InputFile(name=name, data=_encoded(name, content))
+    if len(content) > MAX_DATA_CHARS:
+        message = (
+            f"`data` of file {name!r:.80} is more than a run takes: {len(content):,} characters."
+        )
+        raise InvalidRequestError(message, remedy="Have the program fetch it with tool calls.")
     try:
         return InputFile(name=name, data=_decoded(content))
     except (binascii.Error, ValueError):

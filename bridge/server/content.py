@@ -66,11 +66,18 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
 
 
 def resource_fields(artifact: Artifact) -> dict[str, object]:
-    """Return what a list or a link says of something that is kept."""
+    """Return what a list says of something that is kept."""
+    return {
+        **link_fields(artifact),
+        "description": _DESCRIPTIONS[artifact.kind],
+    }
+
+
+def link_fields(artifact: Artifact) -> dict[str, object]:
+    """Return what a link says of it, which stands in a result beside the text that tells of it."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,
-        "description": _DESCRIPTIONS[artifact.kind],
         "mime_type": artifact.mime_type,
         "size": artifact.size,
     }
@@ -87,7 +94,7 @@ def _shown(items: Sequence[Shown], *, texts: bool) -> Iterable[types.ContentBloc
 
 def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
     for artifact in artifacts[:MAX_LINKS]:
-        yield types.ResourceLink.model_validate(resource_fields(artifact))
+        yield types.ResourceLink.model_validate(link_fields(artifact))
     more = len(artifacts) - MAX_LINKS
     if more > 0:
         text = f"And {counted(more, 'thing')} more that the program left: see `artifacts`."

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.artifacts import ArtifactStore, Reading, parse_part, read_part
 from bridge.engine import Engine
@@ -23,7 +24,7 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact
 from bridge.server.clients import Context
 from bridge.server.content import resource_fields
-from bridge.server.notices import Notices
+from bridge.server.notices import MAX_URI, Notices
 from bridge.server.roots import client_roots
 from bridge.server.runs import Runs
 from bridge.server.session_list import sessions_json
@@ -39,7 +40,7 @@ RUNS_URI = "bridge://runs/"
 SESSIONS_URI = "bridge://sessions"
 
 UNKNOWN_RESOURCE = -32002
-"""The code that the specification gives to it."""
+"""The code that the handshake era gives to it; in the newer one it is that of invalid params."""
 
 PAGE = 100
 """Things that runs left, in one answer to a client that lists."""
@@ -171,7 +172,7 @@ class Resources:
                 mime_type, text = await self._read(uri, context)
         except UnknownArtifactError:
             # As what never was: that somebody else has it is nobody's business.
-            raise _unknown(uri) from None
+            raise _unknown(uri, context) from None
         except BridgeError as error:
             code = types.INVALID_PARAMS
             if isinstance(error, ArtifactStoreError):
@@ -196,7 +197,7 @@ class Resources:
         if uri.startswith(STUBS_URI):
             server = unquote(uri.removeprefix(STUBS_URI))
             return "text/x-python", await self._engine.guide.server_stub(server)
-        raise _unknown(uri)
+        raise _unknown(uri, context)
 
     async def _sessions(self, context: Context) -> str:
         owner = self._runs.owner(context)
@@ -248,5 +249,7 @@ def _place(cursor: str | None) -> tuple[int, str]:
     return int(found["page"]), found["place"]
 
 
-def _unknown(uri: str) -> MCPError:
-    return MCPError(UNKNOWN_RESOURCE, f"Unknown resource {uri!r:.200}.")
+def _unknown(uri: str, context: Context) -> MCPError:
+    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    code = types.INVALID_PARAMS if modern else UNKNOWN_RESOURCE
+    return MCPError(code, f"Unknown resource {uri!r:.200}.", {"uri": uri[:MAX_URI]})

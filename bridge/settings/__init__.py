@@ -8,8 +8,10 @@ error that names where it stands: nothing falls back silently.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from bridge.errors import SettingsError
@@ -192,7 +194,15 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
     chosen = (settings.skills_dir, settings.dependencies.cache)
     private = (*own, *filter(None, chosen), *engine_directories(settings.environ))
     place = f"{file.path}: directories"
-    found = settled(file.directories, place, home=home(settings.environ), private=private)
+    code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
+    named = (settings.servers_config, settings.dependencies.directory, settings.packages)
+    found = settled(
+        file.directories,
+        place,
+        home=home(settings.environ),
+        private=private,
+        trusted=(*code, *filter(None, named)),
+    )
     return replace(settings, directories=found)
 
 

@@ -79,18 +79,25 @@ def _directory(name: str, table: Json, place: str) -> Directory:
 
 
 def settled(
-    directories: Iterable[Directory], place: str, *, home: Path, private: Iterable[Path]
+    directories: Iterable[Directory],
+    place: str,
+    *,
+    home: Path,
+    private: Iterable[Path],
+    trusted: Iterable[Path] = (),
 ) -> tuple[Directory, ...]:
     """Return the directories with their real paths, once they are seen to be there and harmless.
 
     Args:
         home: The user's; may hold a directory and not be one.
         private: The bridge's own and the engines': nothing in or above them may be one.
+        trusted: What the bridge executes or believes: no program may write to what holds it.
 
     Raises:
         SettingsError: One is not there, or may not be.
     """
-    found = []
+    directories = tuple(directories)
+    found: list[Directory] = []
     for directory in directories:
         about = f"{place}.{directory.name}.path: {directory.path}"
         real = Path(os.path.realpath(directory.path))
@@ -103,6 +110,8 @@ def settled(
             message = f"{about} is not a directory."
             raise SettingsError(message)
         why = refusal(real, home=home, private=private)
+        if directory.writable and not why:
+            why = _exposure(real, trusted)
         if why:
             message = f"{about} may not be given to programs: {why}."
             raise SettingsError(message, remedy="Name a directory that holds only their data.")
@@ -117,7 +126,36 @@ def settled(
                 writable=directory.writable,
             )
         )
+    _insist_apart(directories, found, place)
     return tuple(found)
+
+
+def _exposure(real: Path, trusted: Iterable[Path]) -> str:
+    """Return what of the bridge programs could change that write to a directory; empty if none."""
+    for path in trusted:
+        if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
+            return f"programs could write to it, and it holds {path}, which the bridge relies on"
+    return ""
+
+
+def _insist_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
+    """See that no program can turn one directory into a link that the next sandbox follows.
+
+    Raises:
+        SettingsError: One could be.
+    """
+    found = tuple(found)
+    for asked, real in zip(given, found, strict=True):
+        for other in found:
+            top = Path(other.path)
+            ways = {Path(real.path), Path(os.path.normpath(asked.path))}
+            if other.writable and any(top in way.parents for way in ways):
+                message = (
+                    f"{place}.{real.name}.path: {asked.path} lies below {top}, where programs may "
+                    "write, and could be turned into a link to anything."
+                )
+                remedy = f"Keep the two apart, or leave it out: it is in {other.inside}."
+                raise SettingsError(message, remedy=remedy)
 
 
 def refusal(real: Path, *, home: Path, private: Iterable[Path]) -> str:

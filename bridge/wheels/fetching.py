@@ -162,12 +162,14 @@ async def _download(
     _insist_on_tls(pin.url, dependencies, pin)
     digest, size = hashlib.sha256(), 0
     async with http.stream("GET", pin.url) as response:
-        _insist_on_tls(str(response.url), dependencies, pin)
+        for passed in (*response.history, response):
+            _insist_on_tls(str(passed.url), dependencies, pin)
         if response.status_code != httpx2.codes.OK:
             answer = f"the index answered {response.status_code}"
             message = f"{pin.name} {pin.version} could not be fetched: {answer}."
             raise PackageUnavailableError(message)
-        async for data in response.aiter_bytes(_PIECE):
+        # As it was sent: what is decoded can be a thousand times as much.
+        async for data in response.aiter_raw(_PIECE):
             size += len(data)
             if size > room:
                 raise too_large(pin)
@@ -204,7 +206,7 @@ async def offer(name: str, dependencies: Dependencies, http: httpx2.AsyncClient)
             if response.status_code != httpx2.codes.OK:
                 return None
             page = bytearray()
-            async for data in response.aiter_bytes():
+            async for data in response.aiter_raw():
                 page += data
                 if len(page) > MAX_PAGE_BYTES:
                     return None

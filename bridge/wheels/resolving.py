@@ -214,7 +214,10 @@ class Resolver:
         """Refuse what is missing and may not be used, before it is looked for."""
         allow = self._dependencies.allow
         for text, parent in found.missing.items():
-            name = Requirement(text).name
+            requirement = Requirement(text)
+            name = requirement.name
+            if requirement.url is not None:
+                raise tools.by_address(name)
             entries = [replace(entry, versions="") for entry in allow]
             check_resolved({name: "0"}, {name: parent}, entries, self._place)
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.markers import InvalidMarker, Marker
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from bridge.errors import PackageUnavailableError
+from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
 from bridge.wheels.pins import MAX_PINS, Pin
 from bridge.wheels.target import Target, environment, platforms, tags
@@ -48,6 +48,19 @@ _PASSED_ON = (
     "no_proxy",
 )
 """Of the bridge's environment: how the network is reached. Nothing of pip's, uv's or requests'."""
+
+_PIP = """
+import runpy, sys
+starts = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+def refuse(event, args):
+    if event in starts:
+        raise PermissionError("nothing is built here: only wheels are used")
+sys.addaudithook(refuse)
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""pip without other processes. A wheel may say that it needs what is at some address, and that pip
+would build, whatever it is told of wheels; build scripts and git run in processes of their own."""
 
 _WORDS = 600
 """Characters of what a resolver said, in an error."""
@@ -102,7 +115,7 @@ def pip(python: str) -> Tool:
     def order(place: Path, dependencies: Dependencies, target: Target) -> list[str]:
         words = [
             python,
-            *("-I", "-m", "pip", "install", "--dry-run", "--quiet", "--isolated", "--no-input"),
+            *("-I", "-c", _PIP, "install", "--dry-run", "--quiet", "--isolated", "--no-input"),
             *("--disable-pip-version-check", "--no-color", "--no-cache-dir", "--no-compile"),
             *("--keyring-provider", "disabled", "--retries", "2"),
             *("--timeout", str(_NETWORK_SECONDS)),
@@ -168,6 +181,8 @@ def _read_report(text: str, target: Target) -> tuple[Pin, ...]:
     pins = []
     for item in document["install"][: MAX_PINS + 1]:
         metadata, about = item["metadata"], item["download_info"]
+        if item.get("is_direct"):
+            raise by_address(str(metadata["name"]))
         hashes = (about.get("archive_info") or {}).get("hashes") or {}
         requires = metadata.get("requires_dist") or []
         pins.append(
@@ -240,6 +255,12 @@ def _pin(name: str, version: str, url: str, sha256: str, requires: tuple[str, ..
 
 def _file_of(url: str) -> str:
     return PurePosixPath(unquote(urlsplit(url).path)).name
+
+
+def by_address(name: str) -> PackageRefusedError:
+    """Return the refusal of what a package wants to have from elsewhere than the index."""
+    message = f"{name:.100} is wanted by another package from an address; only the index is used."
+    return PackageRefusedError(message, remedy="Ask for another version of what needs it.")
 
 
 def _bounded(pins: Sequence[Pin]) -> tuple[Pin, ...]:

@@ -142,6 +142,10 @@ NOTED = [
     ("from urllib import request", "no-network"),
     ("import asyncio\nawait asyncio.open_connection('a', 1)", "no-network"),
     ("name = input('Name? ')", "no-input"),
+    ("plt.savefig('plot.png', dpi=100)\nprint('saved plot.png')", "not-in-out"),
+    ("open('/workspace/a.json', 'w').write('{}')", "not-in-out"),
+    ("df.to_csv('./a.csv')", "not-in-out"),
+    ("open('output/a.html', 'w').write('<p>')", "not-in-out"),
 ]
 
 
@@ -178,6 +182,9 @@ ORDINARY = [
         "import asyncio\nasync def one(n):\n    return await mcp_time.now(n=n)\n"
         "async with asyncio.TaskGroup() as g:\n    g.create_task(one(1))"
     ),
+    "plt.savefig('out/a.png')\nimage.save('./out/d.png')\nopen('/mnt/reports/c.csv', 'w')",
+    "open('/tmp/b.txt', 'w').write('')",
+    "df.to_csv('a.csv')\npd.read_csv('a.csv')\nmodel.save('name')\nopen('d.csv')",
     "import os, sys\nos.getcwd(); os.environ.get('HOME'); os.path.exists('/tmp'); sys.argv",
     "open('/proc/cpuinfo'); open('/proc/self/status'); open('/proc/meminfo')",
     (

@@ -199,3 +199,11 @@ def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> No
     verdict = check_program(tree, [server], {"s": "s"})
     assert len(verdict.certain) == 25
     assert 0 < verdict.omitted <= 100
+
+
+def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
+    """Whether there are any is not known here."""
+    tree = parse("print(total, json.dumps(rows))")
+    assert isinstance(tree, ast.Module)
+    assert check_program(tree, [], {}).notes or check_program(tree, [], {}).certain
+    assert check_program(tree, [], {}, more_names=True).findings == ()

@@ -55,7 +55,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert status == 0
     assert heading.split() == ["ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN"]
     assert first.split() == [
-        *(output.digest[:10], "stdout", "text/plain", "2.0", "KiB", "0", "s", "in", "6", "d"),
+        *(output.digest[:10], "stdout", "text/plain", "2.0", "KiB", "0", "s", "in", "7", "d"),
         RUN[:10],
     ]
     assert second.startswith(nasty.uri.removeprefix("bridge://artifacts/")[:10])
@@ -88,6 +88,7 @@ def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
     status, _, err = commands("get", "0" * 20)
     assert status == 2
     assert "Nothing is kept as" in err
+    assert "`artifacts list` shows what is kept" in err
 
 
 def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(

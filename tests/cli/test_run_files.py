@@ -44,6 +44,8 @@ def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
         read_files((f"{tmp_path}/none",))
     with pytest.raises(UsageError, match="cannot be read"):
         read_files((f"x={tmp_path}",))
+    with pytest.raises(UsageError, match="'x=' names no file"):
+        read_files(("x=",))
     (tmp_path / "a").touch()
     with pytest.raises(InvalidRequestError, match="relative"):
         read_files((f"/abs={tmp_path}/a",))
@@ -97,6 +99,7 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
     assert (home / "rc").read_text() == "the user's"
     assert [path.name for path in home.iterdir()] == ["rc"]
     assert len(problems) == (5 if force else 6), problems
+    assert any("`d` is there, and is a link or no directory" in told for told in problems)
     assert (out / "a").is_symlink() is not force
 
 

@@ -105,3 +105,15 @@ def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
     show(result, terminal=True, plan=False)
     assert capsys.readouterr().out == "planned\n"
+
+
+def test_the_user_is_told_why_calls_that_may_only_read_are_held(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    call = HeldCall(
+        number=1, server="desk", tool="look", arguments={}, action="allow", rule="no policy"
+    )
+    plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
+    result = RunResult(run_id="r", status="success", summary="", plan=plan)
+    show(result, terminal=False)
+    assert "`mcp-code-bridge policy init` proposes" in capsys.readouterr().err

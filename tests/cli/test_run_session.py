@@ -49,6 +49,7 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     ("arguments", "message"),
     [
         (["--end-session", "-c", "1"], "`end_session` needs `session`"),
+        (["--end-session"], "--end-session needs --session NAME"),
         (["--session", "no spaces", "-c", "1"], "`session` must be a name"),
         (["--session", "work"], "Name a FILE"),
     ],

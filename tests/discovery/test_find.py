@@ -184,6 +184,23 @@ def test_no_project_server_is_used_when_so_asked(context: DiscoveryContext) -> N
     assert set(reasons(found)) == {"a", "b", "user"}
 
 
+@pytest.mark.parametrize("by_link", [False, True])
+def test_no_file_that_programs_may_write_to_defines_a_server(
+    context: DiscoveryContext, tmp_path: Path, by_link: bool
+) -> None:
+    place = context.cwd / ".mcp.json"
+    given = tmp_path / "given"
+    write(given / "file.json" if by_link else place, servers(a="c"))
+    if by_link:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(given / "file.json")
+    assert names(discover(context)) == ["a"]
+    exposed = (given if by_link else context.cwd,)
+    found = discover(replace(context, exposed=exposed))
+    assert names(found) == []
+    assert "programs may write" in found.warnings[0].reason
+
+
 def test_entries_that_start_the_bridge_are_skipped_unless_allowed(
     context: DiscoveryContext,
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from bridge.engine.commands import Commands
 from bridge.errors import SettingsError
+from bridge.model import Directory
 from bridge.settings.commands import parse_commands
 from tests.engine.command_rig import SYSTEM_PYTHON, Place, place, run
 
@@ -71,6 +72,11 @@ async def test_what_a_command_could_turn_into_a_link_is_not_granted(there: Place
                 await run(opened, ["peek"], stdin="{}")
     async with Commands(there.settings(**own)) as opened:
         with pytest.raises(SettingsError, match=r"where the profile may write"):
+            await run(opened, ["peek"], stdin="{}")
+    given = Directory(name="d", path=str(there.workspace), inside="/mnt/d", writable=True)
+    exposed = replace(there.settings(workspace=str(below)), directories=(given,))
+    async with Commands(exposed) as opened:
+        with pytest.raises(SettingsError, match=r"where \[directories\] may write"):
             await run(opened, ["peek"], stdin="{}")
     same = {**editing, "write": []}
     both = parse_commands({"tool": same, "editing": editing}, "commands")

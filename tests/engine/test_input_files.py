@@ -132,6 +132,7 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
         ("bridge://skills/x", "Nothing is kept"),
         ("data:text/plain", "comma"),
         ("data:;base64,?", "not base64"),
+        ("data:,\ud800", "is no text"),
     ],
 )
 async def test_any_other_address_is_refused_with_what_works(

@@ -17,7 +17,7 @@ from bridge.engine.program import (
     NotStartedError,
     Program,
 )
-from bridge.guest.wire import Exited, Output, Run
+from bridge.guest.wire import Call, Exited, Output, Run
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
@@ -180,6 +180,55 @@ def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
     """Its buffers are full, and nobody reads; the host does not wait for the run's whole time."""
     with pytest.raises(NotStartedError, match=f"within {START_SECONDS:g} s"):
         _carry_out(Still(seconds=1000, said=False, takes=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(Silent):
+    """A program that calls a moment before its deadline and at it, and as often once interrupted.
+
+    Attributes:
+        replies: Filled with what it was answered.
+    """
+
+    times: list[float] = field(default_factory=lambda: [4.9, 0.1, 0.5])
+    replies: list[bytes] = field(default_factory=list)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Take a reply."""
+        self.replies.append(data)
+
+    async def receive(self) -> Any:
+        """Call, then end."""
+        if not self.times:
+            return Exited(code=1, timed_out=True)
+        await anyio.sleep(self.times.pop(0))
+        return Call(id=len(self.times), method=str(len(self.times)), params={})
+
+
+@pytest.mark.parametrize(("stops", "made"), [(False, ["2"]), (True, [])])
+def test_no_call_of_a_program_goes_out_once_its_time_is_over(stops: bool, made: list[str]) -> None:
+    """It has a moment more for coming to its end; what it asks for then is answered at once."""
+    done: list[str] = []
+
+    async def handle(method: str, params: Mapping[str, Any]) -> Any:
+        done.append(method)
+        return None
+
+    asking = Asking(seconds=0)
+
+    async def play() -> None:
+        session = cast("GuestSession", SimpleSession(sandbox=asking, channel=asking))
+        program = Program(session, handle, LIMITS)
+        await program.start(FRAME)
+        if stops:
+            await program.stop()
+        await program.finish()
+
+    run(play)
+    assert done == made
+    late = [reply for reply in asking.replies if b"time is over" in reply]
+    assert len(late) == 3 - len(made)
+    assert all(b'"kind":"timeout"' in reply for reply in late)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,6 +264,29 @@ async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
                 assert result.result == "hello"
             else:
                 assert "The policy lets no program use skills." in result.error
+
+
+@pytest.mark.parametrize("code", [REVIEWED, "import skills\ngetattr(skills, 'hel' + 'lo')()"])
+async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
+    settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, code: str
+) -> None:
+    """Its file may be another than the one that was saved."""
+    await value(engine, "def hello():\n    return 1\nruntime.save_skill(hello)")
+    file = engine.skills.shelf.folder / "hello.py"
+    file.write_text("import ctypes\n" + file.read_text())
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async def yes(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"action": "accept", "content": {"decision": "always"}}
+
+    enforcing = replace(settings, guard="enforce")
+    async with open_engine(enforcing, finder=finder, choose_backend=choose) as opened:
+        client = FakeClient(answer=yes)
+        result = await run(opened, code, client)
+        assert "guard does not allow the skill 'hello'" in result.error
+        assert client.asked == []
 
 
 async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from bridge.discovery.find import DiscoveryContext
@@ -133,6 +134,18 @@ def refused() -> Plan:
     """Stand for the kernel, whose watches may be used up."""
     message = "OS file watch limit reached"
     raise ExceptionGroup("unhandled", [RuntimeError(message)])
+
+
+async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
+    """A client that closed stdin waits two seconds for the bridge to tidy up, and kills it then."""
+    made = configuration(context_of(tmp_path))
+    refresh = Refresh()
+    threads = anyio.to_thread.current_default_thread_limiter()
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with Watching(lambda: made, refresh, look_seconds=1.2 * PATIENCE_SECONDS).running():
+            await refresh.until(1)
+            # The library waits in a thread of its own.
+            await until(lambda: threads.borrowed_tokens == 1)
 
 
 async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(

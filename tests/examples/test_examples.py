@@ -78,7 +78,7 @@ ROLES = ("AUTHOR", "COMMITTER")
 
 
 @asynccontextmanager
-async def bridge(home: Path, runtime: str = "bubblewrap") -> AsyncIterator[Client]:
+async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Client]:
     """Start the bridge as a client does."""
     environ = {
         **os.environ,
@@ -87,6 +87,7 @@ async def bridge(home: Path, runtime: str = "bubblewrap") -> AsyncIterator[Clien
         "MCP_BRIDGE_RUNTIME": runtime,
         "MCP_BRIDGE_STATE_DIR": str(home / "state"),
         "MCP_BRIDGE_WARM": "0",
+        **more,
     }
     command = str(SCRIPTS / "mcp-code-bridge")
     parameters = StdioServerParameters(command=command, cwd=home, env=environ)
@@ -162,8 +163,10 @@ async def test_the_skill_is_there_for_the_next_program(tmp_path: Path, project: 
 
 
 @pytest.mark.podman
-async def test_the_report_comes_with_its_chart_and_its_table(tmp_path: Path, project: Path) -> None:
-    async with bridge(tmp_path, "podman") as client:
+async def test_the_report_comes_with_its_chart_and_its_table(
+    tmp_path: Path, project: Path, data_image: str
+) -> None:
+    async with bridge(tmp_path, "podman", MCP_BRIDGE_IMAGE=data_image) as client:
         report = await run(client, "commit_chart", {"REPOSITORY": str(project)}, timeout=60)
     assert field(report, "stdout") == ["4 commits by 3 authors on 3 days"]
     assert "stderr" not in (report.structured_content or {})

@@ -24,6 +24,7 @@ from bridge.gate.question import (
     quoted,
     read_answer,
     shown,
+    visible_lines,
 )
 from bridge.model import HeldCall, Json, Plan, Tool
 
@@ -184,6 +185,15 @@ def test_what_is_long_is_cut_and_its_size_told() -> None:
         "(5,007 characters in 1,001 lines, shortened)"
     ).replace('… "\\nthe end"', f'… "{text[-10:]}"'.replace("\n", "\\n"))
     assert quoted("x" * 40, 40) == f'"{"x" * 40}"'
+
+
+def test_nothing_stands_where_nobody_scrolls() -> None:
+    hidden = f"    x = 1{' ' * 300}; evil()\n{' ' * 200}evil()\n{' ' * 40}fine()"
+    shown, rest = visible_lines(hidden, 10, 10_000)
+    assert rest == 0
+    assert shown[0] == "    x = 1[300 spaces]; evil()"
+    assert shown[1] == "[200 spaces]evil()"
+    assert shown[2].endswith("  fine()")
 
 
 def test_every_size_has_a_bound() -> None:

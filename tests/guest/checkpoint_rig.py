@@ -118,3 +118,13 @@ def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, 
     """Return what a checkpoint holds, and what could not be restored."""
     names: dict[str, Any] = {}
     return names, pairs(restore(names, workspace or str(Path.cwd()), data))
+
+
+class Calls:
+    """Would call something when it is loaded."""
+
+    def __init__(self, what: Any, *args: Any) -> None:
+        self.made = (what, args)
+
+    def __reduce__(self) -> Any:
+        return self.made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import pickle
 import types
@@ -17,8 +15,7 @@ from hypothesis import strategies as st
 
 from bridge.guest import checkpoint
 from bridge.guest.checkpoint import PART_BYTES, restore, save
-from bridge.guest.checkpoint_restore import EVERYTHING, MAGIC
-from tests.guest.checkpoint_rig import LIMIT, opened, saved, session
+from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
 
 
 @pytest.fixture(autouse=True)
@@ -217,76 +214,10 @@ def test_deep_nesting_is_lost_and_not_the_process() -> None:
         deep = deep[0]
 
 
-class Calls:
-    """Would call something when it is loaded."""
-
-    def __init__(self, what: Any, *args: Any) -> None:
-        self.made = (what, args)
-
-    def __reduce__(self) -> Any:
-        return self.made
-
-
 @pytest.mark.parametrize("what", [os.system, os.remove, eval, exec, open, getattr, __import__])
 def test_a_value_that_would_do_something_when_loaded_is_not_kept(what: Any) -> None:
     _, lost = saved({"a": Calls(what, "echo")})
     assert "is kept under a name of its own only" in lost["a"]
-
-
-def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:
-    """Return a checkpoint that holds something else than what was saved."""
-    line, _, rest = data.partition(b"\n")
-    size = int.from_bytes(rest[:8], "big")
-    header = json.loads(rest[8 : 8 + size])
-    header["names"] = [[name, len(written)]]
-    made = json.dumps(header).encode()
-    return line + b"\n" + len(made).to_bytes(8, "big") + made + written
-
-
-@pytest.mark.parametrize("what", [os.system, print, io.FileIO, pickle.loads])
-def test_a_changed_checkpoint_finds_nothing_that_is_not_on_the_list(what: Any) -> None:
-    written = pickle.dumps(["a", Calls(what, "x")], 5)
-    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
-    assert found == {}
-    assert "is not made again from a checkpoint" in lost["a"]
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("os", "system"), ("builtins", "eval"), ("subprocess", "Popen")]
-)
-def test_steps_import_nothing_that_reaches_the_system(module: str, name: str) -> None:
-    stream = b"\x80\x05](X\x01\0\0\0acbridge.guest.checkpoint_steps\nimported\n(V%s\nV%s\ntRe."
-    written = stream % (module.encode(), name.encode())
-    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
-    assert found == {}
-    assert lost == {"a": f"{module}.{name} is not made again from a checkpoint"}
-
-
-@pytest.mark.parametrize(
-    "written", [b"", b".", b"N.", b"\x80\x05]q\0.", b"garbage", b"\x80\x05X\xff\xff\xff\x7fab"]
-)
-def test_broken_pickles_lose_their_names(written: bytes) -> None:
-    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
-    assert found == {}
-    assert lost
-
-
-def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
-    data, _ = saved({"a": [1, 2], "b": "x"})
-    for size in range(len(data)):
-        found, lost = opened(data[:size])
-        assert found == {}, size
-        assert list(lost) == [EVERYTHING], size
-    assert opened(data + b"x")[1] == {
-        EVERYTHING: "the checkpoint ends in the middle, or has too much"
-    }
-
-
-def test_another_version_is_refused_with_the_reason() -> None:
-    data, _ = saved({"a": 1})
-    _, lost = opened(data.replace(MAGIC + b"1\n", MAGIC + b"2\n"))
-    assert lost == {EVERYTHING: "the checkpoint is of version 2; this bridge reads version 1"}
-    assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
 
 
 def test_a_name_that_cannot_be_read_goes_alone_with_what_it_shares(tmp_path: Path) -> None:

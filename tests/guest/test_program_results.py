@@ -69,3 +69,18 @@ def test_a_program_without_a_last_expression_has_no_result(guest_on: Any) -> Non
 
 def test_an_empty_program_succeeds(guest_on: Any) -> None:
     assert guest_on.run("").outcome == Done("ok")
+
+
+def test_a_result_that_costs_its_reader_too_much_goes_where_output_goes(make_guest: Any) -> None:
+    """Of that the ends are shown, and all of it is kept."""
+    finished = make_guest().run("list(range(1000))", limits={"told_bytes": 1000})
+    assert finished.outcome == Done("ok")
+    assert finished.stdout.startswith("[\n0,\n1,\n")
+    code = "{'rows': [{'id': n, 'of': [1]} for n in range(100)], 'n': 100}"
+    finished = make_guest().run(code, limits={"told_bytes": 1000})
+    lines = finished.stdout.splitlines()
+    assert lines[:3] == ["{", '"rows": [', '{"id": 0, "of": [1]},']
+    assert lines[-3:] == ["],", '"n": 100', "}"]
+    finished = make_guest().run("list(range(1000))", limits={"told_bytes": 1000})
+    assert finished.stdout.endswith("999\n]\n")
+    assert make_guest().run("'x' * 500", limits={"told_bytes": 1000}).value == "x" * 500

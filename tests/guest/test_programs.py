@@ -255,10 +255,9 @@ def test_only_the_documented_names_are_there(guest_on: Any) -> None:
         "Blob",
         "LOADED_MCP_SERVERS",
         "MCPError",
-        "mcp",
-        "mcp_git_hub",
-        "mcp_servers",
-        "runtime",
+        *("delete_memory", "get_memory_info", "list_memories", "load_memory"),
+        *("mcp", "mcp_git_hub", "mcp_servers", "memory_exists", "runtime"),
+        *("save_memory", "save_tool", "update_memory"),
     ]
 
 

@@ -56,6 +56,22 @@ def test_each_result_tells_what_the_session_holds(session: Session) -> None:
     assert names["Shape"][0] == "type"
 
 
+def test_a_value_that_answers_every_question_with_an_error_is_held_like_others(
+    session: Session,
+) -> None:
+    """Some libraries' proxies do, outside of a request; others have classes that do."""
+    proxy = "class Proxy:\n    @property\n    def __class__(self): raise RuntimeError('none')\n"
+    first = session.run(f"{proxy}kept = 7\nproxy = Proxy()")
+    assert ["proxy", "Proxy"] in [held[:2] for held in first.outcome.holds]
+    odd = (
+        "class Meta(type):\n    def __getattribute__(self, name): raise SystemExit(name)\n"
+        "class Odd(metaclass=Meta): pass\nodd = Odd()"
+    )
+    assert session.run(odd).exit.kept
+    after = session.run("kept")
+    assert (after.value, after.exit.kept) == (7, True)
+
+
 def test_a_failed_program_leaves_what_it_had_done_and_its_line_in_later_tracebacks(
     session: Session,
 ) -> None:

@@ -103,3 +103,15 @@ def test_registered_source_is_what_tracebacks_read() -> None:
     tracebacks.register_source("first\r\nsecond\x0cstill\u2028second")
     summary = traceback.FrameSummary(tracebacks.FILENAME, 2, "f")
     assert summary.line == "second\x0cstill\u2028second"
+
+
+def test_the_middle_of_a_long_way_through_a_library_is_left_out() -> None:
+    library = "def one(n):\n    return one(n - 1) if n else [][0]"
+    inside: dict[str, Callable[..., object]] = {}
+    exec(compile(library, "library.py", "exec"), inside)
+    lines = describe(failure("call(9)", inside["one"]), OURS).splitlines()
+    assert lines.count("  [... 7 calls inside the library left out ...]") == 1
+    # The program's, the one that it called, and two where it went wrong.
+    assert sum(line.startswith("  File") for line in lines) == 4
+    short = describe(failure("call(2)", inside["one"]), OURS)
+    assert "left out" not in short

@@ -115,6 +115,16 @@ def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
     assert memories.put("first", 2) is not None
 
 
+def test_there_are_only_so_many_owners(tmp_path: Path) -> None:
+    """Who can invent an owner could otherwise fill the disk."""
+    for name in ("a", "b"):
+        assert Memories(tmp_path, name, most_owners=2).put("k", 1)
+    with pytest.raises(LibraryError, match="2 callers have memories here"):
+        Memories(tmp_path, "c", most_owners=2).put("k", 1)
+    assert Memories(tmp_path, "a", most_owners=2).put("k", 2)
+    assert Memories(tmp_path, "c").put("k", 1)
+
+
 def test_a_damaged_file_is_told_and_mended_by_saving(tmp_path: Path) -> None:
     memories = Memories(tmp_path, "me")
     memories.put("good", 1)

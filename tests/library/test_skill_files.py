@@ -13,7 +13,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.library.reviewing import MAX_APPROVALS, Approvals
-from bridge.library.skill_files import MAX_SKILLS, MAX_VERSIONS, SkillFiles
+from bridge.library.skill_files import MAX_REMOVED, MAX_SKILLS, MAX_VERSIONS, SkillFiles
 from bridge.library.skills import read_skill
 
 
@@ -84,6 +84,34 @@ def test_other_things_in_the_folder_are_left_alone(files: SkillFiles, tmp_path: 
         (files.folder / f"s{number}.py").touch()
     with pytest.raises(InvalidRequestError, match="500 skills"):
         files.save("one_more", "", "", {}, "")
+
+
+def test_of_removed_skills_the_versions_of_the_last_stay(files: SkillFiles) -> None:
+    """Else a program that saves and removes under new names fills the disk."""
+    own = files.folder / "own"
+    own.mkdir(parents=True)
+    (own / "notes.txt").write_text("mine")
+    for number in range(MAX_REMOVED + 5):
+        files.save(f"f{number}", source(1), "d", {}, "now")
+        files.remove(f"f{number}", versions=False)
+    kept = {path.name for path in files.folder.iterdir()}
+    assert f"f{MAX_REMOVED + 4}" in kept
+    assert "f0" not in kept
+    assert len(kept) <= MAX_REMOVED + 1
+    assert (own / "notes.txt").read_text() == "mine"
+
+
+def test_versions_are_not_written_where_a_link_leads(files: SkillFiles, tmp_path: Path) -> None:
+    """A `git pull` may bring one."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "1.py").write_text("not ours")
+    files.folder.mkdir(parents=True)
+    (files.folder / "f").symlink_to(elsewhere)
+    with pytest.raises(LibraryError, match="is a link"):
+        files.save("f", "def f(): pass\n", "", {}, "")
+    assert not files.remove("f", versions=True)
+    assert [path.name for path in elsewhere.iterdir()] == ["1.py"]
 
 
 VICTIM = """

@@ -93,6 +93,18 @@ def test_the_head_of_a_file_is_read_as_it_was_written(
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(source))
 
 
+@pytest.mark.parametrize("line", ["import os", "version = 2", " # x", "", "\fimport os", '"""'])
+def test_nothing_that_is_executed_is_left_out_of_what_a_person_approves(line: str) -> None:
+    source = "def f(): pass\n"
+    text = encode_skill(Header(version=1, digest=source_digest(source)), source)
+    assert read_skill("f", text).digest == source_digest(source)
+    hidden = text.replace("# ///\n", f"{line}\n# ///\n")
+    skill = read_skill("f", hidden)
+    assert skill.edited
+    assert skill.digest != source_digest(source)
+    assert skill.source == skill.text
+
+
 def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     source = "def f():\n    return 1\n"
     header = Header(version=3, digest=source_digest(source))

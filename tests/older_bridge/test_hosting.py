@@ -171,7 +171,7 @@ async def test_nothing_of_a_run_is_there_in_the_next(place: Place) -> None:
     code = """
 import builtins, sys, tempfile
 from pathlib import Path
-for name in ("leftover.py", "sitecustomize.py", "usercustomize.py", "mcp.py"):
+for name in ("leftover.py", "sitecustomize.py", "usercustomize.py", "mcp.py", "out/leftover"):
     Path(name).write_text("print('leftover')\\nleftover = 1\\n")
 Path.home().exists()
 leftover = builtins.leftover = 1
@@ -179,13 +179,15 @@ print(sorted(path.name for path in Path(".").iterdir()))
 """
     look = """
 from pathlib import Path
-print(sorted(path.name for path in Path(".").iterdir()), "leftover" in globals())
+print(sorted(path.name for path in Path(".").iterdir()), end=" ")
+print(sorted(Path("out").iterdir()), "leftover" in globals())
 import leftover
 """
     async with place.engine() as engine:
         assert "leftover.py" in (await run_on(engine, code)).stdout
         result = await run_on(engine, look)
-    assert result.stdout == "[] False\n"
+    # `out`, where it may leave files, is there and empty.
+    assert result.stdout == "['out'] [] False\n"
     assert "ModuleNotFoundError" in result.error
 
 

@@ -106,6 +106,10 @@ def test_the_line_for_the_terminal_counts_what_was_not_made() -> None:
         "2 tool calls (6 replayed, 2 refused, 1 of unknown outcome), 100 bytes of tool results "
         "kept out of the conversation, 2.50 s, of it 2.10 s waiting for an answer"
     )
+    # A plan's time begins when it has been approved.
+    assert receipt(replace(NOTED, usage=replace(usage, wall_ms=30))).endswith(
+        "0.03 s, after 2.10 s waiting for an answer"
+    )
     only = replace(OK, receipt=Receipt(replayed=3, held=1), usage=Usage(wall_ms=10))
     assert receipt(only) == "no tool calls (3 replayed, 1 held), 0.01 s"
 

@@ -7,7 +7,8 @@ starved, fooled or outlived.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.security.guarantee import Guarantee
+from tests.security.guarantees_kept import KEPT_GUARANTEES
 
 ATTACKS = 42
 
@@ -18,7 +19,6 @@ LIFETIME = f"{HERE}/test_lifetime.py"
 PROTOCOL = f"{HERE}/test_protocol.py"
 RESOURCES = f"{HERE}/test_resources.py"
 SURFACE = f"{HERE}/test_surface.py"
-FILES_OUT = f"{HERE}/test_files_out.py"
 BROKEN = f"{HERE}/test_broken_layers.py"
 
 COMMANDS = "tests/engine/test_commands.py"
@@ -32,32 +32,7 @@ SOCKETS = "tests/engine/test_attack_sockets.py"
 UNGUARDED = "tests/sandbox/process/test_attack_unguarded.py"
 WEAKER = "tests/sandbox/process/test_landlock_tier.py"
 SESSIONS = "tests/e2e/test_sessions.py"
-COLLECTING = "tests/guest/test_collecting.py"
-HOSTILE_FILES = "tests/engine/test_hostile_files.py"
-ROUNDS = "tests/contract/test_files.py"
-FILES_PUT = "tests/cli/test_run_files.py"
 CANCELLATION = "tests/contract/test_backend_cancellation.py"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guarantee:
-    """One promise.
-
-    Attributes:
-        id: A short name, for tests and for those who write about them.
-        promise: What holds, in one sentence.
-        attacks: The attacks it answers; none where it is about what the list does not know.
-        not_applicable: Why the attack cannot be made in this version; its tests then prove that
-            there is nothing to attack.
-        tests: Each "file::function"; together they fail when any part of the promise is broken.
-    """
-
-    id: str
-    promise: str
-    attacks: tuple[int, ...]
-    tests: tuple[str, ...]
-    not_applicable: str = ""
-
 
 GUARANTEES = (
     Guarantee(
@@ -243,13 +218,6 @@ GUARANTEES = (
         ),
     ),
     Guarantee(
-        id="no-files-out",
-        promise="No file leaves a sandbox.",
-        attacks=(34,),
-        not_applicable="there is no way out for files, so there are no links or races in one",
-        tests=(f"{ABSENT}::test_no_file_leaves_a_sandbox",),
-    ),
-    Guarantee(
         id="no-network",
         promise="There is no way to this machine, its neighbours, the internet or a resolver.",
         attacks=(37, 38),
@@ -413,41 +381,5 @@ GUARANTEES = (
             f"{COMMANDS}::test_a_stage_that_passes_a_limit_fails_by_it",
         ),
     ),
-    Guarantee(
-        id="files-out",
-        promise="Of what a program leaves in `out` only regular files come out, each whole or not "
-        "at all, within the run's quota; nothing else is opened by a name that it chose, and "
-        "whatever it does costs neither the host nor the result.",
-        attacks=(),
-        tests=(
-            f"{FILES_OUT}::test_only_regular_files_come_out_and_no_link_is_followed",
-            f"{FILES_OUT}::test_nothing_but_the_directory_itself_is_read",
-            f"{FILES_OUT}::test_processes_left_behind_change_nothing_while_it_is_read",
-            f"{FILES_OUT}::test_sparse_enormous_and_countless_files_cost_the_host_little",
-            f"{FILES_OUT}::test_a_program_cannot_speak_for_the_supervisor",
-            f"{FILES_OUT}::test_what_was_written_by_then_comes_out_however_a_program_ends",
-            f"{COLLECTING}::test_a_name_that_comes_to_be_a_link_is_not_followed",
-            f"{COLLECTING}::test_a_directory_that_is_moved_away_leads_nowhere_else",
-            f"{COLLECTING}::test_a_file_that_changes_while_it_is_read_does_not_come_torn",
-            f"{COLLECTING}::test_memory_stays_small_whatever_the_size",
-            f"{ROUNDS}::test_files_make_the_round_and_nothing_else_does",
-        ),
-    ),
-    Guarantee(
-        id="files-believed",
-        promise="Nothing that a sandbox says of a file is believed: no name leads out of a "
-        "directory, no size or number passes the run's quota, and no file of the user's is "
-        "replaced unasked or through a link.",
-        attacks=(),
-        tests=(
-            f"{HOSTILE_FILES}::test_no_name_leads_out_of_a_directory_or_deceives_a_reader",
-            f"{HOSTILE_FILES}::test_what_is_kept_is_told_from_the_bytes_that_came",
-            f"{HOSTILE_FILES}::test_parts_out_of_order_cost_their_own_file_alone",
-            f"{HOSTILE_FILES}::test_quotas_hold_whatever_comes",
-            f"{HOSTILE_FILES}::test_files_have_a_time_of_their_own_which_is_bounded",
-            f"{HOSTILE_FILES}::test_no_call_is_made_once_files_come",
-            f"{FILES_PUT}::test_no_link_in_the_directory_leads_out_of_it",
-            f"{FILES_PUT}::test_nothing_that_is_there_is_replaced_unless_the_user_says_so",
-        ),
-    ),
+    *KEPT_GUARANTEES,
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.ledger import assert_held, assert_named
-from tests.security.guarantees import ABSENT, ATTACKS, BROKEN, GUARANTEES, HERE, Guarantee
+from tests.security.guarantee import Guarantee
+from tests.security.guarantees import ABSENT, ATTACKS, BROKEN, GUARANTEES, HERE
 
 HELPFUL = {f"{BROKEN}::test_one_layer_less_is_noticed"}
 """What holds no promise by itself, since it may have to be skipped on a host without a network."""

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import (
+    ApplyRequest,
     Artifact,
     CallCount,
     Finding,
@@ -173,3 +174,15 @@ def test_what_the_guard_found_fits_the_announced_schema() -> None:
     document["findings"][0]["severity"] = "fatal"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, OUTPUT_SCHEMA)
+
+
+def test_arguments_that_say_nothing_are_as_good_as_left_out() -> None:
+    """Some models fill in every one there is."""
+    blank = {"session": "", "apply": "", "retry_of": "", "mode": "", "reads": "replay"}
+    lists: dict[str, Any] = {"files": [], "packages": [], "end_session": False}
+    assert parse_request({"code": "1", **blank, **lists}) == RunRequest(code="1")
+    plan = "ab" * 16
+    request = parse_request({**blank, **lists, "apply": plan, "code": "", "mode": "run"})
+    assert request == ApplyRequest(plan_id=plan)
+    ended = parse_request({"code": "", "session": "a", "end_session": True})
+    assert ended == RunRequest(code="", session="a", end_session=True)

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import InputFile
-from bridge.server.arguments_kept import parse_files
+from bridge.server.arguments_kept import MAX_DATA_CHARS, parse_files
 
 
 def test_text_data_and_addresses_are_files() -> None:
@@ -42,6 +42,8 @@ def test_text_data_and_addresses_are_files() -> None:
         ([{"name": "a", "text": "\ud800"}], "as `data`, in base64"),
         ([{"name": "a", "data": "no base64!"}], "Give text as `text`"),
         ([{"name": "a", "data": "data:text/plain;base64,AA=="}], "as `uri`"),
+        ([{"name": "a", "data": "?"}] * 101, "There are 101 files"),
+        ([{"name": "a", "data": "?" * (MAX_DATA_CHARS + 1)}], "is more than a run takes"),
     ],
 )
 def test_what_is_no_file_is_told_what_one_is(value: Any, why: str) -> None:

@@ -54,6 +54,11 @@ async def kept_by(client: Client) -> list[str]:
     return [resource.name for resource in listed if resource.uri.startswith(prefixes)]
 
 
+def unknown(client: Client) -> int:
+    """Return the code that the client's version of the protocol gives to an unknown resource."""
+    return types.INVALID_PARAMS if client.protocol_version == "2026-07-28" else -32002
+
+
 async def text_of(client: Client, uri: str) -> list[str]:
     """Return the texts that reading a resource gives."""
     return [getattr(one, "text", "") for one in (await client.read_resource(uri)).contents]
@@ -99,7 +104,8 @@ async def test_what_is_another_owners_is_as_unknown_as_what_never_was(
     for uri in (theirs.uri, output.uri, never, "bridge://artifacts/", "bridge://runs/x"):
         with pytest.raises(MCPError) as refused:
             await client.read_resource(uri)
-        assert refused.value.code == -32002
+        assert refused.value.code == unknown(client)
+        assert refused.value.error.data == {"uri": uri}
         told.add(str(refused.value).replace(uri, "URI"))
     assert len(told) == 1
 
@@ -145,7 +151,8 @@ async def test_a_result_links_to_what_was_left(engine: Engine) -> None:
         "text/csv",
         3,
     )
-    assert link.description
+    # What it is stands in the text, once.
+    assert link.description is None
     assert "2 things more" in getattr(more, "text", "")
     # To an older client a link would make the whole result unreadable.
     old = to_result(result, engine, protocol_version="2025-03-26").content
@@ -326,7 +333,7 @@ async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_
         for other in (theirs, nobody):
             with pytest.raises(MCPError) as refused:
                 await other.read_resource(artifact.uri)
-            assert refused.value.code == -32002
+            assert refused.value.code == unknown(other)
             assert await kept_by(other) == []
         assert await text_of(nobody, loose.uri) == ["loose"]
 

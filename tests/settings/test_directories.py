@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,39 @@ def test_the_file_that_says_so_is_not_among_what_is_given(tmp_path: Path) -> Non
     home.mkdir()
     with pytest.raises(SettingsError, match="the bridge or an engine has its own"):
         load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
+
+
+def nested(tmp_path: Path, inner: Path, outer: Path, mode: str) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[directories.outer]\npath = "{outer}"\nmode = "{mode}"\n'
+        f'[directories.inner]\npath = "{inner}"\n'
+    )
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_what_programs_could_turn_into_a_link_is_refused(tmp_path: Path, by_link: bool) -> None:
+    outer = tmp_path / "outer"
+    (outer / "sub").mkdir(parents=True)
+    inner = outer / "sub" if not by_link else outer / "link"
+    if by_link:
+        (tmp_path / "elsewhere").mkdir()
+        inner.symlink_to(tmp_path / "elsewhere")
+    nested(tmp_path, inner, outer, "ro")
+    nested(tmp_path, outer, outer, "rw")
+    with pytest.raises(SettingsError, match="could be turned into a link to anything"):
+        nested(tmp_path, inner, outer, "rw")
+
+
+@pytest.mark.parametrize("what", ["prefix", "servers"])
+def test_what_the_bridge_relies_on_may_not_be_written_to(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "project"
+    place.mkdir()
+    given = {"MCP_SERVERS_CONFIG": str(place / "servers.json")}
+    if what == "prefix":
+        place, given = Path(sys.prefix), {}
+    with pytest.raises(SettingsError, match="which the bridge relies on"):
+        loaded(tmp_path, place, **given)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import shutil
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +16,8 @@ import pytest
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
-from bridge.wheels import tools
+from bridge.wheels import fetching, tools
+from bridge.wheels.pins import Pin
 from bridge.wheels.requirements import parse_requirements
 from bridge.wheels.resolving import Resolver
 from bridge.wheels.target import Target
@@ -173,6 +177,31 @@ async def test_what_would_have_to_be_built_is_refused_by_name(
         await provided(resolver(tmp_path, allowing(links, "*"), tool), told, "alpha")
 
 
+@REAL
+@pytest.mark.parametrize("what", ["beta-1.0.tar.gz", "beta-1.0-py3-none-any.whl", "git"])
+async def test_what_a_wheel_wants_from_an_address_is_neither_built_nor_used(
+    tmp_path: Path, links: Path, told: Told, tool: Tool, what: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    wheel(elsewhere, "beta", "1.0")
+    trace = tmp_path / "built"
+    script = f"open({str(trace)!r}, 'w')\nfrom setuptools import setup\nsetup(name='beta')\n"
+    (elsewhere / "setup.py").write_text(script)
+    with tarfile.open(elsewhere / "beta-1.0.tar.gz", "w:gz") as archive:
+        archive.add(elsewhere / "setup.py", "beta-1.0/setup.py")
+    address = (elsewhere / what).as_uri()
+    if what == "git":
+        # A transport of git that is a command.
+        address = f"git+ext::sh -c touch% {trace}"
+    wheel(links, "alpha", "1.0", requires=[f"beta @ {address.replace(' ', '%20')}"])
+    made = resolver(tmp_path, allowing(links, "*"), tool)
+    with pytest.raises((PackageRefusedError, PackageUnavailableError)):
+        await provided(made, told, "alpha")
+    assert not trace.exists()
+    assert not list((tmp_path / "kept/wheels").iterdir())
+
+
 async def test_nothing_is_looked_for_that_was_not_allowed(tmp_path: Path, told: Told) -> None:
     pretended = Pretended()
     made = resolver(tmp_path, allowing("/wheels", "polars"), pretended.tool())
@@ -299,6 +328,38 @@ def sleeper(place: Path) -> tuple[str, ...]:
         "time.sleep(600)"
     )
     return (sys.executable, "-c", code)
+
+
+async def test_what_an_index_sends_packed_is_counted_and_kept_as_it_was_sent(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    """A few bytes of it could be anything when unpacked."""
+    made = wheel(links, "alpha", "1.0")
+    bomb = gzip.compress(made.read_bytes() + bytes(16 * 1024 * 1024))
+    with Index(links) as index:
+        packed = {"content-encoding": "gzip"}
+        index.answers[f"/files/{made.name}"] = 200, packed, bomb
+        root = index.url.removesuffix("/simple")
+        pin = Pin(name="alpha", version="1.0", url=f"{root}/files/{made.name}", file=made.name)
+        dependencies = allowing(index.url, "*")
+        async with fetching.client(dependencies) as http:
+            digest, size = await fetching.fetch(pin, dependencies, tmp_path, len(bomb), http)
+    assert (size, digest) == (len(bomb), hashlib.sha256(bomb).hexdigest())
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:{port}/files/x", "file:///etc/hostname"])
+async def test_an_index_with_tls_leads_nowhere_without(
+    tmp_path: Path, links: Path, place: str
+) -> None:
+    with Index(links) as index:
+        port = index.url.removesuffix("/simple").rpartition(":")[2]
+        pin = Pin(name="alpha", version="1.0", url=place.format(port=port), file="alpha.whl")
+        dependencies = allowing("https://index.invalid/simple", "*")
+        async with fetching.client(dependencies) as http:
+            with pytest.raises(PackageUnavailableError, match="a place that is not the index"):
+                await fetching.fetch(pin, dependencies, tmp_path, 1000, http)
+        assert index.asked == []
+    assert not [name for name in below(tmp_path) if name == "alpha.whl"]
 
 
 async def test_a_resolver_that_nobody_waits_for_is_killed_with_all_it_started(

@@ -72,7 +72,9 @@ def check_program(
     Calls(survey, meanings, certainty, report).check()
     Awaits(survey, meanings, certainty, report).check(tree)
     known = frozenset(aliases.values())
-    check_names(survey, certainty, report, known)
+    if not more_names:
+        # In a session most are an earlier program's; of the others the interpreter says enough.
+        check_names(survey, certainty, report, known)
     check_modules(survey, certainty, report, known)
     if skills is not None:
         check_skills(survey, meanings, certainty, report, skills)

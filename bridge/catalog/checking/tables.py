@@ -255,7 +255,7 @@ FOREIGN: Mapping[str, str] = {
     "JSON": "This is Python: `import json`, then `json.loads(...)` or `json.dumps(...)`.",
     "Math": "This is Python: `import math`.",
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
-    "display": "This is no notebook: use `print(...)`, or end with the expression.",
+    "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
     "xrange": "Write `range(...)`.",
     "raw_input": "Nobody can type here: put the value into the program.",
     "unicode": "Write `str`.",

@@ -52,6 +52,7 @@ class Intake:
         run: OneRun | None = None,
         artifacts: RunArtifacts | None = None,
         clear: Clear | None = None,
+        saves: bool = False,
     ) -> None:
         """Make one.
 
@@ -59,8 +60,10 @@ class Intake:
             run: Told how the program gets on.
             artifacts: Where what it leaves is kept; without it nothing is.
             clear: Takes secrets out of what is shown or kept.
+            saves: Whether a state was asked for; what comes unasked is not worth its memory.
         """
         self._run = run
+        self._saves = saves
         self._streams = Streams(limits, run=run, artifacts=artifacts, clear=clear)
         self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
         self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
@@ -78,7 +81,8 @@ class Intake:
                 if self._run is not None:
                     await self._run.advance(frame.done, frame.total, frame.message)
             case State():
-                self.state.take(frame)
+                if self._saves:
+                    self.state.take(frame)
             case File():
                 self.collecting = True
                 await self._files.take(frame)

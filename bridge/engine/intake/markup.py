@@ -13,10 +13,15 @@ import re
 MAX_TEXT = 4_000
 """Characters of what is made of a page; the page itself is kept."""
 
+MAX_STEPS = 50_000
+"""Tags and texts of one page that are looked at: a tenth of a second. Others follow no text."""
+
 MAX_SVG = 4_000
 """Characters of an SVG that is handed on as it is: an icon or a diagram, not a plot."""
 
-_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:]*)[^<>]*>")
+# Possessive: a name of a million letters that no ">" follows would be tried in a million ways, by a
+# machine that lets no other thread run meanwhile.
+_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:]*+)[^<>]*+>")
 _PLAIN = re.compile(r"[^<]+")
 
 _UNREAD = frozenset(
@@ -49,7 +54,9 @@ def html_text(page: str, limit: int = MAX_TEXT) -> tuple[str, bool]:
     """
     parts: list[str] = []
     size, at, lower = 0, 0, page.lower()
-    while at < len(page) and size <= 4 * limit:
+    for _ in range(MAX_STEPS):
+        if at >= len(page) or size > 4 * limit:
+            break
         plain = _PLAIN.match(page, at)
         if plain is not None:
             # Blanks at either end part words from those beyond the tag.
@@ -105,11 +112,12 @@ def svg_text(text: str, limit: int = MAX_TEXT) -> tuple[str, bool]:
     """Return the words in an SVG, each on a line of its own, and whether that is all of them."""
     found: list[str] = []
     size, at, lower = 0, 0, text.lower()
-    while at < len(text) and size <= limit:
-        start = text.find("<", at)
-        tag = None if start < 0 else _TAG.match(text, start)
+    for _ in range(MAX_STEPS):
+        start = text.find("<", at) if size <= limit else -1
         if start < 0:
+            at = len(text)
             break
+        tag = _TAG.match(text, start)
         at = start + 1 if tag is None else tag.end()
         if tag is None or tag[1]:
             continue
@@ -123,4 +131,4 @@ def svg_text(text: str, limit: int = MAX_TEXT) -> tuple[str, bool]:
             end = lower.find(f"</{tag[2].lower()}", at)
             at = len(text) if end < 0 else end
     whole = "\n".join(found)
-    return whole[:limit], len(whole) <= limit and size <= limit
+    return whole[:limit], at >= len(text) and len(whole) <= limit and size <= limit

@@ -32,6 +32,12 @@ _LAST_PASS = (0, 1, 1, 2)
 
 _UNPACKED_AT_ONCE = 1024 * 1024
 
+MAX_CHUNKS = 20_000
+"""Of a PNG: ten times what libpng makes of the largest. A million that are empty take seconds."""
+
+MAX_SEGMENTS = 4096
+"""Of a JPEG before the picture itself; likewise. A camera writes some dozens."""
+
 _SIZED = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """A JPEG's markers that say its size."""
 
@@ -100,7 +106,9 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the parts of a PNG: name and content; none any more from where it is broken."""
     at = len(_PNG)
-    while at + _CHUNK_HEAD + _CHECKSUM <= len(data):
+    for _ in range(MAX_CHUNKS):
+        if at + _CHUNK_HEAD + _CHECKSUM > len(data):
+            return
         end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
         if end + _CHECKSUM > len(data):
             return
@@ -148,7 +156,9 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at, size = 2, None
     if not data.rstrip(b"\0").endswith(b"\xff\xd9"):
         return None
-    while at + 4 <= len(data) and data[at] == 0xFF:
+    for _ in range(MAX_SEGMENTS):
+        if at + 4 > len(data) or data[at] != 0xFF:
+            return None
         marker = data[at + 1]
         if marker == 0xFF:
             at += 1

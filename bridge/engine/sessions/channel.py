@@ -5,6 +5,8 @@ Owns the knowledge whether everything that was ever sent has gone out whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bridge.rpc.channel import Channel
 
 
@@ -13,10 +15,10 @@ class SessionChannel(Channel):
 
     _unfinished = 0
 
-    async def send_bytes(self, data: bytes) -> None:
-        """Write bytes; if that is cut short, nothing can follow them."""
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write a frame; if that is cut short, nothing can follow it."""
         self._unfinished += 1
-        await super().send_bytes(data)
+        await super().write(pieces)
         self._unfinished -= 1
 
     @property

@@ -168,16 +168,20 @@ class Record:
         if cancelled:
             summary = "Cancelled by its client."
             result = replace(result, status="error", reason="cancelled", summary=summary)
+        fresh: tuple[str, ...] | None = None
         if kept and ending.done is not None:
-            self.holdings = holdings(ending.done)
+            before, self.holdings = self.holdings, holdings(ending.done)
+            fresh = self.holdings.beside(before) if state == "kept" else None
         elif not kept:
             self.holdings = Holdings()
-            why = why_lost(result) if sound else "it did not take in what was sent to it"
+            why = "it did not take in what was sent to it"
+            if sound:
+                why = why_lost(result, answered=ending.done is not None)
             self.lose(f"in run {self.runs}, {why}")
             state, note = "lost", lost_note(why, self.saved)
         if ends:
             state, note = "ended", note if kept else ""
-        return with_session(result, self.report(state, lost, note))
+        return with_session(result, replace(self.report(state, lost, note), fresh=fresh))
 
     def _start(
         self, facts: Facts, saved: Saved | None

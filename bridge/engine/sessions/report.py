@@ -41,6 +41,11 @@ class Holdings:
     holds: tuple[Variable, ...] = ()
     more: int = 0
 
+    def beside(self, before: Holdings) -> tuple[str, ...]:
+        """Return the names that were not there before, or had another type."""
+        had = {(variable.name, variable.kind) for variable in before.holds}
+        return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
+
     def document(self) -> dict[str, Json]:
         """Return it as JSON."""
         return {"holds": [[v.name, v.kind, v.size] for v in self.holds], "more": self.more}
@@ -157,8 +162,15 @@ def with_session(result: RunResult, report: SessionReport) -> RunResult:
     return replace(result, session=report)
 
 
-def why_lost(result: RunResult) -> str:
-    """Return the reason of a loss, in a clause."""
+def why_lost(result: RunResult, *, answered: bool) -> str:
+    """Return the reason of a loss, in a clause.
+
+    Args:
+        answered: Its process had the last word. One that is interrupted and has all of its state
+            stays, with that; so this one had not.
+    """
+    if answered and result.reason == "timeout":
+        return "its time was over before all that was saved had been restored"
     return {
         "timeout": "the program did not react when its time was over, and was killed",
         "oom": "the program was killed for using too much memory",

@@ -49,7 +49,7 @@ async def save_state(guest: GuestSession, number: int) -> Found | None:
     Args:
         number: Of the session's last run.
     """
-    intake = Intake(SAVE_LIMITS)
+    intake = Intake(SAVE_LIMITS, saves=True)
     program = Program(guest, _refuse, SAVE_LIMITS, intake=intake, keeps=True)
     frame = Run(
         code="",

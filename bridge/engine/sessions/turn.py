@@ -6,7 +6,6 @@ session while it lasts.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +20,7 @@ from bridge.engine.sessions.channel import SessionChannel
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.gate.flow import FlowState
 from bridge.model import RunResult
+from bridge.rpc.pieces import as_base64
 
 MAX_BYTES = 44 * 1024 * 1024
 """Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with
@@ -55,7 +55,7 @@ class Seat:
     @property
     def fields(self) -> dict[str, Any]:
         """What the run's frame says of it; see `run_frame`."""
-        return {"number": self.number, "state": b64encode(self.state).decode("ascii")}
+        return {"number": self.number, "state": as_base64(self.state)}
 
     def placed(self, job: Job) -> Job:
         """Return a job as it is carried out in a session.

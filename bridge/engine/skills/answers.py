@@ -14,7 +14,7 @@ from bridge.catalog.guard import check
 from bridge.engine.callers import principal_of
 from bridge.engine.questions import Answer, answering
 from bridge.engine.servers import Servers
-from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews
+from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews, insist_allowed
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import InvalidRequestError, UpstreamError
 from bridge.gate.calls import Gate
@@ -113,6 +113,7 @@ class SkillAnswers:
         self._review.check("use")
         skill = await self._shelf.get(_name(params))
         assert skill.code is not None
+        insist_allowed(skill, self._guard)
         findings = tuple(str(found) for found in check(skill.code.tree).findings)
         named = self._shelf.references(skill.code).servers
         stubs: list[Json] = []

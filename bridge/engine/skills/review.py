@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import anyio
 import anyio.to_thread
 
+from bridge.catalog.guard import check
 from bridge.engine.client import OneRun
 from bridge.errors import (
     ApprovalNeededError,
@@ -25,6 +26,7 @@ from bridge.gate.question import form, one_line, read_answer, safe_name, visible
 from bridge.library.reviewing import Approvals
 from bridge.library.skills import Skill
 from bridge.model import Action, Json
+from bridge.settings import GuardMode
 
 MAX_OWN = 1000
 """Skills saved while the bridge runs that are remembered to be their callers' own."""
@@ -130,6 +132,22 @@ class Review:
                 return
 
 
+def insist_allowed(skill: Skill, guard: GuardMode) -> None:
+    """See that the static guard has nothing against a skill, where it may refuse programs.
+
+    What is saved is checked then; its file may be another by now, or come from elsewhere.
+
+    Raises:
+        CallDeniedError: It does.
+    """
+    if guard != "enforce" or skill.code is None:
+        return
+    scan = check(skill.code.tree)
+    if not scan.allowed:
+        message = f"The static guard does not allow the skill {skill.name!r}: {scan.denial}."
+        raise CallDeniedError(message, remedy="Do without it.")
+
+
 def _refused(skill: Skill, what: str) -> RefusedError:
     message = f"The skill {skill.name!r} {what}."
     remedy = "Do without it, or write the code into the program."
@@ -154,7 +172,10 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
         for tool in found
     ]
     more = f" and {len(tools) - _MAX_TOOLS} more" if len(tools) > _MAX_TOOLS else ""
-    lines.append(f"{_INDENT}seen to call: {', '.join(tools[:_MAX_TOOLS]) or 'no tool'}{more}")
+    # Anybody who writes to the file can change that; the source below is what is approved of.
+    lines.append(
+        f"{_INDENT}its file names as called: {', '.join(tools[:_MAX_TOOLS]) or 'no tool'}{more}"
+    )
     if stale:
         lines.append(f"{_INDENT}stale, {one_line(stale, 400)}")
     lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:MAX_FINDINGS]]

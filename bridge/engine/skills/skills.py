@@ -18,7 +18,7 @@ from bridge.engine.memories import MemoryAnswers
 from bridge.engine.questions import Answer
 from bridge.engine.servers import Servers
 from bridge.engine.skills.answers import SkillAnswers
-from bridge.engine.skills.review import Review, Reviews
+from bridge.engine.skills.review import Review, Reviews, insist_allowed
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import LibraryError, RefusedError
 from bridge.gate.calls import Gate
@@ -140,6 +140,7 @@ class Skills:
             return None
         for skill in use.skills:
             try:
+                insist_allowed(skill, self._settings.guard)
                 await use.review.admit(skill, self.shelf.stale(skill), findings_of(skill))
             except RefusedError as error:
                 return RunResult(

@@ -39,6 +39,14 @@ def test_no_page_takes_long_and_none_brings_a_script(piece: str) -> None:
     svg_text("<svg>" + piece * (128 * 1024 // len(piece)))
 
 
+def test_a_name_that_does_not_end_takes_no_longer_than_a_text() -> None:
+    """In a search that tries every end of it, this takes hours, and nothing else runs."""
+    page = f"<{'a' * 1_000_000}"
+    assert html_text(page)[0] == page[:4_000]
+    assert svg_text(page) == ("", True)
+    assert svg_source(f"<svg {'a' * 3_000}") == ""
+
+
 SVG = '<svg viewBox="0 0 9 9"><circle cx="4" r="2" fill="url(#g)"/><text x="1">Total</text></svg>'
 
 

@@ -7,7 +7,13 @@ import zlib
 
 import pytest
 
-from bridge.engine.intake.pictures import MAX_SIDE, Picture, examine
+from bridge.engine.intake.pictures import (
+    MAX_CHUNKS,
+    MAX_SEGMENTS,
+    MAX_SIDE,
+    Picture,
+    examine,
+)
 from tests.png import chunk, write_png
 
 PNG = write_png(5, 4, lambda x, y: (x, y, 0))
@@ -113,6 +119,17 @@ def test_pictures_of_four_kinds_are_measured(
 def test_what_is_broken_too_large_or_something_else_is_no_picture(data: bytes) -> None:
     """Services refuse such, and a conversation that has one in it cannot go on."""
     assert examine(data) is None
+
+
+def test_one_of_more_parts_than_any_has_is_no_picture() -> None:
+    """Each costs a look, and a run waits for them."""
+    packed = zlib.compress(bytes(4 * 16))
+    assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * 1000)) is not None
+    assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * MAX_CHUNKS)) is None
+    segment = b"\xff\xe0\0\x02"
+    start, rest = jpeg(7, 3)[:2], jpeg(7, 3)[2:]
+    assert examine(start + segment * 1000 + rest) is not None
+    assert examine(start + segment * MAX_SEGMENTS + rest) is None
 
 
 def test_a_small_file_that_unpacks_to_much_is_looked_at_no_further_than_it_says() -> None:

@@ -11,6 +11,7 @@ from bridge.engine.sessions.report import (
     MAX_HELD,
     MAX_LOST,
     MAX_NAME_CHARS,
+    Holdings,
     Past,
     holdings,
     holdings_of,
@@ -112,3 +113,19 @@ def test_the_text_says_what_a_session_holds_in_a_line() -> None:
         "Restored.",
         "Not restored: f (open).",
     ]
+
+
+def test_what_was_there_before_is_not_told_again() -> None:
+    """Unless a run failed, of which one has to know how far it got."""
+    holds = tuple(Variable(name=name, kind="int") for name in "abcd")
+    before = Holdings(holds=(*holds[:3], Variable(name="d", kind="str")))
+    fresh = Holdings(holds=holds).beside(before)
+    report = replace(REPORT, holds=holds, fresh=fresh)
+    label = '[session "work", run 3] holds'
+    assert session_section(replace(RESULT, session=report)) == f"{label} 4 names, now also d: int."
+    same = replace(report, fresh=())
+    assert session_section(replace(RESULT, session=same)) == f"{label} 4 names, as before."
+    failed = replace(RESULT, status="error", session=same)
+    assert session_section(failed) == f"{label} a: int, b: int, c: int, d: int."
+    few = replace(report, holds=holds[:3])
+    assert session_section(replace(RESULT, session=few)) == f"{label} a: int, b: int, c: int."

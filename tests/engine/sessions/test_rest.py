@@ -53,6 +53,24 @@ async def test_what_could_not_be_kept_is_listed(settings: Settings, backend: Fak
         assert "generator" in loss.why
 
 
+async def test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """Half of it must not take its place."""
+    slow = (
+        "import time\nclass Slow:\n    def __init__(self): self.kept = 1\n"
+        "    def __setstate__(self, state):\n        time.sleep(60)\nkept, slow = 7, Slow()"
+    )
+    async with reopened(settings, backend, session_idle_timeout=0.01) as engine:
+        await run(engine, slow)
+        await until(lambda: engine.sessions.open == 0)
+        for _ in range(2):
+            cut = await run(engine, "kept", timeout=1)
+            assert (cut.reason, told(cut).state) == ("timeout", "lost")
+            assert "before all that was saved had been restored" in told(cut).note
+            assert "what was saved after run 1" in told(cut).note
+
+
 async def test_a_bridge_that_ends_keeps_its_sessions_for_the_next(
     settings: Settings, backend: FakeBackend
 ) -> None:

@@ -1,0 +1,186 @@
+"""What outlives a run: a session's next run and its checkpoint; output, files and pictures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from benchmarks.bench import TOOL_SERVER, Bench, BenchmarkError
+from benchmarks.bridge_client import Bridge, open_bridge, open_direct, timed_call
+from benchmarks.engines import Engine
+from benchmarks.figures import median
+from benchmarks.results import Measurement
+
+RUNS = (25, 3)
+"""Of a full and of a quick benchmark."""
+
+PACE_SECONDS = 0.5
+"""Between two runs: for the next sandbox, and for a session's checkpoint."""
+
+MEGABYTE = 1_000_000
+
+SESSION = "bench"
+HOLDS = f"data = bytes(range(256)) * {MEGABYTE // 256}\nnumbers = list(range(10_000))"
+"""What the session holds whose checkpoint is measured."""
+
+CHANGED = "numbers.append(len(numbers))"
+
+SAVE_SECONDS = 20.0
+"""For a checkpoint to be on the disk."""
+
+LOOK_SECONDS = 0.001
+
+OUTPUT = f'line = "x" * 999\nfor _ in range({MEGABYTE // 1000}):\n    print(line)'
+FILE = f'with open("out/data.bin", "wb") as file:\n    file.write(bytes({MEGABYTE}))'
+PICTURE = """
+import struct, zlib
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+class Picture:
+    def _repr_png_(self):
+        rows = (b"\\0" + bytes((x + y) % 256 for x in range(300)) for y in range(200))
+        head = struct.pack(">IIBBBBB", 300, 200, 8, 0, 0, 0, 0)
+        body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"".join(rows), 0))
+        return b"\\x89PNG\\r\\n\\x1a\\n" + body + chunk(b"IEND", b"")
+
+display(Picture())
+"""
+"""One of 60 KB, as plots have them, that takes hardly any time to make."""
+
+
+def _kept_output(fields: Mapping[str, Any]) -> bool:
+    return "stdout" in (fields.get("whole") or {})
+
+
+def _kept_file(fields: Mapping[str, Any]) -> bool:
+    return [one["size"] for one in fields.get("artifacts") or ()] == [MEGABYTE]
+
+
+def _shown_picture(fields: Mapping[str, Any]) -> bool:
+    return [one["mimeType"] for one in fields.get("shown") or ()] == ["image/png"]
+
+
+_PROGRAMS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
+    "output-kept": (OUTPUT, _kept_output),
+    "file-out": (FILE, _kept_file),
+    "picture": (PICTURE, _shown_picture),
+}
+"""Of each row, and whether a result has what the program was run for."""
+
+
+async def left(bench: Bench, engine: Engine) -> list[Measurement]:
+    """Measure runs that leave something, and runs that leave nothing by turns with them."""
+    samples: dict[str, list[float]] = {row: [] for row in _PROGRAMS}
+    plain: list[float] = []
+    async with open_bridge(bench, engine) as bridge:
+        await bridge.run()
+        for _ in range(bench.count(*RUNS)):
+            for row, (code, has_left) in _PROGRAMS.items():
+                await anyio.sleep(PACE_SECONDS)
+                answer = await bridge.run(code)
+                if not has_left(answer.fields):
+                    message = f"A run of {row} left nothing: {answer.fields.get('missing')}"
+                    raise BenchmarkError(message)
+                samples[row].append(answer.ms)
+            await anyio.sleep(PACE_SECONDS)
+            plain.append((await bridge.run()).ms)
+    return [_measured(row, engine, found, plain) for row, found in samples.items()]
+
+
+async def session_run(bench: Bench, engine: Engine) -> list[Measurement]:
+    """Measure further runs in a session, and no-op calls half-way between them."""
+    runs: list[float] = []
+    calls: list[float] = []
+    async with (
+        open_bridge(bench, engine) as bridge,
+        open_direct(TOOL_SERVER, mode="auto") as direct,
+    ):
+        await bridge.run(session=SESSION)
+        await timed_call(direct, "noop")
+        for _ in range(bench.count(*RUNS)):
+            await anyio.sleep(PACE_SECONDS)
+            runs.append((await bridge.run(session=SESSION)).ms)
+            await anyio.sleep(PACE_SECONDS)
+            calls.append(await timed_call(direct, "noop"))
+    return [_measured("session-run", engine, runs, calls)]
+
+
+async def checkpoint(bench: Bench, engine: Engine) -> list[Measurement]:
+    """Measure how long after a run's result the session's state is on the disk."""
+    saved: list[float] = []
+    written: list[float] = []
+    sizes: set[int] = set()
+    async with open_bridge(bench, engine) as bridge:
+        await bridge.run(HOLDS, session=SESSION)
+        place = bridge.home / "state" / "sessions"
+        await _until_saved(place, {})
+        for _ in range(bench.count(*RUNS)):
+            await anyio.sleep(PACE_SECONDS)
+            before = _files(place)
+            await bridge.run(CHANGED, session=SESSION)
+            saved.append(await _until_saved(place, before))
+            size = max(size for _, size in _files(place).values())
+            sizes.add(size)
+            written.append(await anyio.to_thread.run_sync(_write, bridge, size))
+    detail = f"{max(sizes):,} bytes on the disk"
+    return [_measured("checkpoint", engine, saved, written, detail)]
+
+
+def _files(place: Path) -> dict[str, tuple[int, int]]:
+    """Return when the large files below a directory were written, and their sizes."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in place.rglob("*"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            # One under way was put in its place meanwhile.
+            continue
+        if path.is_file() and not path.name.startswith("."):
+            found[str(path)] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+async def _until_saved(place: Path, before: Mapping[str, tuple[int, int]]) -> float:
+    """Wait until a new checkpoint is there; return the milliseconds that it took."""
+    started = time.perf_counter()
+    with anyio.fail_after(SAVE_SECONDS):
+        while not any(  # noqa: ASYNC110 - nothing tells of it
+            size > MEGABYTE // 4 and before.get(path) != (written, size)
+            for path, (written, size) in _files(place).items()
+        ):
+            await anyio.sleep(LOOK_SECONDS)
+    return (time.perf_counter() - started) * 1000
+
+
+def _write(bridge: Bridge, size: int) -> float:
+    """Write so much to the same disk, as safely, and return the milliseconds."""
+    data, path = os.urandom(size), bridge.home / "floor"
+    started = time.perf_counter()
+    with path.with_suffix(".new").open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    path.with_suffix(".new").replace(path)
+    return (time.perf_counter() - started) * 1000
+
+
+def _measured(
+    row: str, engine: Engine, figures: list[float], floors: list[float], detail: str = ""
+) -> Measurement:
+    return Measurement(
+        row=row,
+        engine=engine.name,
+        figure=median(figures),
+        floor=median(floors),
+        samples=tuple(figures),
+        floor_samples=tuple(floors),
+        detail=detail,
+    )

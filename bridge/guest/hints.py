@@ -1,0 +1,247 @@
+"""What to do instead, for the mistakes that programs make again and again.
+
+Owns the wording, and what is looked at to choose it: an exception, and the working directory's
+names. Imported with the first exception that is told of.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HINTS = (
+    (
+        "'return' outside function",
+        "Hint: make the value the last expression of the program instead of returning it.",
+    ),
+    (
+        "outside async function",
+        "Hint: top-level await works; inside a function it needs `async def`.",
+    ),
+    (
+        "outside of an asynchronous function",
+        "Hint: inside a function this needs `async def`.",
+    ),
+    (
+        "'yield' outside function",
+        "Hint: a program is no generator; collect the values in a list.",
+    ),
+)
+
+
+_PARSED = (
+    "Hint: a tool's result is a Python value already; use it without json.loads, or read a text "
+    'in it: json.loads(result["content"]).'
+)
+_IS_TEXT = (
+    "Hint: this is text: print it to see it; json.loads reads it if it is JSON. A loop over a dict "
+    "gives its keys."
+)
+_IS_METHOD = (
+    'Hint: .items, .keys, .values, .get, .pop, .copy are methods of dicts; a key is x["items"].'
+)
+
+_MISUSES = (
+    (
+        ("coroutine",),
+        "Hint: a call of a tool or an async function has its value only after `await`.",
+    ),
+    (
+        ("async_generator",),
+        "Hint: give it a list: [await f(x) for x in xs].",
+    ),
+    (
+        ("can't be used in 'await' expression",),
+        "Hint: only calls of tools and async functions are awaited; for several, asyncio.gather.",
+    ),
+    (
+        ("JSON object must be str", "not Result"),
+        _PARSED,
+    ),
+    (
+        ("JSON object must be str", "not list"),
+        "Hint: a tool's result is a Python value already; use it without json.loads.",
+    ),
+    (
+        ("list indices must be integers",),
+        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
+    ),
+    (
+        ("string indices must be integers",),
+        _IS_TEXT,
+    ),
+    (
+        ("'builtin_function_or_method' object",),
+        _IS_METHOD,
+    ),
+    (
+        ("'list' object has no attribute",),
+        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
+    ),
+    (
+        ("'str' object has no attribute",),
+        "Hint: this is text: a tool that returns text has no fields; use the value itself.",
+    ),
+)
+"""What is in the message, and what helps."""
+
+_OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
+"""Where programs look for the user's files."""
+
+_ELSEWHERE = ("/mnt/", "/content/", "/workspace/", "/home/sandbox/", "/data/", "/app/", "sandbox:")
+"""Where other code tools have a run's files."""
+
+MAX_LOOKED_AT = 1000
+"""Files of the working directory among which one that was looked for elsewhere may be."""
+
+_WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
+"""What draws windows."""
+
+_DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
+"""What the `data` image has."""
+
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "fitz": "pymupdf",
+    "pptx": "python-pptx",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules that are not called as the package that has them."""
+
+_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
+
+MAX_CAUSES = 64
+"""Exceptions of a chain that are looked at."""
+
+
+def hint(error: BaseException, packages: bool = False) -> str:
+    """Return a line to stand below a traceback; empty for nothing.
+
+    Args:
+        packages: Whether a run may ask for packages here.
+    """
+    if isinstance(error, SyntaxError):
+        return _syntax_hint(error)
+    if isinstance(error, ModuleNotFoundError):
+        return "\nHint: " + _module_hint(str(error.name or "").partition(".")[0], packages)
+    if isinstance(error, OSError) and _is_network(error):
+        return "\nHint: the sandbox has no network; only tools of the servers reach outside."
+    if isinstance(error, FileNotFoundError):
+        return _file_hint(error)
+    if isinstance(error, NameError):
+        name = getattr(error, "name", None)
+        modules = getattr(sys, "stdlib_module_names", ())
+        return "\nHint: `import %s` is missing." % name if name in modules else ""
+    if isinstance(error, (TypeError, AttributeError)):
+        return _misuse_hint(str(error)) or _plan_hint()
+    return ""
+
+
+def _module_hint(name: str, packages: bool) -> str:
+    """Return how to do without a module that there is not, or how to get it."""
+    if name.startswith("mcp_"):
+        return "%s needs no import; it is there already." % name
+    if name in _WINDOWS:
+        return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
+    if packages:
+        asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
+        return "it is not installed; a run may ask for packages: %s." % asked
+    if name in _DATA:
+        return (
+            "nothing can be installed here; the bridge's `data` image has %s, which is for the "
+            "user to choose. Use the standard library, such as csv and statistics." % name
+        )
+    return "nothing can be installed here; use the standard library or a server's tool."
+
+
+def _file_hint(error: FileNotFoundError) -> str:
+    """Return where files are: under another path, or with the machine outside only."""
+    path = error.filename
+    if not isinstance(path, str) or not path:
+        return ""
+    found = _namesake(path)
+    if found:
+        return "\nHint: there is %r, in the working directory." % found
+    if path.startswith(_ELSEWHERE):
+        return (
+            "\nHint: files of the run are in the working directory, such as 'data.csv', and what "
+            "is to come back is written to 'out/'. The sandbox has none of the user's files; a "
+            "server's tool can read them."
+        )
+    if path.startswith(_OUTSIDE):
+        return "\nHint: the sandbox has none of the user's files; a server's tool can read them."
+    return ""
+
+
+def _namesake(path: str) -> str:
+    """Return the path of a file in the working directory that has the same name; empty for none."""
+    import os  # where a program has it anyway
+
+    wanted, found, looked = os.path.basename(path).lower(), "", 0
+    if not wanted:
+        return ""
+    for folder, folders, names in os.walk("."):
+        folders.sort()
+        for name in sorted(names):
+            looked += 1
+            if name.lower() == wanted:
+                found = os.path.relpath(os.path.join(folder, name))
+                return "" if found == os.path.normpath(path) else found
+        if looked > MAX_LOOKED_AT:
+            break
+    return ""
+
+
+def _misuse_hint(message: str) -> str:
+    """Return what to do instead, for what programs do to results and to calls without `await`."""
+    for fragments, hint in _MISUSES:
+        if all(fragment in message for fragment in fragments):
+            return "\n" + hint
+    return ""
+
+
+def _plan_hint() -> str:
+    """Return that a value may have been a placeholder, in a run that has any."""
+    held = sys.modules.get("bridge.guest.held")
+    if held is None or not held.any_made():
+        return ""
+    return "\nHint: in a plan a held call returns a placeholder, which can only be passed on."
+
+
+def _syntax_hint(error: SyntaxError) -> str:
+    message = str(error.msg)
+    for fragment, hint in _HINTS:
+        if fragment in message:
+            return "\n" + hint
+    line = (error.text or "").strip()
+    if line.startswith("```"):
+        return "\nHint: give the program alone, without the Markdown fence around it."
+    if line.startswith(("!", "%")):
+        return "\nHint: this is plain Python; shell and notebook commands do not work."
+    return ""
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
+    import socket
+
+    seen = 0
+    current: Any = error
+    while isinstance(current, BaseException) and seen < MAX_CAUSES:
+        if isinstance(current, socket.gaierror) or (
+            isinstance(current, OSError) and current.errno in _NO_NETWORK
+        ):
+            return True
+        current = current.__cause__ or current.__context__ or getattr(current, "reason", None)
+        seen += 1
+    return False

@@ -1,0 +1,110 @@
+"""A bridge that is killed in the middle of a session: the next one goes on, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client, MCPError
+
+from tests.e2e.rig import User, containers, document_of, text_of
+from tests.waiting import until, until_exists
+
+BEGIN = """
+import subprocess, sys
+total = 40
+def more(n):
+    return total + n
+open("a.txt", "w").write("kept")
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", {mark!r}]).pid
+"""
+HOLD_ON = """
+total = 0
+open("a.txt", "w").write("lost")
+await mcp_workshop.slow(started={started!r}, cancelled="/dev/null")
+"""
+GO_ON = '[more(2), open("a.txt").read()]'
+
+
+@pytest.fixture(params=["bubblewrap", pytest.param("podman", marks=pytest.mark.podman)])
+def engine_name(request: pytest.FixtureRequest) -> str:
+    """One without and one with an engine that would go on by itself."""
+    name: str = request.param
+    return name
+
+
+def _processes(mark: str) -> list[str]:
+    """Return the ids of the processes whose command line has a mark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
+
+
+def _bridge() -> int:
+    """Return the id of the only bridge that this process has started."""
+    own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    [bridge] = [
+        pid for pid in own if b"mcp-code-bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return int(bridge)
+
+
+def _groups(bridge: int) -> list[Path]:
+    """Return the control groups of a bridge's sandboxes."""
+    return list(Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{bridge}_*"))
+
+
+async def _run(client: Client, code: str) -> dict[str, object]:
+    arguments = {"code": code, "session": "work", "servers": ["workshop"]}
+    result = await client.call_tool("run_python", arguments)
+    document = document_of(result)
+    assert document["status"] == "success", text_of(result)
+    return document
+
+
+async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
+    user: User, tmp_path: Path
+) -> None:
+    """By its name; of the run that was under way nothing is kept, and nothing goes on."""
+    started = tmp_path / "started"
+    state = user.home / "state"
+    hold_on = HOLD_ON.format(started=str(started))
+
+    async def held(client: Client) -> None:
+        with pytest.raises(MCPError):
+            await _run(client, hold_on)
+
+    with anyio.fail_after(120):
+        async with user.client(MCP_BRIDGE_WARM="0") as client:
+            first = await _run(client, BEGIN.format(mark=user.mark))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(held, client)
+                await until_exists(started)
+                assert _processes(user.mark)
+                assert list(state.rglob("*.session"))
+                bridge = _bridge()
+                assert _groups(bridge) or user.engine == "podman"
+                os.kill(bridge, signal.SIGKILL)
+        await until(lambda: not _processes(user.mark) and not user.server_processes())
+        async with user.client(MCP_BRIDGE_WARM="0") as client:
+            again = await _run(client, GO_ON)
+            assert again["result"] == [42, "kept"]
+            before, now = first["session"], again["session"]
+            assert isinstance(before, dict)
+            assert isinstance(now, dict)
+            assert (now["id"], now["state"], now["run"]) == (before["id"], "restored", 2)
+            # Of the first nothing, and of this one what it uses.
+            await until(lambda: not _groups(bridge))
+            if user.engine == "podman":
+                assert len(containers(user.engine)) == 1
+        await until(lambda: user.engine == "bubblewrap" or not containers(user.engine))
+        files = [path.name for path in (user.home / "run").rglob("*") if not path.is_dir()]
+        assert [name for name in files if not name.startswith("seccomp-")] == []

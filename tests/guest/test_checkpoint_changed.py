@@ -1,0 +1,70 @@
+"""A checkpoint that somebody cut, changed or made up: nothing but data comes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+from bridge.guest.checkpoint_restore import EVERYTHING, MAGIC
+from tests.guest.checkpoint_rig import Calls, opened, saved
+
+
+def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:
+    """Return a checkpoint that holds something else than what was saved."""
+    line, _, rest = data.partition(b"\n")
+    size = int.from_bytes(rest[:8], "big")
+    header = json.loads(rest[8 : 8 + size])
+    header["names"] = [[name, len(written)]]
+    made = json.dumps(header).encode()
+    return line + b"\n" + len(made).to_bytes(8, "big") + made + written
+
+
+@pytest.mark.parametrize("what", [os.system, print, io.FileIO, pickle.loads])
+def test_a_changed_checkpoint_finds_nothing_that_is_not_on_the_list(what: Any) -> None:
+    written = pickle.dumps(["a", Calls(what, "x")], 5)
+    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
+    assert found == {}
+    assert "is not made again from a checkpoint" in lost["a"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("os", "system"), ("builtins", "eval"), ("subprocess", "Popen")]
+)
+def test_steps_import_nothing_that_reaches_the_system(module: str, name: str) -> None:
+    stream = b"\x80\x05](X\x01\0\0\0acbridge.guest.checkpoint_steps\nimported\n(V%s\nV%s\ntRe."
+    written = stream % (module.encode(), name.encode())
+    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
+    assert found == {}
+    assert lost == {"a": f"{module}.{name} is not made again from a checkpoint"}
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b".", b"N.", b"\x80\x05]q\0.", b"garbage", b"\x80\x05X\xff\xff\xff\x7fab"]
+)
+def test_broken_pickles_lose_their_names(written: bytes) -> None:
+    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
+    assert found == {}
+    assert lost
+
+
+def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
+    data, _ = saved({"a": [1, 2], "b": "x"})
+    for size in range(len(data)):
+        found, lost = opened(data[:size])
+        assert found == {}, size
+        assert list(lost) == [EVERYTHING], size
+    assert opened(data + b"x")[1] == {
+        EVERYTHING: "the checkpoint ends in the middle, or has too much"
+    }
+
+
+def test_another_version_is_refused_with_the_reason() -> None:
+    data, _ = saved({"a": 1})
+    _, lost = opened(data.replace(MAGIC + b"1\n", MAGIC + b"2\n"))
+    assert lost == {EVERYTHING: "the checkpoint is of version 2; this bridge reads version 1"}
+    assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}

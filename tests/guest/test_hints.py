@@ -1,0 +1,72 @@
+"""What is said to programs that were written for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.guest.hints import hint
+
+
+def missing(path: str) -> str:
+    """Return the hint for a file that is not there."""
+    return hint(FileNotFoundError(2, "No such file or directory", path))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file in it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "Sales.csv").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "path", ["/mnt/data/Sales.csv", "sales.csv", "/workspace/sales.CSV", "/home/me/Sales.csv"]
+)
+def test_a_file_that_is_elsewhere_is_pointed_at(workspace: Path, path: str) -> None:
+    """Whichever directory another tool would have it in."""
+    assert missing(path) == "\nHint: there is 'data/Sales.csv', in the working directory."
+
+
+def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> None:
+    """Be they to be read or to be written; of any other path there is nothing to say."""
+    assert "written to 'out/'" in missing("/mnt/data/plot.png")
+    assert "none of the user's files" in missing("/home/me/notes.txt")
+    assert missing("notes.txt") == ""
+    assert missing("") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "told"),
+    [
+        ("pandas", False, "`data` image has pandas"),
+        ("seaborn", False, "nothing can be installed here"),
+        ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
+        ("pandas", True, 'run_python(packages=["pandas"])'),
+        ("tkinter", True, "leave out matplotlib.use"),
+        ("mcp_git", True, "needs no import"),
+    ],
+)
+def test_a_missing_module_is_asked_for_where_that_is_allowed(
+    name: str, packages: bool, told: str
+) -> None:
+    """And else it is said what there is instead."""
+    assert told in hint(ModuleNotFoundError("x", name=name), packages)
+
+
+def test_a_module_that_was_not_imported_is_named() -> None:
+    """In a session nobody knows it before."""
+    error = NameError("name 'json' is not defined")
+    error.name = "json"
+    assert hint(error) == "\nHint: `import json` is missing."
+    error.name = "rows"
+    assert hint(error) == ""
+
+
+def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it() -> None:
+    """Only what Python itself says of it is."""
+    assert hint(TypeError("'builtin_function_or_method' object is not subscriptable"))
+    assert not hint(TypeError("a skill is a function, not a builtin_function_or_method"))

@@ -1,0 +1,197 @@
+"""Promises about what outlives a run or comes into it from outside, and the tests that hold them.
+
+Files, sessions, packages, directories and skills; the rest stands in `guarantees.py`.
+"""
+
+from __future__ import annotations
+
+from tests.security.guarantee import Guarantee
+
+BINDS = "tests/sandbox/test_binds.py"
+CHECKPOINTS = "tests/engine/sessions/test_checkpoints.py"
+COLLECTING = "tests/guest/test_collecting.py"
+DEADLINES = "tests/engine/test_program.py"
+DIRECTORIES = "tests/settings/test_directories.py"
+FILES_OUT = "tests/security/test_files_out.py"
+FILES_PUT = "tests/cli/test_run_files.py"
+HOSTILE_FILES = "tests/engine/test_hostile_files.py"
+KEPT_OVER_MCP = "tests/server/test_kept_resources.py"
+MARKUP = "tests/engine/intake/test_markup.py"
+MOUNTED = "tests/contract/test_packages.py"
+PICTURES = "tests/engine/intake/test_pictures.py"
+PIECES = "tests/rpc/test_pieces.py"
+RESOLVING = "tests/wheels/test_resolving.py"
+REST = "tests/engine/sessions/test_rest.py"
+ROUNDS = "tests/contract/test_files.py"
+SAVED = "tests/guest/test_checkpoint.py"
+SAVED_CHANGED = "tests/guest/test_checkpoint_changed.py"
+SAVED_FILES = "tests/guest/test_checkpoint_files.py"
+SKILLS = "tests/engine/test_skills.py"
+SKILL_FILES = "tests/library/test_skill_files.py"
+SKILL_TEXTS = "tests/library/test_skills.py"
+STORE = "tests/artifacts/test_store.py"
+STORE_DAMAGED = "tests/artifacts/test_store_damaged.py"
+UNPACKING = "tests/wheels/test_unpacking.py"
+WATCHED = "tests/engine/sessions/test_watched.py"
+WISHES = "tests/wheels/test_requirements.py"
+
+NEEDED_AND_NOT_ALLOWED = (
+    "test_what_something_allowed_needs_and_may_not_be_used_is_refused_and_not_fetched"
+)
+
+KEPT_GUARANTEES = (
+    Guarantee(
+        id="files-out",
+        promise="Of what a program leaves in `out` only regular files come out, each whole or not "
+        "at all, within the run's quota; nothing else is opened by a name that it chose, and "
+        "whatever it does costs neither the host nor the result.",
+        attacks=(34,),
+        tests=(
+            f"{FILES_OUT}::test_only_regular_files_come_out_and_no_link_is_followed",
+            f"{FILES_OUT}::test_nothing_but_the_directory_itself_is_read",
+            f"{FILES_OUT}::test_processes_left_behind_change_nothing_while_it_is_read",
+            f"{FILES_OUT}::test_sparse_enormous_and_countless_files_cost_the_host_little",
+            f"{FILES_OUT}::test_a_program_cannot_speak_for_the_supervisor",
+            f"{FILES_OUT}::test_what_was_written_by_then_comes_out_however_a_program_ends",
+            f"{COLLECTING}::test_a_name_that_comes_to_be_a_link_is_not_followed",
+            f"{COLLECTING}::test_a_directory_that_is_moved_away_leads_nowhere_else",
+            f"{COLLECTING}::test_a_file_that_changes_while_it_is_read_does_not_come_torn",
+            f"{COLLECTING}::test_memory_stays_small_whatever_the_size",
+            f"{ROUNDS}::test_files_make_the_round_and_nothing_else_does",
+        ),
+    ),
+    Guarantee(
+        id="files-believed",
+        promise="Nothing that a sandbox says of a file is believed: no name leads out of a "
+        "directory, no size or number passes the run's quota, and no file of the user's is "
+        "replaced unasked or through a link.",
+        attacks=(),
+        tests=(
+            f"{HOSTILE_FILES}::test_no_name_leads_out_of_a_directory_or_deceives_a_reader",
+            f"{HOSTILE_FILES}::test_what_is_kept_is_told_from_the_bytes_that_came",
+            f"{HOSTILE_FILES}::test_parts_out_of_order_cost_their_own_file_alone",
+            f"{HOSTILE_FILES}::test_quotas_hold_whatever_comes",
+            f"{HOSTILE_FILES}::test_files_have_a_time_of_their_own_which_is_bounded",
+            f"{HOSTILE_FILES}::test_no_call_is_made_once_files_come",
+            f"{FILES_PUT}::test_no_link_in_the_directory_leads_out_of_it",
+            f"{FILES_PUT}::test_nothing_that_is_there_is_replaced_unless_the_user_says_so",
+        ),
+    ),
+    Guarantee(
+        id="kept-apart",
+        promise="What is kept of a caller, files, outputs and sessions, is told and given to that "
+        "caller alone, and no link in the place where it lies is followed.",
+        attacks=(),
+        tests=(
+            f"{STORE}::test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there",
+            f"{STORE_DAMAGED}::test_nothing_is_reached_through_a_link",
+            f"{STORE_DAMAGED}::test_a_link_in_place_of_a_content_or_an_entry_is_not_followed",
+            f"{KEPT_OVER_MCP}::test_what_is_another_owners_is_as_unknown_as_what_never_was",
+            f"{REST}::test_names_are_each_owners_and_an_id_opens_nothing_for_others",
+            f"{REST}::test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_session",
+            f"{CHECKPOINTS}::test_nobody_has_anothers",
+            f"{CHECKPOINTS}::test_files_are_this_users_alone_and_show_no_names",
+            f"{CHECKPOINTS}::test_only_plain_files_are_read",
+        ),
+    ),
+    Guarantee(
+        id="checkpoints",
+        promise="A checkpoint is read inside a sandbox only, where restoring it runs nothing, "
+        "finds nothing that is not on a list and writes nothing outside of the workspace, and one "
+        "that was changed is noticed.",
+        attacks=(),
+        tests=(
+            f"{CHECKPOINTS}::test_any_changed_byte_is_noticed",
+            f"{SAVED}::test_a_value_that_would_do_something_when_loaded_is_not_kept",
+            f"{SAVED_CHANGED}::test_a_changed_checkpoint_finds_nothing_that_is_not_on_the_list",
+            f"{SAVED_CHANGED}::test_steps_import_nothing_that_reaches_the_system",
+            f"{SAVED}::test_restoring_runs_no_constructor_decorator_or_default",
+            f"{SAVED_FILES}::test_files_come_back_and_nothing_through_links",
+            f"{SAVED_FILES}::test_a_changed_checkpoint_writes_nothing_outside_of_the_workspace",
+        ),
+    ),
+    Guarantee(
+        id="sessions-watched",
+        promise="What an earlier run of a session has read counts for the later ones.",
+        attacks=(),
+        tests=(f"{WATCHED}::test_a_later_run_may_not_send_what_an_earlier_one_has_read",),
+    ),
+    Guarantee(
+        id="packages",
+        promise="A program has only packages that the settings allow, of wheels with the digest "
+        "that was told and read-only, no code of which runs on the host or before the program.",
+        attacks=(),
+        tests=(
+            f"{MOUNTED}::test_packages_and_directories_are_there_and_nothing_else_is",
+            f"{WISHES}::test_nothing_is_taken_from_an_address_that_the_program_names",
+            f"{RESOLVING}::{NEEDED_AND_NOT_ALLOWED}",
+            f"{RESOLVING}::test_what_would_have_to_be_built_is_refused_by_name",
+            f"{RESOLVING}::test_nothing_is_looked_for_that_was_not_allowed",
+            f"{RESOLVING}::test_what_was_allowed_when_it_was_found_is_judged_again",
+            f"{RESOLVING}::test_a_wheel_that_is_not_what_it_was_is_refused",
+            f"{RESOLVING}::test_a_resolver_cannot_lead_out_of_the_directory",
+            f"{RESOLVING}::test_a_hostile_wheel_leaves_nothing",
+            f"{RESOLVING}::test_an_index_that_gives_no_digest_is_refused_where_one_is_demanded",
+            f"{UNPACKING}::test_nothing_that_an_interpreter_would_run_by_itself_is_taken",
+            f"{UNPACKING}::test_names_that_lead_elsewhere_are_refused",
+            f"{UNPACKING}::test_what_is_neither_file_nor_directory_is_refused",
+            f"{UNPACKING}::test_a_bomb_is_stopped_by_what_comes_out_of_it",
+            f"{UNPACKING}::test_an_archive_that_lies_about_sizes_is_refused",
+            f"{UNPACKING}::test_too_many_files_are_refused",
+        ),
+    ),
+    Guarantee(
+        id="directories",
+        promise="Of the host's directories a program has those that the settings name, never one "
+        "that holds what the bridge or an engine keeps, and read-only unless they say otherwise, "
+        "which is seen from inside and told as weaker where it can write.",
+        attacks=(),
+        tests=(
+            f"{MOUNTED}::test_packages_and_directories_are_there_and_nothing_else_is",
+            f"{DIRECTORIES}::test_what_cannot_be_is_refused_where_it_stands",
+            f"{DIRECTORIES}::test_links_are_followed_when_the_settings_are_read",
+            f"{DIRECTORIES}::test_what_no_program_may_have_is_refused",
+            f"{DIRECTORIES}::test_the_file_that_says_so_is_not_among_what_is_given",
+            f"{BINDS}::test_what_can_be_written_to_is_told_as_weaker",
+            f"{BINDS}::test_what_is_seen_to_be_writable_ends_the_sandbox",
+        ),
+    ),
+    Guarantee(
+        id="out-of-time",
+        promise="Once a run's time is over none of its calls goes out, whatever its program does "
+        "with the moment that it has for coming to its end; and what was saved of its session "
+        "outlasts that.",
+        attacks=(),
+        tests=(
+            f"{DEADLINES}::test_no_call_of_a_program_goes_out_once_its_time_is_over",
+            f"{REST}::test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored",
+        ),
+    ),
+    Guarantee(
+        id="event-loop",
+        promise="What a program shows, leaves and holds costs the host time in proportion to its "
+        "size, with a bound, and none of it keeps the bridge from other runs meanwhile.",
+        attacks=(),
+        tests=(
+            f"{MARKUP}::test_a_name_that_does_not_end_takes_no_longer_than_a_text",
+            f"{PICTURES}::test_one_of_more_parts_than_any_has_is_no_picture",
+            f"{PIECES}::test_the_line_is_the_same_as_of_the_whole_and_no_piece_is_large",
+            f"{SKILL_FILES}::test_of_removed_skills_the_versions_of_the_last_stay",
+        ),
+    ),
+    Guarantee(
+        id="skills",
+        promise="A skill is used, but by the bridge whose program saved it, only as the text that "
+        "a person approved, all of it, and a program of nobody known has none unless the policy "
+        "says so.",
+        attacks=(),
+        tests=(
+            f"{SKILLS}::test_a_person_reviews_a_skill_before_another_bridge_uses_it",
+            f"{SKILLS}::test_the_policy_and_an_unknown_caller_decide_who_has_skills",
+            f"{SKILLS}::test_parameters_of_a_hostile_guest_are_answered_as_mistakes",
+            f"{SKILL_TEXTS}::test_anything_else_is_refused_with_what_to_change",
+            f"{SKILL_TEXTS}::test_nothing_that_is_executed_is_left_out_of_what_a_person_approves",
+            f"{SKILL_TEXTS}::test_a_file_that_somebody_edited_or_wrote_is_another_version",
+        ),
+    ),
+)
