@@ -105,11 +105,18 @@ def pairs(told: Sequence[Sequence[str]]) -> dict[str, str]:
     return found
 
 
+def _here() -> str:
+    """Return the working directory, which must be a test's own: all files in it are taken along."""
+    here = Path.cwd()
+    assert not Path(__file__).is_relative_to(here), "a test has to leave the repository first"
+    return str(here)
+
+
 def saved(
     names: dict[str, Any], limit: int = LIMIT, workspace: str = ""
 ) -> tuple[bytes, dict[str, str]]:
     """Return a checkpoint of these names, made in this process, and what is not in it."""
-    frames = list(save(names, workspace or str(Path.cwd()), limit))
+    frames = list(save(names, workspace or _here(), limit))
     data = b"".join(base64.b64decode(frame.data, validate=True) for frame in frames)
     return data, pairs(frames[-1].lost)
 
@@ -117,7 +124,7 @@ def saved(
 def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     """Return what a checkpoint holds, and what could not be restored."""
     names: dict[str, Any] = {}
-    return names, pairs(restore(names, workspace or str(Path.cwd()), data))
+    return names, pairs(restore(names, workspace or _here(), data))
 
 
 class Calls:

@@ -6,12 +6,19 @@ import io
 import json
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.guest.checkpoint_restore import EVERYTHING, MAGIC
 from tests.guest.checkpoint_rig import Calls, opened, saved
+
+
+@pytest.fixture(autouse=True)
+def stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in the workspace, as a session's process is."""
+    monkeypatch.chdir(tmp_path)
 
 
 def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:

@@ -36,6 +36,7 @@ for place in ("/tmp", "/workspace", "/dev/shm"):
     os.makedirs(place + "/deep/er", exist_ok=True)
     with open(place + "/deep/er/file", "w") as file:
         file.write(secret)
+os.symlink("/etc/passwd", "/workspace/out/left")
 os.mkfifo("/tmp/pipe")
 os.symlink("/etc/passwd", "/tmp/link")
 held = [tempfile.TemporaryFile() for _ in range(20)]
@@ -78,7 +79,10 @@ def attempt(name, action):
     if seen:
         found.append((name, repr(seen)))
 for place in ("/tmp", "/workspace", "/dev/shm", "/dev/mqueue", "/run", "/var/tmp"):
-    attempt(place, lambda: os.listdir(place))
+    # Of what the guest makes for each run there is `out`, which has to be empty.
+    made = {("/workspace", "out")}
+    attempt(place, lambda: [name for name in os.listdir(place) if (place, name) not in made])
+attempt("out", lambda: os.listdir("/workspace/out"))
 def connect(address):
     with socket.socket(socket.AF_UNIX) as made:
         made.connect(address)
