@@ -272,14 +272,18 @@ def _iban(digits: str) -> str:
     return f"{IBAN_COUNTRY}{98 - number % 97:02d}{rest}"
 
 
+_ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
+"""After a character that JSON writes with letters and digits, which are no part of what follows."""
+
 TOKENS = re.compile(
     rf"(?P<email>(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}(?:@|%40){re.escape(EMAIL_DOMAIN)}))"
-    rf"|(?<![0-9])(?P<phone>(?:\+|%2[Bb]|00)?{PHONE_PREFIX}[0-9]{{11}})(?![0-9])"
-    rf"|(?<![A-Za-z0-9])(?P<iban>(?i:{IBAN_COUNTRY}[0-9]{{2}}{IBAN_BANK}[0-9]{{18}}))"
-    rf"|(?<![0-9])(?P<card>{CARD_PREFIX}[0-9]{{15}})(?![0-9])"
-    r"|(?<![\w.])(?P<ip>24[1-7](?:\.[0-9]{1,3}){3})(?![\w]|\.[0-9])"
+    rf"|(?:(?<![0-9])|{_ESCAPED})(?P<phone>(?:\+|%2[Bb]|00)?{PHONE_PREFIX}[0-9]{{11}})(?![0-9])"
+    rf"|(?:(?<![A-Za-z0-9])|{_ESCAPED})"
+    rf"(?P<iban>(?i:{IBAN_COUNTRY}[0-9]{{2}}{IBAN_BANK}[0-9]{{18}}))"
+    rf"|(?:(?<![0-9])|{_ESCAPED})(?P<card>{CARD_PREFIX}[0-9]{{15}})(?![0-9])"
+    rf"|(?:(?<![\w.])|{_ESCAPED})(?P<ip>24[1-7](?:\.[0-9]{{1,3}}){{3}})(?![\w]|\.[0-9])"
 )
-"""Every token, as texts and addresses write it."""
+"""Every token, as texts, addresses and JSON within texts write it."""
 
 REMAINS = re.compile(
     rf"(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}|(?<![\w.-]){re.escape(EMAIL_DOMAIN)}"

@@ -70,6 +70,7 @@ def project(tmp_path: Path) -> Path:
         },
     }
     (tmp_path / "config.toml").write_text(POLICY)
+    (tmp_path / "run").mkdir(mode=0o700)
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     return folder
 
@@ -87,6 +88,8 @@ async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncI
         "MCP_BRIDGE_RUNTIME": runtime,
         "MCP_BRIDGE_STATE_DIR": str(home / "state"),
         "MCP_BRIDGE_WARM": "0",
+        # Sockets are there, whose paths have to be short.
+        "XDG_RUNTIME_DIR": str(home / "run"),
         **more,
     }
     command = str(SCRIPTS / "mcp-code-bridge")

@@ -26,10 +26,12 @@ from bridge.gate.privacy_data import (
     _PORTION,
     DETECTORS,
     TOKENS,
+    Kind,
     find,
     iban_is_valid,
     luhn_is_valid,
     luhn_sum,
+    plain_token,
     portioned,
     token,
 )
@@ -87,6 +89,16 @@ def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> N
     assert found.reveal("mail", {"text": told}) == {"text": text}
     nested = {"list": [json.dumps({"a": told})], told: {"b": told}}
     assert found.reveal("mail", nested) == {"list": [json.dumps({"a": text})], text: {"b": text}}
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("before", ["\n", "\t", "\u2014", "\u2075 "])
+def test_a_token_behind_what_json_escapes_is_one(kind: Kind, before: str) -> None:
+    """The letters and digits of an escape are no part of what follows it."""
+    written = json.dumps(f"{before}{token(kind, 12345)}")
+    match = TOKENS.search(written)
+    assert match is not None
+    assert plain_token(kind, match[0]) == token(kind, 12345)
 
 
 @given(number=st.integers(min_value=0, max_value=2**128 - 1), kind=st.sampled_from(ALL))
