@@ -43,6 +43,7 @@ from bridge.errors import (
 )
 from bridge.model import (
     ApplyRequest,
+    Limits,
     RunRequest,
     RunResult,
 )
@@ -168,7 +169,7 @@ class Engine:
             raise await self._unknown_servers(request, reading)
         run, scan = OneRun(client, Clock()), reading.scan
         skills = await self.skills.of_program(request, reading.tree, run)
-        job = self._job(request, reading, run, skills)
+        job = self._job(request, limits, reading, run, skills)
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(job.run_id, scan, job.limits.timeout)
         return advised(await _attended(run, self._carrying.carry_out(job)), scan)
@@ -216,10 +217,16 @@ class Engine:
         told = self._servers.left_out(missed, slips=slips)
         return UnknownServerError(message, host_detail=told)
 
-    def _job(self, request: RunRequest, reading: Reading, run: OneRun, skills: SkillUse) -> Job:
+    def _job(
+        self,
+        request: RunRequest,
+        limits: Limits,
+        reading: Reading,
+        run: OneRun,
+        skills: SkillUse,
+    ) -> Job:
         servers, tolerant = self._wanted(request, skills.widened(reading.references))
         run_id = uuid.uuid4().hex
-        limits = limits_for(self._settings, request.timeout)
         if run.is_shown:
             # All of it goes past, and none of it is kept.
             limits = replace(limits, output_bytes=UNCUT_BYTES)

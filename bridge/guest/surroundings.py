@@ -14,14 +14,11 @@ from bridge.guest import outputs, tracebacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Dict, Optional
 
     from bridge.guest.client import Client
     from bridge.guest.display import Display
     from bridge.guest.wire import Done, Run
-
-    # Sends a frame that needs no answer.
-    Send = Callable[[Any], None]
 
 
 _SKILLS_IMPORT = "bridge.guest.skills_import"
