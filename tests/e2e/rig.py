@@ -25,6 +25,8 @@ WORKSHOP = REPOSITORY / "tests" / "fakes" / "servers" / "workshop.py"
 
 RUN_LABEL = "org.mcp-code-bridge.run"
 """On every container that the bridge makes."""
+OWNER_LABEL = "org.mcp-code-bridge.owner"
+"""Likewise, with the process id of the bridge that made it."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,24 @@ class User:
         return sum("mcp-server-" in command or WORKSHOP.name in command for command in processes)
 
 
-def containers(engine: str) -> list[str]:
-    """Return the ids of the bridge's containers on an engine, dead or alive."""
+def containers(engine: str, owner: int | None = None) -> list[str]:
+    """Return the ids of bridges' containers on an engine, dead or alive.
+
+    Args:
+        owner: The process id of the bridge whose they are. Without it those of every bridge are
+            meant, tests in other workers included: fit for waiting until there are none, not for
+            counting.
+    """
+    label = RUN_LABEL if owner is None else f"{OWNER_LABEL}={owner}"
     if engine == "docker":
         client = docker.APIClient(base_url=os.environ["DOCKER_HOST"])
         try:
-            found = client.containers(all=True, filters={"label": RUN_LABEL})
+            found = client.containers(all=True, filters={"label": label})
             return [container["Id"] for container in found]
         finally:
             client.close()
     listing = subprocess.run(
-        ["podman", "ps", "--all", "--quiet", "--filter", f"label={RUN_LABEL}"],
+        ["podman", "ps", "--all", "--quiet", "--filter", f"label={label}"],
         capture_output=True,
         text=True,
         check=True,

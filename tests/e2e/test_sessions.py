@@ -158,7 +158,7 @@ async def test_a_bridge_killed_outright_leaves_nothing_for_long(user: User) -> N
     """SIGKILL runs no clean-up: the sandbox sees its stdin end, the next bridge does the rest."""
     command = [str(BRIDGE), "run", "-c", "await mcp_workshop.meet(count=2)", "--timeout", "100"]
     async with await anyio.open_process(command, cwd=user.project, env=user.environ()) as process:
-        await until(lambda: bool(user.server_processes()) and bool(containers(user.engine)))
+        await until(lambda: bool(user.server_processes() and containers(user.engine, process.pid)))
         process.kill()
         await process.wait()
     await until(lambda: not user.server_processes())

@@ -213,7 +213,10 @@ class ContainerBackend:
             if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
                 continue
             logger.warning("removing container %s of a bridge that died", container[:12])
-            reaped += await remove_surely(connection.api, container)
+            if await remove_surely(connection.api, container):
+                reaped += 1
+            else:
+                self._keep_unremoved(container)
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
