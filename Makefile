@@ -8,6 +8,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv/bin
+# Hundreds of tests start the bridge: it is compiled once, whatever the surroundings prefer.
+export PYTHONDONTWRITEBYTECODE :=
 WITH_ENGINES := scripts/with-engines
 PYTHON_FILES := bridge tests benchmarks scripts
 

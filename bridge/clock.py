@@ -64,12 +64,12 @@ class Clock:
             try:
                 yield scope
             finally:
-                del self._limits[scope]
+                self._limits.pop(scope, None)
 
-    def prolong(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Have a limit that is in force end so many seconds from now instead."""
-        self._limits[scope] = self.now() + seconds
-        self._aim(scope)
+    def let_go(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Have a limit end so many seconds from now instead, also if this time stands still."""
+        self._limits.pop(scope, None)
+        scope.deadline = anyio.current_time() + seconds
 
     @contextmanager
     def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:

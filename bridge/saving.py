@@ -49,6 +49,18 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 
         with suppress(OSError):
             Path(name).unlink()
         raise
+    if durable:
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the names in a directory survive a power cut, where its file system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -19,6 +19,15 @@ ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_contai
 ENGINE_MARKS = ("docker", "rootless", "podman", "node")
 """In order of strength: what uses rootless podman beside another engine goes with rootless."""
 
+MEASURED_TESTS = (
+    *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "library")),
+    *(f"tests/{name}/" for name in ("render", "rpc", "settings", "wheels")),
+    *("tests/engine/intake/", "tests/sandbox/container/", "tests/sandbox/test_"),
+    *("tests/server/test_arguments", "tests/upstream/test_fail", "tests/upstream/test_framing"),
+)
+"""Those of the modules that decide and do no I/O, whose coverage the Makefile judges. Measuring it
+makes what runs nearly twice as long, so it is paused for all other tests."""
+
 
 # First, since pytest-xdist reads the groups in the same hook, and would find none.
 @pytest.hookimpl(tryfirst=True)
@@ -26,11 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all tests that use one engine in one worker, and likewise those of bubblewrap.
 
     They look at what an engine or the control groups hold, and would see each other's sandboxes.
+    And pause the measuring of coverage where it is not wanted.
     """
     for item in items:
         group = _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+        if not item.nodeid.startswith(MEASURED_TESTS):
+            item.add_marker(pytest.mark.no_cover)
 
 
 def _group(item: pytest.Item) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -27,14 +28,28 @@ async def until_exists(path: Path) -> None:
     await until(path.exists)
 
 
-async def until_shown(typist: int, text: str, times: int = 1) -> str:
-    """Return what stands at a terminal, once `text` stands there so often.
+@asynccontextmanager
+async def typing_answers(typist: int, *answers: str) -> AsyncIterator[list[str]]:
+    """Meanwhile type each once a question stands at a terminal, at its end.
 
-    The kernel hands over in pieces what was written to it, and some time later.
+    What is typed earlier than that answers nothing.
+
+    Yields:
+        What has in the end all that stood there, as its only item.
     """
-    shown = b""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        while shown.count(text.encode()) < times:
-            await anyio.wait_readable(typist)
-            shown += os.read(typist, 65536)
-    return shown.decode().replace("\r\n", "\n")
+    told: list[str] = []
+
+    async def type_all() -> None:
+        shown = b""
+        with anyio.fail_after(PATIENCE_SECONDS):
+            for answer in answers:
+                while not shown.endswith(b": "):
+                    await anyio.wait_readable(typist)
+                    shown += os.read(typist, 65536)
+                os.write(typist, answer.encode())
+                shown += b"\r\n"
+        told.append(shown.decode().replace("\r\n", "\n"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(type_all)
+        yield told

@@ -12,7 +12,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from bridge.model import Artifact, ArtifactKind
+from bridge.model import Artifact, ArtifactKind, Json, Provenance
 from bridge.text import valid_text, visible
 
 ARTIFACTS_URI = "bridge://artifacts/"
@@ -25,7 +25,8 @@ MAX_MIME_TYPE = 100
 """Characters of a media type; the registered ones have up to 80."""
 
 MAX_DESCRIPTION = 16 * 1024
-"""Bytes of the text beside a file name: a name of characters that take twelve each as JSON."""
+"""Bytes of the text beside a file name: a name of characters that take twelve each as JSON, and
+what the run had read (see `bridge.model.provenance`)."""
 
 _SHORTEST = 4
 """Characters of the beginning of an id or digest that is looked for."""
@@ -154,9 +155,14 @@ def shown_name(name: str) -> str:
     return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
 
 
-def describe(*, name: str, mime_type: str, size: int) -> bytes:
+def describe(
+    *, name: str, mime_type: str, size: int, provenance: Provenance | None = None
+) -> bytes:
     """Return the text beside a file name."""
-    return json.dumps({"name": name, "type": mime_type, "size": size}).encode()
+    fields: dict[str, Json] = {"name": name, "type": mime_type, "size": size}
+    if provenance is not None:
+        fields["provenance"] = provenance.document()
+    return json.dumps(fields).encode()
 
 
 def artifact_of(entry: Entry, description: bytes, seconds: float) -> Artifact | None:
@@ -168,7 +174,8 @@ def artifact_of(entry: Entry, description: bytes, seconds: float) -> Artifact | 
     try:
         fields = json.loads(description)
         name, mime_type, size = fields["name"], fields["type"], fields["size"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        provenance = Provenance.of(fields.get("provenance"))
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not (isinstance(name, str) and isinstance(mime_type, str) and type(size) is int):
         return None
@@ -183,4 +190,5 @@ def artifact_of(entry: Entry, description: bytes, seconds: float) -> Artifact | 
         kind=entry.kind,
         created=created,
         expires=created + seconds,
+        provenance=provenance,
     )

@@ -44,8 +44,9 @@ from bridge.artifacts.folders import (
     root_folder,
     write_all,
 )
-from bridge.artifacts.tidying import MAX_ENTRIES, Bounds, Held, judge
-from bridge.model import ArtifactKind
+from bridge.artifacts.tidying import MAX_ENTRIES, Bounds, Coming, Held, judge
+from bridge.errors import ArtifactQuotaError
+from bridge.model import ArtifactKind, Provenance
 from bridge.saving import turn
 
 TURN_SECONDS = 30.0
@@ -86,10 +87,22 @@ class Label:
     mime_type: str
     size: int
     digest: str
+    provenance: Provenance | None = None
+
+    def description(self) -> bytes:
+        """Return the text beside the entry's file name."""
+        return describe(
+            name=self.name,
+            mime_type=self.mime_type,
+            size=self.size,
+            provenance=self.provenance,
+        )
 
 
 class Shelves:
     """The directories of one store. Everything here blocks, and raises OSError.
+
+    What goes when there is too much is the oldest of the owner who has most.
 
     Args:
         root: Made when it is first written to.
@@ -223,7 +236,7 @@ class Shelves:
             folder(root, "blobs", make=True) as blobs,
             folder(blobs, label.digest[:2], make=True) as part,
         ):
-            self._make_room(root, label.size if file_size(part, label.digest) is None else 0)
+            self._make_room(root, label, new=file_size(part, label.digest) is None)
             new = file_size(part, label.digest) is None
             size, count = totals(root) or (0, 0)
             # Ahead of it: a bridge that is killed here leaves a total that is too large, and the
@@ -298,29 +311,44 @@ class Shelves:
             digest=label.digest,
         )
 
-    def _make_room(self, root: int, more: int) -> None:
+    def _make_room(self, root: int, label: Label, *, new: bool) -> None:
         kept = totals(root)
         idle = self._now() - self._swept
         if (
             kept is None
             or self._kept >= SWEEP_EVERY
             or not 0 <= idle < SWEEP_SECONDS
-            or kept[0] + more > self.total_bytes
+            or (new and kept[0] + label.size > self.total_bytes)
             or kept[1] >= MAX_ENTRIES
         ):
-            self._sweep(root, room=more)
+            owner = owner_folder(label.owner)
+            coming = Coming(owner=owner, digest=label.digest, size=label.size)
+            self._sweep(root, coming=coming)
 
-    def _sweep(self, root: int, *, room: int = 0, most: int | None = None) -> tuple[int, bool]:
-        """Look through everything; return how much was removed, and whether there is more to."""
+    def _sweep(
+        self, root: int, *, coming: Coming | None = None, most: int | None = None
+    ) -> tuple[int, bool]:
+        """Look through everything; return how much was removed, and whether there is more to.
+
+        Raises:
+            ArtifactQuotaError: What is coming is more than its owner's share.
+        """
         self._swept, self._kept = self._now(), 0
         removed = remove_unfinished(root)
         held, sizes = self.held(None, expired=True), contents(root)
         bounds = Bounds(total_bytes=self.total_bytes, oldest=self._oldest())
-        verdict = judge(held, sizes, bounds, room=room, most=most)
+        verdict = judge(held, sizes, bounds, coming=coming, most=most)
         removed += remove_entries(root, verdict.goes)
         remove_contents(root, verdict.dead)
         set_totals(root, verdict.size, verdict.count)
         remove_empty(root)
+        if verdict.refused:
+            message = (
+                f"What programs left takes up the {self.total_bytes:,} bytes there are for all "
+                "callers, and with this, yours would be more than your share."
+            )
+            remedy = "Leave less at once. MCP_BRIDGE_ARTIFACT_BYTES sets how much there may be."
+            raise ArtifactQuotaError(message, remedy=remedy)
         return removed, verdict.more
 
     def _oldest(self) -> int:
@@ -334,7 +362,7 @@ def _nested(path: Path, name: str) -> Iterator[int]:
 
 
 def _add_entry(root: int, writing: int, label: Label, entry: Entry) -> None:
-    text = describe(name=label.name, mime_type=label.mime_type, size=label.size)
+    text = label.description()
     with (
         folder(root, "owners", make=True) as owners,
         folder(owners, owner_folder(label.owner), make=True) as own,

@@ -23,7 +23,7 @@ from bridge.artifacts.entries import (
 from bridge.artifacts.folders import translated
 from bridge.artifacts.shelves import Shelves
 from bridge.artifacts.tidying import Held
-from bridge.artifacts.writing import Quota, RunArtifacts
+from bridge.artifacts.writing import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact
 from bridge.settings import Settings
@@ -42,7 +42,7 @@ class ArtifactStore:
 
     Args:
         root: Where; made when it is first written to.
-        total_bytes: Of all that is kept; the oldest go first.
+        total_bytes: Of all that is kept; the oldest of the owner who has most go first.
         run_bytes: Of what one run may leave.
         days: For how long.
         now: Seconds since the epoch.
@@ -62,11 +62,12 @@ class ArtifactStore:
         self._run_bytes = min(run_bytes, total_bytes)
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
 
-    def of_run(self, owner: str, run_id: str) -> RunArtifacts:
+    def of_run(self, owner: str, run_id: str, origin: Origin = of_nothing) -> RunArtifacts:
         """Return where one run's go. No I/O.
 
         Args:
             owner: Who alone may have them; see `RunRequest.owner`.
+            origin: Returns what the run has read by then; asked when something is finished.
         """
         if not is_run_id(run_id):
             message = f"no run is called {run_id!r:.80}"
@@ -74,7 +75,7 @@ class ArtifactStore:
         quota = self._quotas.get((owner, run_id))
         if quota is None:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
-        return RunArtifacts(self._shelves, quota, owner, run_id)
+        return RunArtifacts(self._shelves, quota, owner, run_id, origin)
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return what is kept for an owner, the newest first; for None, of all owners.

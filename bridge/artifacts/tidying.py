@@ -1,15 +1,18 @@
 """Which of what is kept has to go. Pure.
 
-Owns the order, the oldest first, and the bounds that no setting changes.
+Owns what is judged, and the bounds that no setting changes: what has expired goes, and where there
+is too much the oldest of who holds most; see `bridge.shares`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.artifacts.entries import Entry
+from bridge.artifacts.entries import Entry, owner_folder
+from bridge.model import PERSON_OWNERS
+from bridge.shares import Thing, surplus
 
 MAX_ENTRIES = 50_000
 """Of all owners. Names of so many are read in a fraction of a second."""
@@ -21,10 +24,22 @@ MAX_RUN_ENTRIES = 1_000
 """Of one run: more than anybody looks at one by one; of more, a program makes an archive."""
 
 _SLACK = 10
-"""A tenth more than needed is removed where there is too much, so that it is seldom."""
+"""A tenth more than needed is removed where there is too much, so that it is seldom. Shares are
+therefore of the nine tenths that stay."""
+
+_PERSON = frozenset(map(owner_folder, PERSON_OWNERS))
 
 Held = tuple[str, Entry]
 """An entry, and the directory of its owner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coming:
+    """What is about to be kept: whose, by its directory, and of what content."""
+
+    owner: str
+    digest: str
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +66,7 @@ class Verdict:
         dead: Digests of contents that nobody has any more.
         size, count: Of what stays.
         more: Whether as much as may go at once does, and there is more.
+        refused: What is coming is more than its owner's share, and nothing goes for it.
     """
 
     goes: tuple[Held, ...]
@@ -58,6 +74,7 @@ class Verdict:
     size: int
     count: int
     more: bool
+    refused: bool = False
 
 
 def judge(
@@ -65,28 +82,39 @@ def judge(
     sizes: Mapping[str, int],
     bounds: Bounds,
     *,
-    room: int = 0,
+    coming: Coming | None = None,
     most: int | None = None,
 ) -> Verdict:
     """Return what has to go.
 
     Args:
         sizes: Of the contents there are, by digest.
-        room: Bytes that have to be free afterwards.
+        coming: What there has to be room for afterwards.
         most: Entries, and contents, that go at once; None for all.
     """
-    newest_first = sorted(held, key=lambda one: one[1].file_name, reverse=True)
-    limits = (bounds.total_bytes - room, bounds.entries - (1 if room else 0))
-    found = _found(newest_first, sizes, bounds, limits)
-    if found.short:
-        limits = (
-            limits[0] - bounds.total_bytes // _SLACK,
-            limits[1] - bounds.entries // _SLACK,
-        )
-        found = _found(newest_first, sizes, bounds, limits)
-    goes = tuple(reversed(found.goes))
+    over, left = _outlived(held, sizes, bounds)
+    parts = [(owner, entry.digest) for owner, entry in left]
+    known = dict(sizes)
+    if coming is not None:
+        parts.append((coming.owner, coming.digest))
+        known[coming.digest] = coming.size
+    places = _too_much(parts, known, bounds.total_bytes, bounds.entries)
+    refused = len(left) in places
+    if places:
+        slack = bounds.total_bytes // _SLACK, bounds.entries // _SLACK
+        limits = bounds.total_bytes - slack[0], bounds.entries - slack[1]
+        places = [] if refused else _too_much(parts, known, *limits)
+    if len(left) in places:
+        # Room there is for it; only the tenth more cannot be had.
+        del places[places.index(len(left)) :]
+    goes = (*over, *(left[place] for place in places))
     now = goes[:most]
-    used = found.digests | {entry.digest for _, entry in goes[len(now) :]}
+    gone = set(now)
+    used = (
+        {one[1].digest for one in held if one not in gone}
+        if gone
+        else {entry.digest for _, entry in held}
+    )
     unused = [digest for digest in sizes if digest not in used]
     dead = tuple(unused[:most])
     return Verdict(
@@ -95,37 +123,40 @@ def judge(
         size=sum(sizes.values()) - sum(sizes[digest] for digest in dead),
         count=len(held) - len(now),
         more=len(now) < len(goes) or len(dead) < len(unused),
+        refused=refused,
     )
 
 
-@dataclass(kw_only=True)
-class _Found:
-    goes: list[Held]
-    digests: set[str]
-    size: int = 0
-    short: bool = False
+def _outlived(
+    held: Sequence[Held], sizes: Mapping[str, int], bounds: Bounds
+) -> tuple[list[Held], list[Held]]:
+    """Return what goes whatever there is room for, and the rest; each the oldest first."""
+    goes, stays, owners = list[Held](), list[Held](), Counter[str]()
+    for one in sorted(held, key=lambda one: one[1].file_name, reverse=True):
+        owner, entry = one
+        fits = owners[owner] < bounds.owner_entries
+        if entry.digest in sizes and entry.created > bounds.oldest and fits:
+            owners[owner] += 1
+            stays.append(one)
+        else:
+            goes.append(one)
+    return goes[::-1], stays[::-1]
 
 
-def _found(
-    newest_first: Iterable[Held],
-    sizes: Mapping[str, int],
-    bounds: Bounds,
-    limits: tuple[int, int],
-) -> _Found:
-    found, owners, count = _Found(goes=[], digests=set()), Counter[str](), 0
-    for owner, entry in newest_first:
-        size = sizes.get(entry.digest)
-        if size is None or entry.created <= bounds.oldest or owners[owner] >= bounds.owner_entries:
-            found.goes.append((owner, entry))
-            continue
-        more = 0 if entry.digest in found.digests else size
-        # Once something has to go for its size, all that is older goes before it.
-        found.short = found.short or found.size + more > limits[0] or count >= limits[1]
-        if found.short:
-            found.goes.append((owner, entry))
-            continue
-        count += 1
-        owners[owner] += 1
-        found.size += more
-        found.digests.add(entry.digest)
-    return found
+def _too_much(
+    parts: Sequence[tuple[str, str]], sizes: Mapping[str, int], most_bytes: int, most: int
+) -> list[int]:
+    """Return the places of those that go for their number, and of the rest for their size."""
+    if (
+        len(parts) <= most
+        and sum(sizes[digest] for digest in {one[1] for one in parts}) <= most_bytes
+    ):
+        return []
+    whose = [("person", "") if owner in _PERSON else ("others", owner) for owner, _ in parts]
+    gone = list[int]()
+    if len(parts) > most:
+        gone = surplus([Thing(*one, place, 1) for place, one in enumerate(whose)], most)
+    hidden = set(gone)
+    rest = [place for place in range(len(parts)) if place not in hidden]
+    things = [Thing(*whose[place], parts[place][1], sizes[parts[place][1]]) for place in rest]
+    return gone + [rest[place] for place in surplus(things, most_bytes)]

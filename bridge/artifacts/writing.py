@@ -8,15 +8,24 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
-from bridge.artifacts.entries import artifact_of, describe, shown_name
+from bridge.artifacts.entries import artifact_of, shown_name
 from bridge.artifacts.folders import translated, write_all
 from bridge.artifacts.mime import HEAD, mime_type
 from bridge.artifacts.shelves import Label, Shelves, Unfinished
 from bridge.artifacts.tidying import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
-from bridge.model import Artifact, ArtifactKind
+from bridge.model import Artifact, ArtifactKind, Provenance
+
+Origin = Callable[[], Provenance | None]
+"""Returns what a run has read by now; None for nothing that is worth a note. Called in threads."""
+
+
+def of_nothing() -> None:
+    """Know of nothing that was read."""
+    return
 
 
 class Quota:
@@ -67,11 +76,19 @@ class Quota:
 class RunArtifacts:
     """What one run leaves, within its quota. Made by `ArtifactStore.of_run`."""
 
-    def __init__(self, shelves: Shelves, quota: Quota, owner: str, run_id: str) -> None:
+    def __init__(
+        self,
+        shelves: Shelves,
+        quota: Quota,
+        owner: str,
+        run_id: str,
+        origin: Origin = of_nothing,
+    ) -> None:
         self._shelves = shelves
         self._quota = quota
         self._owner = owner
         self._run_id = run_id
+        self._origin = origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin to keep something; nobody sees it before it is finished.
@@ -100,6 +117,7 @@ class RunArtifacts:
             name=name,
             claimed=mime_type,
             kind=kind,
+            origin=self._origin,
         )
 
     def add(
@@ -125,6 +143,7 @@ class ArtifactWriter:
         name: str,
         claimed: str,
         kind: ArtifactKind,
+        origin: Origin = of_nothing,
     ) -> None:
         self._shelves = shelves
         self._quota = quota
@@ -134,6 +153,7 @@ class ArtifactWriter:
         self._name = name
         self._claimed = claimed
         self._kind = kind
+        self._origin = origin
         self._size = 0
         self._head = b""
         self._digest = hashlib.sha256()
@@ -173,6 +193,7 @@ class ArtifactWriter:
             mime_type=mime_type(self._name, self._head, self._claimed),
             size=self._size,
             digest=self._digest.hexdigest(),
+            provenance=self._origin(),
         )
         try:
             with translated("kept", self._shelves.root):
@@ -182,8 +203,7 @@ class ArtifactWriter:
             raise
         self._unfinished = None
         os.close(unfinished.descriptor)
-        text = describe(name=label.name, mime_type=label.mime_type, size=label.size)
-        artifact = artifact_of(entry, text, self._shelves.seconds)
+        artifact = artifact_of(entry, label.description(), self._shelves.seconds)
         assert artifact is not None
         return artifact
 

@@ -133,6 +133,15 @@ read = "allow"
 write = "ask"
 destructive = "ask"
 untrusted = "ask"  # tools of which nobody whom this file believes says what they do
+
+# How much of it a program may do, also of what is allowed. Nothing here knows how much yours need:
+# take the "#" away, and `mcp-code-bridge audit stats` shows what was needed until now.
+#
+# [policy.budgets]
+# run_calls = 500                # calls of one run
+# run_bytes = "50m"              # of what they return
+# server_calls = 200             # calls to one server in one run
+# per_minute = { "*" = 600 }     # calls to each server over all runs; { NAME = 60 } for one
 """
 
 

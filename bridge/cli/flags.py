@@ -242,7 +242,9 @@ def _add_skills(commands: Commands, shared: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME")
     command.add_argument("--json", action="store_true", help="print JSON")
     command = add("approve", "Let programs use some without asking.", "bridge.cli.skills:approve")
-    command.add_argument("names", nargs="+", metavar="NAME")
+    command.add_argument(
+        "names", nargs="+", metavar="NAME[@DIGEST]", help="as `show` prints it; else you are asked"
+    )
     command = add("rm", "Remove some, with all their versions.", "bridge.cli.skills:remove")
     command.add_argument("names", nargs="+", metavar="NAME")
 

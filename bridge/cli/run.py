@@ -37,6 +37,9 @@ from bridge.settings import Settings
 TERMINAL = "terminal"
 """Whose runs these are; see `RunRequest.principal`."""
 
+CLIENT = "cli"
+"""What stands in the record of them where a client's name stands."""
+
 TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
 
@@ -121,7 +124,12 @@ async def carried_out(
     # The question has the list; where both go to the same screen, once is enough.
     listed = not sys.stdout.isatty() or not asked_in_full(plan)
     show(result, terminal=True, plan=listed)
-    wish = ApplyRequest(plan_id=plan.plan_id, principal=request.principal, owner=request.owner)
+    wish = ApplyRequest(
+        plan_id=plan.plan_id,
+        principal=request.principal,
+        owner=request.owner,
+        client=request.client,
+    )
     applied = await engine.apply(wish, client)
     write_err(f"{applied.summary}\n")
     # The files are of the run that made the plan; to apply it runs no program.
@@ -224,6 +232,7 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         principal=TERMINAL,
         # Sessions of the terminal's are no other caller's.
         owner=TERMINAL,
+        client=CLIENT,
         mode="plan" if arguments.plan else "run",
         files=read_files(arguments.files or ()),
     )

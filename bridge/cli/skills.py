@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import anyio.to_thread
 
 from bridge.catalog.guard import check
 from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.person import Person
 from bridge.engine import Engine, open_engine
 from bridge.engine.skills.shelf import unknown
-from bridge.errors import UnknownSkillError
+from bridge.errors import UnknownSkillError, UsageError
 from bridge.library.skills import Skill
 from bridge.settings import Settings
 from bridge.text import counted
+
+LEAST_DIGITS = 32
+"""Of a digest: with fewer a program could make two skills that begin alike, and show the one."""
+
+_LOOK = "`mcp-code-bridge skills show {}` prints it, and the command that approves of that text."
 
 _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
 
@@ -53,25 +61,57 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
         )
         return 0
     write_out(visible(skill.text))
-    write_err(f"-- version {skill.version}: {visible(_state(fields), keep='')}\n")
-    _write_findings(skill)
+    write_err(_about(skill, fields))
+    write_err(
+        "To have programs use it as it stands here, without asking: "
+        f"mcp-code-bridge skills approve {skill.name}@{_digits(skill)[:LEAST_DIGITS]}\n"
+    )
     return 0
 
 
 async def approve(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Approve of skills as they are now; programs may use them without asking from then on."""
+    """Approve of skills that somebody has seen; see `approve_of`."""
+    return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
+
+
+async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
+    """Have programs use skills without asking, each as somebody has seen it; 1 if one is not to be.
+
+    A program may save another version at any moment, so a name says nothing of what was seen.
+
+    Args:
+        names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
+
+    Raises:
+        UsageError: A skill is not the one that was seen, or nobody can be asked.
+    """
+    refused = False
     async with open_engine(settings) as engine:
-        for name in arguments.names:
+        shelf = engine.skills.shelf
+        approved = await anyio.to_thread.run_sync(shelf.approvals.all)
+        for wanted in names:
+            name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
+            if digits:
+                _check_seen(skill, digits)
+            elif not person.attended:
+                message = f"Which text of {name} may be used? A program can change it at any time."
+                raise UsageError(message, remedy=_LOOK.format(name))
+            else:
+                person.say(f"{skill.text}{_about(skill, _fields(engine, skill, approved))}")
+                answer = await person.ask(f"May programs use {name} as it stands here? yes or no: ")
+                if (answer or "").strip().lower() not in ("y", "yes"):
+                    write_err(f"{name} was not approved of.\n")
+                    refused = True
+                    continue
+            if not await shelf.approve(skill):
+                raise UsageError(_other(skill), remedy=_LOOK.format(name))
             if skill.problem:
                 write_err(f"warning: {name} cannot be used as it is: {visible(skill.problem)}\n")
-            _write_findings(skill)
-            approvals = engine.skills.shelf.approvals
-            await anyio.to_thread.run_sync(approvals.add, skill.name, skill.digest)
             write_err(
                 f"{name}, version {skill.version}, may be used as long as it stays as it is.\n"
             )
-    return 0
+    return 1 if refused else 0
 
 
 async def remove(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -103,6 +143,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         ],
         "created": skill.header.created,
         "updated": skill.header.updated,
+        "digest": skill.digest,
         "approved": (skill.name, skill.digest) in approved,
         "edited": skill.edited,
         "stale": engine.skills.shelf.stale(skill),
@@ -122,6 +163,34 @@ def _state(fields: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _write_findings(skill: Skill) -> None:
-    for finding in check(skill.code.tree).findings if skill.code is not None else ():
-        write_err(f"guard: {visible(str(finding))}\n")
+def _about(skill: Skill, fields: dict[str, Any]) -> str:
+    """Return what else there is to know of a skill, in lines."""
+    findings = check(skill.code.tree).findings if skill.code is not None else ()
+    return "".join(
+        [
+            f"-- version {skill.version}: {visible(_state(fields), keep='')}\n",
+            *(f"guard: {visible(str(finding), keep='')}\n" for finding in findings),
+        ]
+    )
+
+
+def _digits(skill: Skill) -> str:
+    return skill.digest.removeprefix("sha256:")
+
+
+def _check_seen(skill: Skill, digits: str) -> None:
+    """See that a skill is the one that somebody means who gives a digest, or its beginning.
+
+    Raises:
+        UsageError: It is not, or the digest is too short to tell.
+    """
+    digits = digits.lower().removeprefix("sha256:")
+    if len(digits) < LEAST_DIGITS:
+        message = f"{skill.name}@{digits}: a digest takes {LEAST_DIGITS} digits at least."
+        raise UsageError(message, remedy=_LOOK.format(skill.name))
+    if not _digits(skill).startswith(digits):
+        raise UsageError(_other(skill), remedy=_LOOK.format(skill.name))
+
+
+def _other(skill: Skill) -> str:
+    return f"The skill {skill.name} is not what was shown, and was not approved of."

@@ -14,6 +14,7 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import visible
+from bridge.cli.person import Person
 from bridge.errors import CannotAskError
 from bridge.model import Json
 
@@ -34,7 +35,7 @@ class Terminal:
     """Asks on one stream and reads from another; both have to be a terminal."""
 
     def __init__(self, reader: TextIO, writer: TextIO) -> None:
-        self._reader = reader
+        self._person = Person(reader, writer)
         self._writer = writer
         self._turn = anyio.Lock()
 
@@ -46,7 +47,7 @@ class Terminal:
     @property
     def attended(self) -> bool:
         """Whether somebody can be asked here."""
-        return self._reader.isatty() and self._writer.isatty()
+        return self._person.attended
 
     @property
     def wants_progress(self) -> bool:
@@ -80,11 +81,11 @@ class Terminal:
         Raises:
             CannotAskError: There is no terminal, or the form is not one for lines.
         """
-        if not (self._reader.isatty() and self._writer.isatty()):
+        if not self.attended:
             message = "Nobody can be asked: this run has no terminal."
             raise CannotAskError(message)
         async with self._turn:
-            self._say(f"\n{params.get('message', '')}\n(Ctrl-D declines.)\n")
+            self._person.say(f"\n{params.get('message', '')}\n(Ctrl-D declines.)\n")
             if params.get("mode") == "url":
                 return await self._visit(str(params.get("url", "")))
             return await self._fill(params.get("requestedSchema"))
@@ -99,8 +100,8 @@ class Terminal:
         raise CannotAskError(message)
 
     async def _visit(self, url: str) -> Mapping[str, Json]:
-        self._say(f"Open {url} in a browser, then press Enter: ")
-        return {"action": "decline" if await self._line() is None else "accept"}
+        done = await self._person.ask(f"Open {url} in a browser, then press Enter: ")
+        return {"action": "decline" if done is None else "accept"}
 
     async def _fill(self, schema: Json) -> Mapping[str, Json]:
         fields = schema.get("properties") if isinstance(schema, dict) else None
@@ -115,35 +116,22 @@ class Terminal:
             described = field if isinstance(field, dict) else {}
             needed = isinstance(required, list) and name in required
             for _ in range(MAX_TRIES):
-                self._say(prompt(name, described, needed=needed))
-                line = await self._line()
+                line = await self._person.ask(prompt(name, described, needed=needed))
                 if line is None:
                     return {"action": "decline"}
                 try:
                     value = read_field(described, line.strip(), needed=needed)
                 except ValueError as error:
-                    self._say(f"  {error}\n")
+                    self._person.say(f"  {error}\n")
                     continue
                 if value is not None:
                     content[name] = value
                 break
             else:
                 return {"action": "cancel"}
-        if not fields:
-            self._say("Press Enter to accept: ")
-            if await self._line() is None:
-                return {"action": "decline"}
+        if not fields and await self._person.ask("Press Enter to accept: ") is None:
+            return {"action": "decline"}
         return {"action": "accept", "content": content}
-
-    def _say(self, text: str) -> None:
-        # What a server says may hold what a terminal obeys.
-        self._writer.write(visible(text))
-        self._writer.flush()
-
-    async def _line(self) -> str | None:
-        # A terminal has a whole line by then; a thread that reads could not be cancelled.
-        await anyio.wait_readable(self._reader.fileno())
-        return self._reader.readline() or None
 
 
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:

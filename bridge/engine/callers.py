@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from bridge.model import RunRequest
+from bridge.model import PERSON_OWNERS, RunRequest
 
 PERSON = "user"
-
-_OF_THE_PERSON = frozenset({"stdio", "terminal"})
-"""Principals that are one person: whoever can start a bridge on stdio has the terminal too."""
 
 
 def owner_of(request: RunRequest) -> str:
@@ -16,7 +13,7 @@ def owner_of(request: RunRequest) -> str:
     Over HTTP that is one who shows nothing to be known by.
     """
     known = request.owner or request.principal
-    return PERSON if known in _OF_THE_PERSON else known
+    return PERSON if known in PERSON_OWNERS else known
 
 
 def principal_of(request: RunRequest) -> str:
@@ -24,4 +21,4 @@ def principal_of(request: RunRequest) -> str:
 
     What a caller over HTTP shows by itself says nothing of who that is.
     """
-    return PERSON if request.principal in _OF_THE_PERSON else request.principal
+    return PERSON if request.principal in PERSON_OWNERS else request.principal

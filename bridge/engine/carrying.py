@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bridge.artifacts import ArtifactStore
+from bridge.aside import aside
 from bridge.engine.checking import Check, Checking, stopped
 from bridge.engine.gatekeeping import Gatekeeping, accounted
 from bridge.engine.guest_session import GuestSession
@@ -21,12 +22,14 @@ from bridge.engine.job import Job, run_frame, run_result
 from bridge.engine.outputs import KeptOutputs
 from bridge.engine.packages import Packages
 from bridge.engine.program import NotStartedError, Program
-from bridge.engine.questions import Questions
+from bridge.engine.questions import Answer, Questions, answering
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
 from bridge.engine.sessions import Seat, Sessions
 from bridge.engine.skills.skills import Skills
 from bridge.gate.calls import Gate, Grant
+from bridge.gate.lasting import Lasting
+from bridge.gate.own_calls import OwnCalls
 from bridge.model import RunResult, Tool
 from bridge.sandbox.layers import OWN_NAMESPACES
 from bridge.settings import Settings
@@ -81,7 +84,9 @@ class Carrying:
             return refusal
         if job.request.session:
             return await self._in_session(job, check)
-        job = replace(job, outfit=await self._places.packages.outfit(job.request, job.run))
+        outfit = await self._places.packages.outfit(job.request, job.run)
+        if outfit is not job.outfit:
+            job = replace(job, outfit=outfit)
         # The sandbox gets ready while the servers do.
         who, binds = job.request.principal, job.outfit.binds
         reserve = partial(self._places.sandboxes.reserve, job.limits, principal=who, binds=binds)
@@ -175,16 +180,14 @@ class Carrying:
         async with backend.in_use():
             started = time.monotonic()
             gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
-            outputs = KeptOutputs(self._artifacts, job.request.owner)
-            more = {
-                "read_output": outputs.read_output,
-                **self._skills.answers(job.request, job.run, job.skills, gate, job.run_id),
-            }
-            questions = Questions(self._servers, self._guide, gate, more)
+            lasting = Lasting(job.watch.oversight)
+            more = partial(self._more, job, gate, lasting)
+            show = partial(self._skills.show, job.request, job.run, job.skills, lasting)
+            questions = Questions(self._servers, self._guide, gate, more, show)
             intake = Intake(
                 job.limits,
                 run=job.run,
-                artifacts=self._artifacts.of_run(job.request.owner, job.run_id),
+                artifacts=self._artifacts.of_run(job.request.owner, job.run_id, lasting.provenance),
                 clear=self._servers.secrets.redactor,
             )
             program = Program(
@@ -201,6 +204,7 @@ class Carrying:
             told = {} if seat is None else {"session": seat.session_id}
             async with job.watch.recording(job.request, tuple(tools), told) as record:
                 frame = run_frame(job, tools, session, self._servers.known, self._guide, **seated)
+                await self._bring(job, lasting)
                 await program.start(frame)
                 if seat is not None:
                     seat.begun(program)
@@ -211,7 +215,30 @@ class Carrying:
                 if seat is not None:
                     result = seat.conclude(result, facts)
                 record(result)
-        return accounted(result, gate, job.watch)
+        # What the program returned is written as JSON to be counted.
+        return await aside(result.result, partial(accounted, result, gate, job.watch))
+
+    async def _bring(self, job: Job, lasting: Lasting) -> None:
+        """Have what comes with a program count as read before it begins."""
+        for directory in self._settings.offered_directories:
+            await lasting.have(f"directory '{directory.name}'", directory.labels)
+        for file in job.request.files:
+            await lasting.find(file.uri, file.provenance)
+        await self._skills.found(job.skills, lasting)
+
+    def _more(self, job: Job, gate: Gate, lasting: Lasting) -> Mapping[str, Answer]:
+        """Return what answers a run's calls that are about neither servers nor their tools."""
+        outputs = KeptOutputs(self._artifacts, job.request.owner, lasting)
+        skills = self._skills.answers(
+            job.request,
+            job.run,
+            job.skills,
+            gate=gate,
+            lasting=lasting,
+            own=OwnCalls(job.watch.oversight, gate),
+            run_id=job.run_id,
+        )
+        return {"read_output": answering(outputs.read_output), **skills}
 
     def _grant(self, job: Job) -> Grant:
         only_listed = self._settings.listed_servers_only

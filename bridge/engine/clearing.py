@@ -9,8 +9,10 @@ import logging
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from bridge.aside import aside
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.redaction import Redactor
 from bridge.model import Finding, Plan, RunResult, SessionReport, Shown, Tool
@@ -29,7 +31,7 @@ async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
     except BridgeError as error:
         clear_error(error, redactor)
         raise
-    return clear_result(result, redactor)
+    return await aside(result.result, partial(clear_result, result, redactor))
 
 
 def clear_error(error: BridgeError, redactor: Redactor) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
@@ -143,14 +143,11 @@ class OneRun:
         self._logs_at = float("-inf")
         self._logging = 0
         self.standing = Standing()
-        self._following = Following(
-            self.standing,
-            self._tell_standing,
-            self._log_output if client is not None and client.wants_output else None,
-            PROGRESS_SECONDS,
-        )
         asked: object = client
-        self._on_looker = asked if isinstance(asked, OnLooker) else None
+        self._on_looker: OnLooker | None = None
+        # By a name first: to ask a protocol takes as long as all the rest here.
+        if hasattr(asked, "follow") and isinstance(asked, OnLooker):
+            self._on_looker = asked
 
     @property
     def client(self) -> Hashable:
@@ -244,6 +241,17 @@ class OneRun:
         finally:
             self._reporting = False
 
+    @cached_property
+    def _following(self) -> Following:
+        """What tells the client; made for runs that are followed."""
+        client = self._client
+        return Following(
+            self.standing,
+            self._tell_standing,
+            self._log_output if client is not None and client.wants_output else None,
+            PROGRESS_SECONDS,
+        )
+
     @property
     def is_shown(self) -> bool:
         """Whether its client shows all of its output itself."""
@@ -263,7 +271,8 @@ class OneRun:
     async def advance(self, done: float, total: float, message: str) -> None:
         """Tell the client how far the program says it is; `total` is 0 where it does not know."""
         self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
-        self._following.notice()
+        if self.is_followed:
+            self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
         """Tell the client what the program wrote, which holds no secrets any more."""

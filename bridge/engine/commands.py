@@ -101,9 +101,17 @@ class Commands:
                 await runner.aclose()
 
     async def run(
-        self, request: CommandRequest, progress: Progress | None = None, *, principal: str = ""
+        self,
+        request: CommandRequest,
+        progress: Progress | None = None,
+        *,
+        principal: str = "",
+        client: str = "",
     ) -> CommandResult:
         """Run a command or pipeline and say how it went.
+
+        Args:
+            principal, client: Who asks; see `RunRequest`.
 
         Raises:
             AuditError: Its beginning cannot be recorded.
@@ -122,6 +130,7 @@ class Commands:
         errors = [Capture(profile.output_bytes, Redactor(plan.secrets)) for _ in plan.specs]
         begun: dict[str, Json] = {
             "principal": principal,
+            "clientSays": client,
             "profile": profile.name,
             "stages": _hidden(request, plan),
             "stdinBytes": len(stdin),

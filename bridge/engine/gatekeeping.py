@@ -87,6 +87,7 @@ class Watch:
         facts: dict[str, Json] = {
             "principal": request.principal,
             "owner": request.owner,
+            "clientSays": request.client,
             "servers": list(servers),
             **(more or {}),
         }

@@ -73,6 +73,11 @@ class Guide:
             self._described = (revision, text)
         return self._described[1]
 
+    @property
+    def offers_packages(self) -> bool:
+        """Whether programs may ask for any."""
+        return self._settings.packages_allowed and bool(self._settings.dependencies.allow)
+
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         """Return what programs may have beside tools.
 

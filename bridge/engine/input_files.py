@@ -68,8 +68,7 @@ async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) ->
     files = []
     for file in request.files:
         if file.data is None:
-            data = await _read(file, request.owner, store, room)
-            files.append(replace(file, data=data))
+            files.append(await _read(file, request.owner, store, room))
         else:
             files.append(file)
     return replace(request, files=tuple(files))
@@ -140,21 +139,22 @@ class _Room:
         raise InvalidRequestError(message, remedy=remedy)
 
 
-async def _read(file: InputFile, owner: str, store: ArtifactStore, room: _Room) -> bytes:
-    """Return what a file's `uri` stands for, and have it take its room."""
+async def _read(file: InputFile, owner: str, store: ArtifactStore, room: _Room) -> InputFile:
+    """Return a file with what its `uri` stands for, and have that take its room."""
     scheme = file.uri[: len(KEPT)].lower()
     if scheme.startswith(DATA):
         data = _data_of(file)
         room.take(file, len(data))
-        return data
+        return replace(file, data=data)
     if scheme != KEPT:
         message = f"The file {quoted(file.name)} cannot be had from {quoted(file.uri)}."
         raise InvalidRequestError(message, remedy=_WORKS)
 
-    def read() -> bytes:
+    def read() -> InputFile:
         artifact = store.find(owner, file.uri)
         room.take(file, artifact.size)
-        return store.read(owner, artifact.uri)
+        data, provenance = store.read(owner, artifact.uri), artifact.provenance
+        return replace(file, data=data, uri=artifact.uri, provenance=provenance)
 
     try:
         return await anyio.to_thread.run_sync(read)

@@ -85,11 +85,10 @@ def run_frame(
         limits={
             "timeout": job.limits.timeout,
             "output_bytes": job.limits.output_bytes,
-            "result_bytes": job.limits.result_bytes,
-            # At a terminal a value is no output, whatever its size.
-            "told_bytes": job.limits.result_bytes
+            # What is larger is printed. At a terminal a value is no output, as long as it fits.
+            "result_bytes": job.limits.result_bytes
             if job.run.is_shown
-            else job.limits.output_tokens * BYTES_PER_TOKEN,
+            else min(job.limits.result_bytes, job.limits.output_tokens * BYTES_PER_TOKEN),
             "shown_bytes": job.limits.shown_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": job.limits.out_bytes,
@@ -102,7 +101,7 @@ def run_frame(
         state=state,
         files=frame_files(job.request.files),
         skills=job.skills.sent(),
-        packages=bool(guide.offers().packages),
+        packages=guide.offers_packages,
     )
 
 
@@ -118,9 +117,6 @@ def run_result(
     verdict = classify(facts.ending, job.limits)
     done, exited = facts.ending.done, facts.ending.exited
     left = facts.left
-    truncated = dict(left.dropped)
-    if done is not None and done.result_dropped > 0:
-        truncated["result"] = done.result_dropped
     return RunResult(
         run_id=job.run_id,
         status=verdict.status,
@@ -135,7 +131,7 @@ def run_result(
         error=verdict.error,
         servers=loaded,
         timeout_seconds=job.limits.timeout,
-        truncated=truncated,
+        truncated=left.dropped,
         isolation=verified(session.isolation, session.facts),
         usage=Usage(
             wall_ms=round(wall * 1000),

@@ -17,18 +17,30 @@ from bridge.engine.callers import PERSON, owner_of
 from bridge.engine.clearing import clear_value
 from bridge.engine.questions import Answer, answering
 from bridge.errors import CallDeniedError, InvalidRequestError
+from bridge.gate.lasting import Lasting
+from bridge.gate.own_calls import OwnCalls
 from bridge.gate.redaction import Redactor
 from bridge.library.memories import MAX_OWNERS, Memories, Memory
-from bridge.model import Json, RunRequest
+from bridge.model import Effect, Json, RunRequest
 from bridge.rpc.dispatcher import CallFailedError
 
 
 class MemoryAnswers:
     """Answers one run's calls about its caller's memories, one after the other."""
 
-    def __init__(self, folder: Path, request: RunRequest, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        request: RunRequest,
+        redactor: Redactor,
+        *,
+        lasting: Lasting,
+        own: OwnCalls,
+    ) -> None:
         self._request = request
         self._redactor = redactor
+        self._lasting = lasting
+        self._own = own
         owner = owner_of(request)
         # The person who runs the bridge is not kept out by whoever comes over HTTP.
         most = None if owner == PERSON else MAX_OWNERS
@@ -40,17 +52,17 @@ class MemoryAnswers:
     def methods(self) -> dict[str, Answer]:
         """The methods, by name."""
         return {
-            "save_memory": self._answering(self._save),
-            "load_memory": self._answering(self._load),
-            "list_memories": self._answering(self._list),
-            "delete_memory": self._answering(self._delete),
+            "save_memory": self._answering("save_memory", "write", self._save),
+            "load_memory": self._answering("load_memory", "read", self._load),
+            "list_memories": self._answering("list_memories", "read", self._list),
+            "delete_memory": self._answering("delete_memory", "destructive", self._delete),
         }
 
-    def _answering(self, answer: Answer) -> Answer:
+    def _answering(self, method: str, effect: Effect, answer: Answer) -> Answer:
         async def answered(params: Mapping[str, Json]) -> Json:
             self._check()
             async with self._turn:
-                return await answer(params)
+                return await self._own.make(method, params, effect, answer)
 
         return answering(answered)
 
@@ -76,6 +88,7 @@ class MemoryAnswers:
                 clear_value(params.get("value"), self._redactor),
                 None if metadata is None else clear_value(metadata, self._redactor),
                 unless_after=revision,
+                provenance=self._lasting.provenance(),
             )
         )
         return saved is not None
@@ -84,10 +97,15 @@ class MemoryAnswers:
         found = await anyio.to_thread.run_sync(self._memories.get, self._key(params))
         if found is None:
             return None
+        await self._found(found)
         return _told(found) | {"value": found.value, "revision": found.revision}
 
     async def _list(self, params: Mapping[str, Json]) -> Json:
         found = await anyio.to_thread.run_sync(self._memories.all)
+        for one in found:
+            # Keys and metadata are texts of whoever saved it, too.
+            if isinstance(one, Memory):
+                await self._found(one)
         return [
             _told(one) if isinstance(one, Memory) else {"key": one, "error": "It cannot be read."}
             for one in found
@@ -96,6 +114,9 @@ class MemoryAnswers:
     async def _delete(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("delete_memory")
         return await anyio.to_thread.run_sync(self._memories.delete, self._key(params))
+
+    async def _found(self, memory: Memory) -> None:
+        await self._lasting.find(f"memory {memory.key!r}", memory.provenance)
 
     def _key(self, params: Mapping[str, Json]) -> str:
         key = params.get("key")

@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
+from bridge.gate.lasting import Lasting
 from bridge.model import Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.text import counted
@@ -41,11 +42,13 @@ class KeptOutputs:
 
     Args:
         owner: Whose run asks.
+        lasting: Takes note of what the run that wrote it had read.
     """
 
-    def __init__(self, store: ArtifactStore, owner: str) -> None:
+    def __init__(self, store: ArtifactStore, owner: str, lasting: Lasting) -> None:
         self._store = store
         self._owner = owner
+        self._lasting = lasting
         self._reading = anyio.CapacityLimiter(MAX_READING)
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
@@ -53,6 +56,7 @@ class KeptOutputs:
 
         Raises:
             CallFailedError: The parameters are wrong, or there is no such output.
+            AuditError: That it was read cannot be recorded.
         """
         run_id, stream = params.get("run_id"), params.get("stream")
         if not isinstance(run_id, str) or stream not in STREAMS:
@@ -72,21 +76,25 @@ class KeptOutputs:
         length = _number(params, "length", MAX_TEXT_BYTES)
         limit = min(max(_number(params, "limit", 100), 1), MAX_FOUND)
 
-        def work() -> Json:
-            data = self._read(run_id, str(stream), offset, max(length, 0))
+        def work() -> tuple[Artifact, Json]:
+            artifact, data = self._read(run_id, str(stream), offset, max(length, 0))
             first, last = (lines[0], lines[1]) if isinstance(lines, list) else (1, None)
             if isinstance(find, str):
-                return found_lines(data, find, first, last, limit)
-            return (data if lines is None else part(data, first, last)).decode("utf-8", "replace")
+                return artifact, found_lines(data, find, first, last, limit)
+            wanted = data if lines is None else part(data, first, last)
+            return artifact, wanted.decode("utf-8", "replace")
 
-        return await anyio.to_thread.run_sync(work, limiter=self._reading)
+        artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+        await self._lasting.find(artifact.uri, artifact.provenance)
+        return found
 
-    def _read(self, run_id: str, stream: str, offset: int, length: int) -> bytes:
+    def _read(self, run_id: str, stream: str, offset: int, length: int) -> tuple[Artifact, bytes]:
         uri = f"bridge://runs/{run_id}/{stream}"
         try:
             artifact = self._store.find(self._owner, uri)
             start = max(0, artifact.size + offset) if offset < 0 else offset
-            return self._store.read(self._owner, uri, start, min(length, MAX_TEXT_BYTES))
+            length = min(length, MAX_TEXT_BYTES)
+            return artifact, self._store.read(self._owner, uri, start, length)
         except UnknownArtifactError:
             raise CallFailedError(self._unknown(run_id, stream), kind="usage") from None
         except ArtifactStoreError as error:

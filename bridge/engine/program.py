@@ -135,8 +135,6 @@ class Program:
         self._heard = False
         self._standing_still = False
         self._limit: anyio.CancelScope | None = None
-        # By the clock on the wall: no question that is still open makes it stand still.
-        self._collecting = anyio.CancelScope()
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
@@ -170,7 +168,7 @@ class Program:
     async def _finish(self) -> Facts:
         deadline_passed = True
         seconds = self._limits.timeout + GRACE_SECONDS
-        with self._collecting, self._clock.limit(seconds) as self._limit:
+        with self._clock.limit(seconds) as self._limit:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
@@ -325,8 +323,8 @@ class Program:
     def _begin_collecting(self) -> None:
         """Give files a time of their own: the program's is over, be it used up or not."""
         if not self._intake.collecting and self._limit is not None:
-            self._collecting.deadline = anyio.current_time() + COLLECT_SECONDS
-            self._clock.prolong(self._limit, COLLECT_SECONDS)
+            # No question that is still open makes it stand still.
+            self._clock.let_go(self._limit, COLLECT_SECONDS)
 
     async def _facts(self, *, deadline_passed: bool) -> Facts:
         report = None

@@ -7,7 +7,7 @@ anything acts on them; a mistake in them is answered so that the program's autho
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,9 @@ class Questions:
     """Answers one run's calls.
 
     Args:
-        more: Methods beside those here, by name.
+        more: Returns the methods beside those here, by name. Asked when the first of them is
+            called: what answers them is made for each run, and few programs call one.
+        show: Told the names of the saved skills that a search found, before the program is.
     """
 
     def __init__(
@@ -70,14 +72,17 @@ class Questions:
         servers: Servers,
         guide: Guide,
         gate: Gate,
-        more: Mapping[str, Answer] | None = None,
+        more: Callable[[], Mapping[str, Answer]] = dict,
+        show: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._servers = servers
         self._redactor = servers.secrets.redactor
         self._guide = guide
         self._gate = gate
+        self._more = more
+        self._show = show
+        self._made: Mapping[str, Answer] | None = None
         self._methods: Mapping[str, Answer] = {
-            **(more or {}),
             "call_tool": self._call_tool,
             "list_servers": self._list_servers,
             "list_tools": self._list_tools,
@@ -95,6 +100,10 @@ class Questions:
             CallFailedError: The answer is an error.
         """
         answer = self._methods.get(method)
+        if answer is None:
+            if self._made is None:
+                self._made = self._more()
+            answer = self._made.get(method)
         if answer is None:
             message = f"The bridge has no method {method!r:.80}."
             raise CallFailedError(message, kind="usage")
@@ -222,6 +231,9 @@ class Questions:
         found: list[dict[str, Any]] = await self._guide.search(
             _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params), skills=True
         )
+        skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
+        if skills and self._show is not None:
+            await self._show(skills)
         return found
 
     async def _loaded(self, name: str) -> str:

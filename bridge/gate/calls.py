@@ -31,6 +31,7 @@ from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, stricte
 from bridge.gate.journal_entries import Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.oversight import Oversight
+from bridge.gate.question import led_by
 from bridge.gate.sizes import result_size
 from bridge.gate.tally import Tally
 from bridge.model import Effect, Json
@@ -237,7 +238,7 @@ class Gate:
         decision = strictest(base, *asks)
         if decision.action == "deny":
             reason = f": {decision.reason}" if decision.reason else ""
-            message = f"{call} is not allowed ({decision.rule}{reason})."
+            message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
             raise await self._refused(wish, decision, CallDeniedError(message))
         # Before anything is held back: a plan must not do again what was done.
         known = await self._replay(wish, base)

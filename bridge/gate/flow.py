@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.gate.decision import Decision
-from bridge.model import Json
+from bridge.model import Json, Provenance
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
@@ -49,6 +49,11 @@ class _Calls:
         else:
             self.others += count
 
+    def mention(self, name: str) -> None:
+        """Have it among them, however often it is said."""
+        if name not in self.named:
+            self.add(name)
+
     def document(self) -> list[Json]:
         return [dict(self.named), self.others]
 
@@ -68,19 +73,19 @@ class _Calls:
 
 
 class FlowState:
-    """What was called so far, as far as flow rules care."""
+    """What was called so far, and what was found that had been kept, as far as flow rules care."""
 
     def __init__(self) -> None:
         self._labels: dict[str, _Calls] = {}
         self._servers: dict[str, _Calls] = {}
         self._more_labels = False
         self._more_servers = False
+        # What was found of which nobody knows what its run had read.
+        self._unknown = _Calls()
 
     def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
         """Take note of a call that goes out, or is answered from a journal."""
-        name = f"{server}.{tool}"
-        if len(name) > MAX_SHOWN_CHARS:
-            name = f"{name[:MAX_SHOWN_CHARS]}..."
+        name = _shown(f"{server}.{tool}")
         calls = self._of_server(server)
         if calls is not None:
             calls.add(name)
@@ -89,10 +94,49 @@ class FlowState:
             if calls is not None:
                 calls.add(name)
 
+    def find(self, name: str, provenance: Provenance) -> bool:
+        """Take note of something kept that comes in; return whether that changes anything.
+
+        What its run had read counts as read here.
+
+        Args:
+            name: As decisions list it among the calls that led to them.
+        """
+        name, before = _shown(name), self._known()
+        if provenance.anything:
+            self._more_labels = self._more_servers = True
+            self._unknown.mention(name)
+        for server in sorted(provenance.servers):
+            calls = self._of_server(server)
+            if calls is not None:
+                calls.mention(name)
+        for label in sorted(provenance.labels):
+            calls = self._of_label(label)
+            if calls is not None:
+                calls.mention(name)
+        return self._known() != before
+
+    def provenance(self, run_id: str) -> Provenance | None:
+        """Return what something comes with that a run keeps now; None if nothing was read."""
+        anything = self._more_labels or self._more_servers
+        if not (self._labels or self._servers or anything):
+            return None
+        return Provenance(
+            run_id=run_id,
+            labels=frozenset(self._labels),
+            servers=frozenset(self._servers),
+            anything=anything,
+        )
+
+    def _known(self) -> tuple[int, int, bool, bool]:
+        """Return what changes with what is known to have been read."""
+        return len(self._labels), len(self._servers), self._more_labels, self._more_servers
+
     def absorb(self, other: FlowState) -> None:
         """Take in what was noted elsewhere: in the run that a plan was made by, for one."""
         self._more_labels |= other._more_labels
         self._more_servers |= other._more_servers
+        self._unknown.absorb(other._unknown)
         for server, theirs in other._servers.items():
             calls = self._of_server(server)
             if calls is not None:
@@ -109,6 +153,7 @@ class FlowState:
             "servers": {name: calls.document() for name, calls in self._servers.items()},
             "moreLabels": self._more_labels,
             "moreServers": self._more_servers,
+            "unknown": self._unknown.document(),
         }
 
     @classmethod
@@ -120,6 +165,8 @@ class FlowState:
             state._servers = _tables(document["servers"], MAX_SERVERS)
             state._more_labels = document["moreLabels"] is not False
             state._more_servers = document["moreServers"] is not False
+            # Not there in what an earlier version wrote.
+            state._unknown = _Calls.of(document.get("unknown", [{}, 0]))
         except (AttributeError, KeyError, TypeError, ValueError):
             state._more_labels = state._more_servers = True
         return state
@@ -137,6 +184,8 @@ class FlowState:
         found = [(label, self._labels.get(label)) for label in labels]
         if servers is not None:
             found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
+        # Of which any may have been what led there.
+        found.append(("of unknown origin", self._unknown))
         shown: dict[str, None] = {}
         for what, calls in found:
             if calls is None:
@@ -159,6 +208,10 @@ class FlowState:
         calls = _of(self._labels, label, MAX_LABELS)
         self._more_labels |= calls is None
         return calls
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]}..."
 
 
 def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:

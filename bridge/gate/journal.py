@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
 from bridge.gate.flow import FlowState
-from bridge.gate.journal_entries import ENTRY_BYTES, Entry, Room, key_of, memory_of
+from bridge.gate.journal_entries import ENTRY_BYTES, OWN, Entry, Room, key_of, memory_of
 from bridge.gate.outcomes import Outcome
 from bridge.model import CallCount, Effect, Json, RetriedReads
 
@@ -233,7 +233,8 @@ class Replay:
             entry = answered.popleft()
             self.size -= entry.size
             # One that is read anew was had, too: the next like it is the next of the record.
-            return None if reads and self._reads == "refresh" else entry.result
+            fresh = reads and self._reads == "refresh" and server != OWN
+            return None if fresh else entry.result
         if reads:
             return None
         if key in self._unknown:

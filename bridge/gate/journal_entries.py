@@ -18,6 +18,10 @@ from bridge.model import Effect, Json
 ENTRY_BYTES = 512
 """Of an entry without result and names, with its places in lists and dicts; rounded up."""
 
+OWN = "runtime"
+"""In a server's place, for what the bridge itself was asked and keeps. It is never read anew: an
+update is made from what was read, and would be another."""
+
 _HOLDERS = frozenset({dict, list, tuple})
 """Types of JSON values with others in them."""
 

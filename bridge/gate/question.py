@@ -38,7 +38,10 @@ MAX_REASON_CHARS = 400
 """Of a rule or the reason that it gives."""
 
 MAX_LED = 8
-"""Earlier calls named that led to this one."""
+"""Earlier calls, and things that were found, named that led to this one."""
+
+MAX_LED_CHARS = 160
+"""Of each; what was found is named with the run that saved it."""
 
 MAX_DEPTH = 6
 """Shown of what is nested in an argument."""
@@ -105,7 +108,7 @@ def question(
     for ask in asks:
         lines.append(f"{_INDENT}asked because of: {because(ask)}")
         if ask.led:
-            lines.append(f"{_INDENT}this run called before: {_listed(ask.led, MAX_LED)}")
+            lines.append(f"{_INDENT}what came before: {_led(ask)}")
         if ask.rule == CHANGED and name == str(call):
             # Not in the question: it is the server's text, and long.
             lines.append(f"{_INDENT}as it is now: `mcp-code-bridge tools {name}` shows it")
@@ -184,6 +187,22 @@ def because(ask: Decision) -> str:
     """Return what asks and why, on one line."""
     rule = one_line(ask.rule, MAX_REASON_CHARS)
     return f"{rule} ({one_line(ask.reason, MAX_REASON_CHARS)})" if ask.reason else rule
+
+
+def led_by(asks: Sequence[Decision]) -> str:
+    """Return what led to decisions, as a sentence to go on with; empty if nothing did."""
+    return "".join(f" What came before: {_led(ask)}." for ask in asks if ask.led)
+
+
+def _led(ask: Decision) -> str:
+    found = ", ".join(
+        name
+        if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
+        else quoted(name, MAX_LED_CHARS)
+        for name in ask.led[:MAX_LED]
+    )
+    more = len(ask.led) - MAX_LED
+    return f"{found} and {more:,} more" if more > 0 else found
 
 
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:

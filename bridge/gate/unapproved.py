@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError
 from bridge.gate.decision import CHANGED, CallFacts, Decision
-from bridge.gate.question import because, named, one_line, safe_name
+from bridge.gate.question import because, led_by, named, one_line, safe_name
 from bridge.model import HeldCall
 from bridge.settings.globs import literal
 from bridge.settings.policy_edit import toml_value
@@ -63,6 +63,7 @@ def refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRef
     """Return the error on a call that a person was asked about."""
     rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
     message = f"A person was asked whether {named(call)} may be called ({rules}), and {said}."
+    message += led_by(asks)
     remedy = (
         "It was not called. Further calls of it are refused in this run without asking. Ask the "
         "user what to do instead, and do not try to reach the same in another way."
@@ -82,7 +83,8 @@ def refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
 def needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:
     """Return the error on a call that somebody would have to be asked about."""
     reasons = "; ".join(because(ask) for ask in asks)
-    message = f"{named(call)} needs a person's approval ({reasons}). {why} It was not called."
+    message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {why}"
+    message += " It was not called."
     return ApprovalNeededError(message, remedy=_remedy(call, [ask.rule for ask in asks]))
 
 

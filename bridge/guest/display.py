@@ -39,6 +39,9 @@ MAX_SOURCE_CHARS = 512 * 1024
 MIN_PICTURE_BYTES = 4096
 """With less room than this a picture is not made small any more, but only kept."""
 
+MAX_LABEL_CHARS = 100
+"""Of a dict's key, said of what stands under it."""
+
 FRAME_ROOM = 64 * 1024
 """Of a frame, for what stands in it beside the picture."""
 
@@ -80,7 +83,7 @@ class Display:
                 from bridge.guest.held import stop
 
                 stop(value, "shows")
-            if not self._show(value):
+            if not (self._show(value) or self._show_each(value)):
                 print(value if isinstance(value, str) else _text(value))
 
     def show_last(self, value: Any) -> bool:
@@ -88,7 +91,7 @@ class Display:
         if issubclass(type(value), Unknown):
             return False
         try:
-            return self._drawn(value) or self._show(value)
+            return self._drawn(value) or self._show(value) or self._show_each(value)
         except Exception as error:
             print("display: %s" % _problem(value, error), file=sys.stderr)
             return False
@@ -120,25 +123,39 @@ class Display:
             # A formula in a title that cannot be set, for one: the program's author has to know.
             print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
-    def _show(self, value: Any) -> bool:
+    def _show_each(self, value: Any) -> bool:
+        """Show what a short list, tuple or dict holds, if a picture or a table is among it."""
+        kind = type(value)
+        if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
+            return False
+        items = list(value.items()) if kind is dict else [("", item) for item in value]
+        if not any(_is_seen(item) for _, item in items):
+            return False
+        for key, item in items:
+            label = str(key)[:MAX_LABEL_CHARS]
+            if not self._show(item, label):
+                print("%s: %s" % (label, _text(item)) if label else _text(item))
+        return True
+
+    def _show(self, value: Any, label: str = "") -> bool:
         """Show a value in its best form; return False if that is its text."""
         kind = type(value)
         if display_pictures.is_figure(kind):
             self._figures.append(value)
-            self._send_picture(lambda: display_pictures.figure_png(value))
+            self._send_picture(lambda: display_pictures.figure_png(value), label)
             return True
         if display_pictures.is_pil(kind):
-            self._send_picture(lambda: (display_pictures.pil_png(value), ""))
+            self._send_picture(lambda: (display_pictures.pil_png(value), ""), label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)
             if not display_pictures.mime_of(data):
                 return False
-            self._send_picture(lambda: (data, ""))
+            self._send_picture(lambda: (data, ""), label)
             return True
         mime, table = display_tables.describe(value)
         if table:
-            self._send_text(mime, table)
+            self._send_text(mime, "%s: %s" % (label, table) if label else table)
             return True
         return self._show_form(value)
 
@@ -176,8 +193,12 @@ class Display:
             return
         self._client.tell(Shown(mime, text=for_reading(text) if PREFIX in text else text))
 
-    def _send_picture(self, make: Any) -> None:
-        """Send a picture as it is if it fits, or smaller, for the reader, and as it is aside."""
+    def _send_picture(self, make: Any, label: str = "") -> None:
+        """Send a picture as it is if it fits, or smaller, for the reader, and as it is aside.
+
+        Args:
+            label: What it stands under in a dict.
+        """
         self._items += 1
         self._pictures += 1
         if self._items > MAX_ITEMS:
@@ -201,8 +222,18 @@ class Display:
         if size + base64_size(small) > self._frame_bytes - FRAME_ROOM:
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
-        note = "; ".join(part for part in (note, remark) if part)
+        note = "; ".join(part for part in (note, remark, label) if part)
         self._client.tell(Shown(mime, data=_encoded(data), small=_encoded(small), note=note))
+
+
+def _is_seen(value: Any) -> bool:
+    """Tell whether a value is a picture or a table."""
+    kind = type(value)
+    if display_pictures.is_figure(kind) or display_pictures.is_pil(kind):
+        return True
+    if isinstance(value, (Blob, bytes)):
+        return bool(display_pictures.mime_of(bytes(value)))
+    return display_tables.is_table(kind)
 
 
 def base64_size(data: bytes) -> int:

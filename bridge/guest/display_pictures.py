@@ -26,8 +26,11 @@ MIN_SIDE = 64
 STEPS = 8
 """Sizes that are tried until one fits."""
 
-MAX_PARTS = 8
+MAX_PARTS = 20
 """Of a list that are looked at, whether all of them are parts of figures."""
+
+MAX_DEPTH = 3
+"""Of lists in such lists."""
 
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
@@ -50,23 +53,41 @@ def is_figure(kind: type) -> bool:
 
 
 def figures_of(value: Any) -> List[Any]:
-    """Return the figures that a value is a part of: axes, lines, or a list or array of such."""
-    if "matplotlib" not in sys.modules or is_figure(type(value)):
-        return []
-    parts = [value]
-    if _is_a(type(value), "numpy", "ndarray") and value.dtype == object:
-        parts = list(value.ravel()[:MAX_PARTS])
-    elif isinstance(value, (list, tuple)):
-        # Bars, for one, come as a tuple of a class of their own.
-        parts = list(value[:MAX_PARTS])
+    """Return the figures in what drawing functions return, with whatever is part of one.
+
+    Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
+    of a histogram. Of anything else there are none.
+    """
     figures: List[Any] = []
-    for part in parts:
-        if not _is_a(type(part), "matplotlib.artist", "Artist"):
-            return []
-        figure = part.figure
-        if figure is not None and not any(figure is other for other in figures):
+    if "matplotlib" not in sys.modules or is_figure(type(value)):
+        return figures
+    return figures if _collect(value, figures, 0) else []
+
+
+def _collect(value: Any, figures: List[Any], depth: int) -> bool:
+    """Collect the figures; return whether there is nothing that has none."""
+    kind = type(value)
+    figure = value if is_figure(kind) else None
+    if _is_a(kind, "matplotlib.artist", "Artist") or _is_grid(kind):
+        figure = figure or getattr(value, "figure", None)
+        if figure is None:
+            return False
+    if figure is not None:
+        if not any(figure is other for other in figures):
             figures.append(figure)
-    return figures
+        return True
+    if _is_a(kind, "numpy", "ndarray"):
+        return value.dtype != object or _collect(value.ravel()[:MAX_PARTS].tolist(), figures, depth)
+    # Bars, for one, come as a tuple of a class of their own.
+    if depth >= MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+        return False
+    parts = list(value.values()) if isinstance(value, dict) else value
+    return all(_collect(part, figures, depth + 1) for part in parts[:MAX_PARTS])
+
+
+def _is_grid(kind: type) -> bool:
+    """Tell whether values of a type are seaborn's grids of axes."""
+    return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
 
 
 def is_open(figure: Any) -> bool:

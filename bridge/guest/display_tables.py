@@ -76,6 +76,11 @@ def describe(value: Any) -> Tuple[str, str]:
     return "text/plain" if maker is _array else "text/markdown", text
 
 
+def is_table(kind: type) -> bool:
+    """Tell whether values of a type are tables or arrays."""
+    return _maker(kind) is not None
+
+
 def _maker(kind: type) -> Any:
     for base in type.mro(kind):
         # Not by way of a class of the class, which may be anything.

@@ -133,7 +133,7 @@ class Done(Frame):
     """The program ended by itself: "ok", "exception" or "exit".
 
     A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
-    for a value that JSON cannot hold. `result_dropped` is the size of one that was over the limit.
+    for a value that JSON cannot hold, and for one that was printed because it is over the limit.
     `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
     `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
     """
@@ -145,7 +145,6 @@ class Done(Frame):
     has_result: bool = False
     result: Any = None
     result_repr: str = ""
-    result_dropped: int = 0
     holds: List[List[Any]] = _fresh(list)
     more: int = 0
     lost: List[List[str]] = _fresh(list)

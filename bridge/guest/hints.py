@@ -120,6 +120,9 @@ _DISTRIBUTIONS = {
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
+_NO_LIBRARY = ": cannot open shared object file"
+"""What the dynamic linker says of a library that is not there, behind its name."""
+
 MAX_CAUSES = 64
 """Exceptions of a chain that are looked at."""
 
@@ -134,6 +137,8 @@ def hint(error: BaseException, packages: bool = False) -> str:
         return _syntax_hint(error)
     if isinstance(error, ModuleNotFoundError):
         return "\nHint: " + _module_hint(str(error.name or "").partition(".")[0], packages)
+    if isinstance(error, ImportError):
+        return _library_hint(str(error))
     if isinstance(error, OSError) and _is_network(error):
         return "\nHint: the sandbox has no network; only tools of the servers reach outside."
     if isinstance(error, FileNotFoundError):
@@ -162,6 +167,19 @@ def _module_hint(name: str, packages: bool) -> str:
             "user to choose. Use the standard library, such as csv and statistics." % name
         )
     return "nothing can be installed here; use the standard library or a server's tool."
+
+
+def _library_hint(text: str) -> str:
+    """Return what to do about a compiled package that wants a library of the system's."""
+    before, missing, _ = text[-4000:].partition(_NO_LIBRARY)
+    library = before.split()[-1] if missing and before.split() else ""
+    if not library.startswith("lib"):
+        return ""
+    return (
+        "\nHint: the sandbox's image has no %s, which this package needs. Do without it, or let "
+        "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
+        "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
+    )
 
 
 def _file_hint(error: FileNotFoundError) -> str:

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Iterator, Sequence, Tuple
 
-OWN = ("bridge.guest.program", "bridge.guest.mcp_api", "bridge.guest.values")
+OWN = (
+    "bridge.guest.program",
+    "bridge.guest.mcp_api",
+    "bridge.guest.values",
+    "bridge.guest.surroundings",
+    "bridge.guest.client",
+)
 """What every program needs of the guest."""
 
 STANDARD = (
@@ -34,7 +40,6 @@ STANDARD = (
     "concurrent.futures",
     "ssl",
     "asyncio",
-    "bridge.guest.client",
     "base64",
     "collections.abc",
     "copy",

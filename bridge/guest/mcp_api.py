@@ -365,8 +365,8 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
     module.__spec__ = ModuleSpec("mcp.runtime", None)
-    for name in PUBLIC:
-        setattr(module, name, getattr(runtime, name))
+    helpers = {name: getattr(runtime, name) for name in PUBLIC}
+    module.__dict__.update(helpers)
     for kind in (Blob, MCPError, MissingKeyError, NotJsonError, Result):
         # What tracebacks and `type()` show is where programs can import it from.
         setattr(module, kind.__name__, kind)
@@ -386,7 +386,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         "Blob": Blob,
     }
     for name in (*MEMORIES, "save_tool"):
-        found[name] = getattr(runtime, name)
+        found[name] = helpers[name]
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = servers[name]

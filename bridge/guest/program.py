@@ -13,10 +13,11 @@ import sys
 import types
 import warnings
 from collections.abc import Awaitable
+from itertools import islice
 
 from bridge.guest.placeholders import Unknown
 from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, file_name, register_source
-from bridge.guest.values import to_json
+from bridge.guest.values import Blob, to_json
 from bridge.guest.wire import Done, Run, encode
 
 TYPE_CHECKING = False
@@ -30,6 +31,12 @@ MAX_REPR_CHARS = 4000
 """Of a value that JSON cannot hold: enough for a data frame as pandas prints it."""
 
 DEFAULT_RESULT_BYTES = 1024 * 1024
+
+MAX_LOOKED_AT = 20
+"""Items of a last expression's value of which it is asked whether they are for showing."""
+
+_SEEN = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
+"""Libraries whose values are, also where a list holds them."""
 
 _COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 """`_ast` is what `ast` is made of, without the tools around it that take milliseconds to import."""
@@ -140,8 +147,6 @@ class Program:
         self._plan = run.plan
         self._name = file_name(run.session)
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
-        # What is larger costs its reader too much; without a limit nobody is meant to read it.
-        self._told_bytes = int(run.limits.get("told_bytes", self._result_bytes))
         self._run_loop = run_loop or _run_loop
         if module is None:
             module = types.ModuleType("__main__")
@@ -210,36 +215,13 @@ class Program:
             size = len(encode(Done("ok", result=plain)))
         except BaseException:
             # Not JSON, or a value that answers questions about itself with errors of its own.
-            return Done("ok", result_repr=_bounded_repr(value))
+            return Done("ok", result_repr=_told_repr(value))
         if size > self._result_bytes:
-            return Done("ok", result_dropped=size)
-        if size > self._told_bytes:
             # Of output the ends are shown, and all of it is kept.
-            _print(plain)
-            return Done("ok")
+            from bridge.guest.large_values import print_json
+
+            return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
-
-
-def _print(value: Any) -> None:
-    try:
-        # Of an object, what is in its lists.
-        depth = 2 if type(value) is dict else 1
-        print(value if isinstance(value, str) else _in_lines(value, depth))
-    except Exception as error:
-        # The program may have closed it, or put something of its own there.
-        print("the value cannot be printed: %s" % type(error).__name__, file=sys.__stderr__)
-
-
-def _in_lines(value: Any, depth: int) -> str:
-    """Return JSON with an item a line, so that it can be cut, read and searched in parts."""
-    import json  # few results are so large
-
-    if depth and type(value) is list and value:
-        return "[\n%s\n]" % ",\n".join(_in_lines(item, depth - 1) for item in value)
-    if depth and type(value) is dict and value:
-        items = ((json.dumps(key), _in_lines(item, depth - 1)) for key, item in value.items())
-        return "{\n%s\n}" % ",\n".join("%s: %s" % item for item in items)
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _run_loop(coroutine: Any) -> Any:
@@ -251,17 +233,39 @@ def _run_loop(coroutine: Any) -> Any:
 def _is_shown(value: Any) -> bool:
     """Show a value that is rather seen than told, such as a figure; return whether it was."""
     kind = type(value)
-    if issubclass(kind, (dict, str, int, float, Unknown)):
-        return False
-    if kind in (list, tuple):
-        # What drawing functions return, whose repr tells nothing.
-        if "matplotlib" not in sys.modules:
+    if kind in (list, tuple, dict):
+        if not _holds_others(value):
             return False
-    elif kind.__module__ == "builtins":
+    elif not (kind is bytes or _is_other(kind)):
         return False
     from bridge.guest.surroundings import shower  # most values are data
 
     return shower().show_last(value)
+
+
+def _is_other(kind: type) -> bool:
+    """Tell whether values of a type are for showing, perhaps: most are data."""
+    return kind.__module__ != "builtins" and not issubclass(
+        kind, (dict, str, int, float, list, Unknown)
+    )
+
+
+def _holds_others(value: Any) -> bool:
+    """Tell whether a list, tuple or dict holds such values."""
+    if _SEEN.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
+        return False
+    return any(
+        _is_other(type(item)) or any(_is_other(type(part)) for part in _first(item))
+        for item in _first(value)
+    )
+
+
+def _first(value: Any) -> Any:
+    """Return the first few items of a list, tuple or dict; of anything else none."""
+    kind = type(value)
+    if kind is dict:
+        return list(islice(value.values(), MAX_LOOKED_AT))
+    return value[:MAX_LOOKED_AT] if kind is list or kind is tuple else ()
 
 
 def _is_awaitable(value: Any) -> bool:
@@ -301,14 +305,17 @@ def _exit(error: SystemExit) -> Done:
     return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
 
 
-def _bounded_repr(value: Any) -> str:
+def _told_repr(value: Any) -> str:
+    """Return the `repr` of a value; a long one is printed."""
     try:
         text = repr(value)
+        if len(text) <= MAX_REPR_CHARS:
+            return text
+        from bridge.guest.large_values import print_repr
+
+        return print_repr(value)
     except BaseException as error:
         return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
-    if len(text) > MAX_REPR_CHARS:
-        return "%s... (%d more characters)" % (text[:MAX_REPR_CHARS], len(text) - MAX_REPR_CHARS)
-    return text
 
 
 def ending(done: Done) -> Done:

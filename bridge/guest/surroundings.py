@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 _SKILLS_IMPORT = "bridge.guest.skills_import"
-_NOTEBOOKS = "IPython"
+_NOTEBOOKS = ("IPython", "altair")
+"""What is mentioned by programs that import from there, themselves or by a library."""
+_SHOWING = "show"
 
 _offer: Any = None
 """What is shown to, and the run's limits, until something is; the `Display` from then on."""
@@ -42,12 +44,19 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         from bridge.guest.skills_import import finder
 
         finder.take(run, client, namespace)
-    if _NOTEBOOKS in run.code or run.state:
+    if run.state or any(name in run.code for name in _NOTEBOOKS):
         # What is restored may have come from there.
         from bridge.guest.notebook import offer
 
         offer()
+    if _SHOWING in run.code:
+        from bridge.guest import screens
+
+        screens.offer()
     tracebacks.packages_offered = run.packages
+    if run.paths:
+        # For Pythons that the program starts: process pools of joblib's, `python -m pytest`.
+        os.environ["PYTHONPATH"] = os.pathsep.join(run.paths)
     return _bring_files(run)
 
 

@@ -10,6 +10,7 @@ What only programs need is imported where it is needed, in steps that a run cuts
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
 import builtins
 import functools
 import gc
@@ -183,7 +184,6 @@ def _run(run: Run, channel: int, control: int) -> int:
 
         return Session(client, control).serve(run)
     os.close(control)
-    signal.signal(signal.SIGINT, _interrupt)
     namespace = build(run, client)
     refused = arrange(run, client, namespace)
     program = Program(run, namespace)
@@ -195,7 +195,7 @@ def _run(run: Run, channel: int, control: int) -> int:
         # A child that the program forked and that came to the end: its outcome is no run's.
         show_uncaught(done)
     # It has had its say: what is left is to let go.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     wind_down(program.module)
     done = ending(done)
     if os.getpid() == own:
@@ -249,7 +249,7 @@ def _settle(channel: int, control: int, stdout: int, stderr: int, is_init: bool)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _interrupt)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     channel, control = private(channel), private(control)

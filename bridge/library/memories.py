@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.library.reading import read_regular
-from bridge.model import MEBIBYTE, Json
+from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.saving import replace_file, turn
 
 MAX_KEY_CHARS = 200
@@ -46,6 +46,7 @@ class Memory:
     Attributes:
         created, updated: As ISO 8601 has them, in UTC.
         revision: Another one after every change.
+        provenance: What the run had read that saved it; None if nothing was written of that.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Memory:
     created: str
     updated: str
     revision: str
+    provenance: Provenance | None = None
 
 
 class Memories:
@@ -102,12 +104,14 @@ class Memories:
         metadata: Mapping[str, Json] | None = None,
         *,
         unless_after: str | None = None,
+        provenance: Provenance | None = None,
     ) -> Memory | None:
         """Remember a value; return it, or None if it has changed since the revision given.
 
         Args:
             metadata: None for what there was.
             unless_after: The revision that it has to be at; empty for one that is not there.
+            provenance: What was read by whoever saves it.
 
         Raises:
             InvalidRequestError: It is too large, or there is no room.
@@ -125,17 +129,22 @@ class Memories:
                 before = None
             if metadata is None:
                 metadata = before.metadata if before else {}
+                if metadata and before and before.provenance is not None:
+                    # What stays of it is still from there.
+                    provenance = (provenance or before.provenance).together(before.provenance)
             if unless_after is not None and unless_after != (before.revision if before else ""):
                 return None
             self._check_room(path, size)
             now = _now()
-            document = {
+            document: dict[str, Json] = {
                 "key": key,
                 "value": value,
                 "metadata": dict(metadata),
                 "created_at": before.created if before else now,
                 "updated_at": now,
             }
+            if provenance is not None:
+                document["provenance"] = provenance.document()
             # Every character that is none is escaped, so that any key can be written.
             data = json.dumps(document).encode("ascii")
             replace_file(path, data, durable=True)
@@ -239,6 +248,7 @@ def _memory(data: bytes) -> Memory:
         created=str(document.get("created_at", "")),
         updated=str(document.get("updated_at", "")),
         revision=hashlib.sha256(data).hexdigest()[:_NAME_DIGITS],
+        provenance=Provenance.of(document.get("provenance")),
     )
 
 

@@ -45,8 +45,11 @@ class Approvals:
             logger.warning("approvals of skills cannot be read, and do not count: %s", error)
             return set()
 
-    def add(self, name: str, digest: str) -> None:
+    def add(self, name: str, *digests: str) -> None:
         """Remember a person's approval.
+
+        Args:
+            digests: What is approved of, by whatever it is going to be asked for.
 
         Raises:
             LibraryError: It cannot be written.
@@ -54,8 +57,9 @@ class Approvals:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with turn(self._path.with_name(f"{self._path.name}.lock")):
-                found = [each for each in self._read() if each != [name, digest]]
-                found = [*found, [name, digest]][-MAX_APPROVALS:]
+                new = [[name, digest] for digest in digests]
+                found = [each for each in self._read() if each not in new]
+                found = [*found, *new][-MAX_APPROVALS:]
                 document = {"form": _FORM, "approved": found}
                 replace_file(self._path, json.dumps(document).encode(), durable=True)
         except (OSError, ValueError, RecursionError) as error:

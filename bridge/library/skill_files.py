@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from bridge.library.skills import (
     source_digest,
     version_of,
 )
+from bridge.model import Provenance
 from bridge.saving import replace_file, turn
 
 MAX_SKILLS = 500
@@ -126,8 +127,19 @@ class SkillFiles:
                     found[name] = text
         return found
 
-    def save(self, name: str, source: str, description: str, tools: Tools, now: str) -> Saved:
+    def save(
+        self,
+        name: str,
+        source: str,
+        description: str,
+        tools: Tools,
+        now: str,
+        provenance: Provenance | None = None,
+    ) -> Saved:
         """Have a skill be a source from now on.
+
+        Args:
+            provenance: What the run had read that saves it.
 
         Raises:
             InvalidRequestError: There is no room, or another of nearly that name.
@@ -137,32 +149,59 @@ class SkillFiles:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with turn(self._lock):
-                return self._saved(name, source, description, tools, now)
+                header = Header(
+                    description=description,
+                    created=now,
+                    updated=now,
+                    digest=source_digest(source),
+                    tools=tools,
+                    provenance=provenance,
+                )
+                return self._saved(name, source, header)
         except OSError as error:
             message = f"Skill {name!r} cannot be saved: {error.strerror or error}."
             raise LibraryError(message) from None
 
-    def _saved(self, name: str, source: str, description: str, tools: Tools, now: str) -> Saved:
+    def while_it_is(self, name: str, digest: str, act: Callable[[], None]) -> bool:
+        """Do something while no bridge saves; only if a skill's source has this digest.
+
+        Returns:
+            Whether it has.
+
+        Raises:
+            LibraryError: It cannot be read, or another bridge keeps the lock.
+        """
+        try:
+            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with turn(self._lock):
+                text = self.text(name)
+                if text is None or source_digest(decode_skill(text)[1]) != digest:
+                    return False
+                act()
+                return True
+        except OSError as error:
+            message = f"Skill {name!r} cannot be looked at: {error.strerror or error}."
+            raise LibraryError(message) from None
+
+    def _saved(self, name: str, source: str, new: Header) -> Saved:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)
         last = max(self._versions(name), default=0)
-        new = Header(
-            description=description,
-            version=last + 1,
-            created=header.created if header is not None and header.created else now,
-            updated=now,
-            digest=source_digest(source),
-            tools=tools,
-        )
+        created = header.created if header is not None and header.created else new.created
+        new = replace(new, version=last + 1, created=created)
         changed = before != source
         if old is not None:
             number, edited = version_of(header, before)
             if not changed and not edited:
                 assert header is not None
-                if (header.description, header.tools) == (description, dict(tools)):
+                if (header.description, header.tools) == (new.description, dict(new.tools)):
                     return Saved(text=old, version=number, changed=False)
                 new = replace(new, version=number)
+                if header.provenance is not None:
+                    # The source is still from there, whoever describes it otherwise.
+                    theirs = header.provenance
+                    new = replace(new, provenance=(new.provenance or theirs).together(theirs))
             elif changed and edited:
                 # Nobody has it yet but whoever edited it.
                 self._keep(name, max(number, last + 1), old)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bridge.errors import InvalidRequestError
+from bridge.model import Json, Provenance
 from bridge.text import valid_text
 
 MAX_SOURCE_BYTES = 64 * 1024
@@ -78,6 +79,7 @@ class Header:
         version: From 1.
         created, updated: As ISO 8601 has them, in UTC.
         digest: Of the source that it was written for.
+        provenance: What the run had read that saved it; None if nothing was written of that.
     """
 
     description: str = ""
@@ -86,6 +88,7 @@ class Header:
     updated: str = ""
     digest: str = ""
     tools: Tools = field(default_factory=dict)
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,16 @@ class Skill:
     def digest(self) -> str:
         """What a person approves of."""
         return source_digest(self.source)
+
+    @property
+    def seen(self) -> str:
+        """What a person has seen who approved of it: its description, too."""
+        return source_digest(f"{self.header.description}\0{self.source}")
+
+    @property
+    def approved(self) -> tuple[str, ...]:
+        """What is remembered when it is approved of."""
+        return (self.digest,) if self.header.provenance is None else (self.digest, self.seen)
 
     @property
     def description(self) -> str:
@@ -292,6 +305,17 @@ def _header_lines(header: Header) -> Iterator[str]:
         yield f"[tools.{_quoted(server)}]"
         for tool, digest in tools.items():
             yield f"{_quoted(tool)} = {_quoted(digest)}"
+    if header.provenance is not None:
+        yield "[provenance]"
+        for key, value in header.provenance.document().items():
+            yield f"{key} = {_toml(value)}"
+
+
+def _toml(value: Json) -> str:
+    """Return a text, a truth value or a list of texts."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_quoted, value))}]"
+    return _quoted(value) if isinstance(value, str) else str(value).lower()
 
 
 def _quoted(text: str) -> str:
@@ -332,7 +356,14 @@ def _header(text: str) -> Header | None:
             read[server] = {
                 tool: digest for tool, digest in entries.items() if isinstance(digest, str)
             }
-    return Header(version=version, tools=read, **texts)
+    provenance = Provenance.of(found.get("provenance"))
+    return Header(version=version, tools=read, provenance=provenance, **texts)
+
+
+def _no_header(text: str) -> Header:
+    """Return what is known where no header can be read: of a damaged one, the worst."""
+    damaged = _lines(text).startswith(_OPEN)
+    return Header(provenance=Provenance(anything=True) if damaged else None)
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:
@@ -360,7 +391,7 @@ def read_skill(name: str, text: str) -> Skill:
         name=name,
         text=_lines(text),
         source=source,
-        header=header or Header(),
+        header=header or _no_header(text),
         version=version,
         edited=edited,
         code=code,

@@ -1,7 +1,7 @@
 """The values that the bridge's parts hand to each other.
 
 Owns shapes only: frozen, keyword-only dataclasses and the literal types of their fields. No I/O,
-no parsing, no behaviour beyond what a value can say about itself.
+no parsing, no behaviour beyond what a value can say about itself and read back of that.
 """
 
 from bridge.model.commands import CommandRequest, CommandResult, StageResult
@@ -29,7 +29,8 @@ from bridge.model.names import (
     Status,
     Transport,
 )
-from bridge.model.requests import ApplyRequest, Limits, RunRequest
+from bridge.model.provenance import Provenance
+from bridge.model.requests import PERSON_OWNERS, ApplyRequest, Limits, RunRequest
 from bridge.model.results import (
     CallCount,
     Finding,
@@ -63,8 +64,10 @@ __all__ = [
     "Limits",
     "Loss",
     "MEBIBYTE",
+    "PERSON_OWNERS",
     "OAuthHints",
     "Plan",
+    "Provenance",
     "Reason",
     "Receipt",
     "RetriedReads",

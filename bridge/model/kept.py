@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bridge.model.provenance import Provenance
+
 ArtifactKind = Literal["file", "stdout", "stderr", "shown"]
 
 SessionState = Literal["new", "kept", "restored", "lost", "ended"]
@@ -21,11 +23,13 @@ class InputFile:
         name: Relative to the workspace, with "/" between its parts.
         data: Its content; None where `uri` says where that is.
         uri: Of something that the bridge keeps for the caller, or a `data:` address.
+        provenance: Of what was read from there, for the flow rules; None if nothing is known.
     """
 
     name: str
     data: bytes | None = field(default=None, repr=False)
     uri: str = ""
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,7 @@ class Artifact:
         name: As the program called it.
         digest: SHA-256 of the content, hexadecimal.
         expires: When it may go.
+        provenance: What the run had read, for the flow rules; None if nothing was written of that.
     """
 
     uri: str
@@ -48,6 +53,7 @@ class Artifact:
     kind: ArtifactKind = "file"
     created: float = 0.0
     expires: float = 0.0
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +137,11 @@ class Directory:
     Attributes:
         path: On the host, absolute.
         inside: Where programs find it.
+        labels: For the flow rules: a run that has it counts as having read what has these.
     """
 
     name: str
     path: str
     inside: str
     writable: bool = False
+    labels: frozenset[str] = frozenset()

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from bridge.model.kept import InputFile
 from bridge.model.names import MEBIBYTE, RetriedReads, RunMode
 
+PERSON_OWNERS = frozenset({"stdio", "terminal"})
+"""Owners and principals that are one person: whoever can start a bridge on stdio has the terminal
+too. Any other came over HTTP, and is known only by what it shows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -22,7 +26,7 @@ class Limits:
         open_files: Descriptors per process.
         output_bytes: Kept of stdout, and as much again of stderr.
         output_tokens: What both may cost a model, about; the rest of it is only kept.
-        result_bytes: Largest value of the last expression, as JSON.
+        result_bytes: Largest value of the last expression, as JSON, that is not printed instead.
         frame_bytes: Longest line on the channel in either direction.
         tool_calls: Calls a run may make in all.
         concurrent_calls: Calls that may be under way at once; more wait.
@@ -61,6 +65,7 @@ class RunRequest:
             with those of the same. Empty when several callers cannot be told apart.
         owner: Who alone may apply its plan or retry it: the principal, and over HTTP a digest of
             what the caller authorised itself with. Callers without either share one.
+        client: What the program that asks says it is; good for a record, and for no decision.
         mode: In a "plan" calls that change something are held back; see `Plan`.
         retry_of: Run whose recorded results answer the calls that it made already; empty for none.
         reads: Whether a retry's reads are answered so too, or made again.
@@ -78,6 +83,7 @@ class RunRequest:
     argv: tuple[str, ...] = ()
     principal: str = ""
     owner: str = ""
+    client: str = ""
     mode: RunMode = "run"
     retry_of: str = ""
     reads: RetriedReads = "replay"
@@ -95,3 +101,4 @@ class ApplyRequest:
     plan_id: str
     principal: str = ""
     owner: str = ""
+    client: str = ""

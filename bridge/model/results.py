@@ -171,7 +171,7 @@ class RunResult:
         stdout, stderr: Text as written, cut only as `truncated` says.
         has_result: Whether the last expression had a value that JSON can hold.
         result: That value.
-        result_repr: `repr` of a value that JSON cannot hold, cut to a bound.
+        result_repr: `repr` of a value that JSON cannot hold; of a large one, what was printed.
         truncated: Stream name to the number of bytes dropped.
         findings: What the static guard has to say, in the order of the program's lines.
         findings_omitted: How many more there were.

@@ -177,14 +177,19 @@ def _finding(found: Finding) -> dict[str, Json]:
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
-    """Return what separated a run from the host, as the contract has it."""
+    """Return what separated a run from the host, as the contract has it.
+
+    Nearly all layers are seen from inside: to name the others says the same in a fifth of the
+    room, in every result. None is passed over because nobody looked: what was not seen is named.
+    """
     if isolation is None:
         return None
+    unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
     fields: dict[str, Json] = {
         "backend": isolation.backend,
         "ociRuntime": isolation.oci_runtime,
         "layers": list(isolation.layers),
-        "verified": list(isolation.verified),
+        "unverified": unverified,
         "weaker": list(isolation.weaker),
     }
     return {name: value for name, value in fields.items() if value}

@@ -46,7 +46,7 @@ def _sections(result: RunResult) -> list[str]:
     if result.has_result:
         sections.append(f"[result]\n{_value(result.result)}")
     elif result.result_repr:
-        sections.append(f"[result, as repr: JSON cannot hold it]\n{result.result_repr}")
+        sections.append(f"[result, as text]\n{result.result_repr}")
     if result.error:
         sections.append(f"[error]\n{result.error}")
     if result.plan is not None:
@@ -83,10 +83,9 @@ def cuts_text(result: RunResult) -> str:
         )
     if lost:
         cuts = "; ".join(f"{count:,} bytes of {name} were dropped" for name, count in lost.items())
-        hint = "Run again and let the program filter, count or slice before it prints"
-        if set(lost) == {"result"}:
-            hint = "Run again and let the program return less, or write it to a file in out/"
-        told.append(f"{cuts}. {hint}.")
+        told.append(
+            f"{cuts}. Run again and let the program filter, count or slice before it prints."
+        )
     return " ".join(told)
 
 

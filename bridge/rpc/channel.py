@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
+from bridge.aside import aside
 from bridge.guest.wire import (
     MAX_VALUES,
     FrameTooLargeError,
     GuestFrame,
     HostFrame,
     LineDecoder,
+    Run,
     count_values,
     decode_guest_frame,
 )
@@ -35,6 +38,17 @@ BYTES_PER_CHARACTER = 4
 MAX_DONE_BYTES = 2 * 1024 * 1024
 """Longest `done` frame: what it holds goes to the model. The guest keeps a result to 1 MiB and a
 traceback to 24,000 characters; code that forges the frame does not."""
+
+MAX_SHORT_BYTES = 2 * 1024 * 1024
+"""Longest frame of any other type but those of `_LONG`. An honest `output` holds 320 KiB at most,
+each byte of it six characters; parts of files and of states are shorter."""
+
+_LONG = (b'{"type":"call",', b'{"type":"shown",')
+"""How frames begin that hold what a program has made, whole: arguments, and pictures."""
+
+OTHER_VALUES = 10_000
+"""What a `done` frame may hold beside the value of the last expression, which has no more values
+than bytes. Of 40 variables and what a session has lost each has some."""
 
 WRITE_BYTES = 256 * 1024
 """Frames go out in portions, so that a large one does not double in a socket's queue."""
@@ -81,6 +95,7 @@ class Channel:
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
         self._batch: _Batch | None = None
+        self._told_bytes = MAX_DONE_BYTES
         self.last_cost = 0
 
     async def send(self, frame: HostFrame) -> None:
@@ -90,6 +105,9 @@ class Channel:
             ValueError: A value in the frame is not JSON.
             ChannelClosedError: The sandbox is gone.
         """
+        if isinstance(frame, Run):
+            # The guest is told, and may not care.
+            self._told_bytes = int(frame.limits.get("result_bytes", MAX_DONE_BYTES))
         await self.write(in_pieces(frame))
 
     async def send_bytes(self, data: bytes) -> None:
@@ -144,28 +162,46 @@ class Channel:
             # Taken one by one, so that the lines ahead of an overlong one are still delivered.
             line = next(self._lines, None)
             if line is not None:
-                self.last_cost = frame_cost(line)
-                return decode_guest_frame(line)
+                # A large one is read beside the event loop, and those behind it wait for it.
+                read = partial(read_frame, line, self._told_bytes)
+                self.last_cost, frame = await aside(line, read)
+                return frame
             data = await self._stream.receive()
             if not data:
                 return None
             self._lines = self._decoder.feed(data)
 
 
-def frame_cost(line: bytes) -> int:
+def read_frame(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> tuple[int, GuestFrame]:
+    """Return how much memory a line takes once it is parsed, at most, and the frame that it is.
+
+    Raises:
+        WireError: It is none, or not worth parsing.
+    """
+    return frame_cost(line, told_bytes), decode_guest_frame(line)
+
+
+def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     """Return how much memory a line takes once it is parsed, at most, without parsing it.
+
+    Args:
+        told_bytes: Of the value that a `done` frame may hold.
 
     Raises:
         FrameTooLargeError: It is not worth parsing.
     """
-    values = count_values(line)
+    most = MAX_VALUES
     # A frame whose type does not come first is refused in any case.
     if line.startswith(b'{"type":"done"'):
-        # A value of the last expression is measured in bytes, and few bytes hold few values.
+        most = told_bytes + OTHER_VALUES
         if len(line) > MAX_DONE_BYTES:
             message = f"a done frame is longer than {MAX_DONE_BYTES} bytes"
             raise FrameTooLargeError(message)
-    elif values > MAX_VALUES:
+    elif len(line) > MAX_SHORT_BYTES and not line.startswith(_LONG):
+        message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
+        raise FrameTooLargeError(message)
+    values = count_values(line, most)
+    if values > most:
         message = f"a frame of {len(line):,} bytes holds too many values"
         raise FrameTooLargeError(message)
     narrow = line.isascii() and b"\\u" not in line

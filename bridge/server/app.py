@@ -40,7 +40,7 @@ INSTRUCTIONS = (
 Context = ServerRequestContext[Any]
 
 
-def build_server(engine: Engine, *, principal: str = "") -> Server[Any]:
+def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     """Return an MCP server over `engine`, not yet connected to anything."""
     runs = Runs(engine, principal)
     notices = Notices(engine.guide.tool_description, engine.servers.names, owner=runs.owner)
@@ -53,10 +53,10 @@ def build_server(engine: Engine, *, principal: str = "") -> Server[Any]:
             async with notices.running():
                 yield {}
 
-    server: Server[Any] = NotifyingServer(
+    server = NotifyingServer(
         "mcp-code-bridge",
+        notices,
         lifespan=lifespan,
-        on_subscriptions_listen=notices.listen,
         version=__version__,
         title="MCP code bridge",
         instructions=INSTRUCTIONS,
@@ -149,7 +149,12 @@ class _Surface:
 
         try:
             request = parse_command(params.arguments, commands.profiles)
-            result = await commands.run(request, _progress(context), principal=self._runs.principal)
+            result = await commands.run(
+                request,
+                _progress(context),
+                principal=self._runs.principal,
+                client=self._runs.introduced(context),
+            )
         except BridgeError as error:
             logger.info("command refused: %s", error)
             result = failed_command(error)

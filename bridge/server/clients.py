@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import anyio
@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from bridge.engine.suspended import SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError
+from bridge.gate.question import one_line
 from bridge.model import Json
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,25 @@ MAX_ROUNDS = 10
 """Of questions to a client of the newer era in one run. The SDK's clients give up after as many,
 and so lose the result of a run that may have done much."""
 
+MAX_INTRODUCTION = 80
+"""Characters of a client's name, and as many of its version, about."""
+
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
+
+
+def introduced(context: Context, clear: Callable[[str], str]) -> str:
+    """Return what a client says it is, name and version, on one line; empty if it says nothing.
+
+    Args:
+        clear: Takes secrets out of a text.
+    """
+    held = context.session.client_params
+    if held is None:
+        return ""
+    told = (held.client_info.name, held.client_info.version)
+    # Cleared first, lest half a secret be left, and of what is endless only the beginning.
+    cleared = [clear(part[: 10 * MAX_INTRODUCTION]) for part in told if part]
+    return " ".join(one_line(part, MAX_INTRODUCTION) for part in cleared)
 
 
 class Same:

@@ -72,7 +72,15 @@ Shown = Callable[[], Hashable]
 
 
 class NotifyingServer(Server[Any]):
-    """A server that says in every handshake that its lists change, over HTTP as well."""
+    """A server that says in every handshake that its lists change, over HTTP as well.
+
+    Attributes:
+        notices: Who is told of it.
+    """
+
+    def __init__(self, name: str, notices: Notices, **rest: Any) -> None:
+        super().__init__(name, on_subscriptions_listen=notices.listen, **rest)
+        self.notices = notices
 
     def create_initialization_options(
         self,
@@ -186,6 +194,10 @@ class Notices:
             raise _too_much()
         self._bus.opening_for(self._owner(context))
         return await self._listen(context, params)
+
+    def end_streams(self) -> None:
+        """Tell all that listen, in the newer era, that there is nothing more to come."""
+        self._listen.close()
 
     async def subscribe(
         self, context: ServerRequestContext[Any], params: types.SubscribeRequestParams

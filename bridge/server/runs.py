@@ -31,6 +31,7 @@ from bridge.server.clients import (
     Same,
     answers_of,
     input_required,
+    introduced,
 )
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Runs:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             client = HandshakeClient(context, self._identity(context), self._level(context))
             with client.request:
-                return await self._run(params, client, self.owner(context))
+                return await self._run(context, params, client)
             return failed_run(BridgeError("The client has gone."))
         try:
             outcome = await self._follow(context, params)
@@ -87,7 +88,7 @@ class Runs:
             run.take(answers_of(params.input_responses))
         else:
             client = ModernClient(context, self._identity(context), suspended)
-            work = self._work(params, client, owner)
+            work = self._work(context, params, client)
             run = suspended.start(owner, request, client, work)
         try:
             return await suspended.follow(run)
@@ -95,20 +96,25 @@ class Runs:
             client.detach()
 
     def _work(
-        self, params: types.CallToolRequestParams, client: ModernClient, owner: str
+        self, context: Context, params: types.CallToolRequestParams, client: ModernClient
     ) -> Callable[[SuspendedRun], Awaitable[RunResult]]:
         async def work(run: SuspendedRun) -> RunResult:
             client.run = run
-            return await self._run(params, client, owner)
+            return await self._run(context, params, client)
 
         return work
 
     async def _run(
-        self, params: types.CallToolRequestParams, client: Client, owner: str
+        self, context: Context, params: types.CallToolRequestParams, client: Client
     ) -> RunResult:
         try:
             request = parse_request(params.arguments)
-            request = replace(request, principal=self.principal, owner=owner)
+            request = replace(
+                request,
+                principal=self.principal,
+                owner=self.owner(context),
+                client=self.introduced(context),
+            )
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
             # Where callers cannot be told apart, only a session's id says whose it is.
@@ -143,6 +149,10 @@ class Runs:
             return self.principal
         digest = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.principal}#{digest[:32]}"
+
+    def introduced(self, context: Context) -> str:
+        """Return what a client says it is, as it may be written down."""
+        return introduced(context, self._engine.servers.secrets.redactor.text)
 
     def _level(self, context: Context) -> str:
         return self._levels.get(_session_id(context), "")

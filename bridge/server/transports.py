@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import socket
+from collections.abc import Callable
 
 import anyio
 import uvicorn
@@ -22,7 +24,8 @@ STDIO = "stdio"
 """Whose runs are those of the one client there is; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3
-"""Runs still under way when the server stops are cancelled after this."""
+"""Runs still under way when the server stops are cancelled after this; those of a server that is
+cancelled, as by a signal to `serve`, are so at once."""
 
 
 async def serve_stdio(engine: Engine) -> None:
@@ -38,9 +41,32 @@ async def serve_stdio(engine: Engine) -> None:
         raise writer.failure
 
 
+class HttpServer(uvicorn.Server):
+    """Waits at its end for requests, but for none that has no end of its own.
+
+    Args:
+        end_streams: Ends the streams on which clients only listen.
+    """
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and wait for those under way."""
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
 async def serve_http(engine: Engine, host: str, port: int) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled."""
-    app = build_server(engine).streamable_http_app(host=host, transport_security=guard(host))
+    await http_server(engine, host, port).serve()
+
+
+def http_server(engine: Engine, host: str, port: int) -> HttpServer:
+    """Return what serves there, not yet begun."""
+    server = build_server(engine)
+    app = server.streamable_http_app(host=host, transport_security=guard(host))
     config = uvicorn.Config(
         app,
         host=host,
@@ -49,7 +75,7 @@ async def serve_http(engine: Engine, host: str, port: int) -> None:
         lifespan="on",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    await uvicorn.Server(config).serve()
+    return HttpServer(config, server.notices.end_streams)
 
 
 def guard(host: str) -> TransportSecuritySettings:

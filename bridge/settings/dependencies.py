@@ -28,7 +28,8 @@ MOST_BYTES = 16 * 1024 * MEBIBYTE
 
 DEFAULT_CACHE_BYTES = 4 * 1024 * MEBIBYTE
 
-DEFAULT_SECONDS = 120.0
+DEFAULT_SECONDS = 300.0
+"""A hundred megabytes take half of it where one comes each second, and pip may read them twice."""
 
 _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 

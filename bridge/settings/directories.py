@@ -11,11 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Json
 from bridge.settings import parsers
+from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
 INSIDE = "/mnt"
 """Below which programs find them, each by its name."""
@@ -27,7 +29,10 @@ SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """The kernel's and its services' own; sockets in them open the machine."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_KEYS = ("path", "mode")
+LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
+"""What one may be: of what can be read there. Nothing leaves the house by it."""
+
+_KEYS = ("path", "mode", "labels")
 _MODES = {"ro": False, "rw": True}
 
 
@@ -75,7 +80,21 @@ def _directory(name: str, table: Json, place: str) -> Directory:
     if not path.is_absolute():
         message = f"{place}.path must be an absolute path (or begin with ~), not {text!r:.200}."
         raise SettingsError(message)
-    return Directory(name=name, path=str(path), inside=f"{INSIDE}/{name}", writable=_MODES[mode])
+    return Directory(
+        name=name,
+        path=str(path),
+        inside=f"{INSIDE}/{name}",
+        writable=_MODES[mode],
+        labels=_labels(table.get("labels", []), place),
+    )
+
+
+def _labels(value: Json, place: str) -> frozenset[str]:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(label in LABELS for label in listed):
+        message = f"{place}.labels must be a list of {' and '.join(map(repr, LABELS))}."
+        raise SettingsError(message)
+    return frozenset(listed)
 
 
 def settled(
@@ -118,14 +137,7 @@ def settled(
         if ":" in str(real) or "," in str(real):
             message = f"{about} has a colon or a comma in it, which engines cannot mount."
             raise SettingsError(message)
-        found.append(
-            Directory(
-                name=directory.name,
-                path=str(real),
-                inside=directory.inside,
-                writable=directory.writable,
-            )
-        )
+        found.append(replace(directory, path=str(real)))
     _insist_apart(directories, found, place)
     return tuple(found)
 

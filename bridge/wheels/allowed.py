@@ -61,7 +61,7 @@ def check_resolved(
         name = missing[0]
         parent = needed_by.get(name, "")
         about = f"{parent} needs {name}, which" if parent else f"{name}"
-        others = f" So are {_some(missing[1:])}." if missing[1:] else ""
+        others = f" Nor {_is(missing[1:])} {_some(missing[1:])}." if missing[1:] else ""
         message = f"{about} is not allowed here.{others}"
         raise PackageRefusedError(message, remedy=_line(missing, allow, place))
     for name, version in found.items():
@@ -111,8 +111,7 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
     near = [
         match for name in names for match in difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     ]
-    verb = "is" if len(names) == 1 else "are"
-    message = f"{_some(names)} {verb} not allowed here."
+    message = f"{_some(names)} {_is(names)} not allowed here."
     if near:
         message += f" Near: {_some(tuple(dict.fromkeys(near)))}."
     message += f" Allowed: {_some([entry.text for entry in allow])}."
@@ -121,7 +120,12 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
 
 def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
     listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
-    return f"To allow it, add {listed} to `allow` of [dependencies] in {place}."
+    what = "it" if len(names) == 1 else "them"
+    return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ Below one directory:
     locks/<digest>.json     which wheels a set of requirements comes to, for one Python
     sets/<digest>/          wheels unpacked together, as programs see them
     turns/<digest>          held by the bridge that fills in the two above
+    resolvers/              directories of resolvers that are at work
 
 Owns the names, who writes when, and what is removed. Everything is written beside its place and
 renamed, so that there is never half of it. What nobody used for a while goes when room is needed.
@@ -39,8 +40,11 @@ MAX_LOCK_BYTES = 4 * 1024 * 1024
 KEPT_SECONDS = 2 * 24 * 3600.0
 """For which what was used stays whatever happens: nothing is taken from under a program."""
 
-LEFT_SECONDS = 3600.0
-"""After which what somebody began to write was left by a dead bridge."""
+LEFT_SECONDS = 2 * 3600.0
+"""After which what somebody began to write was left by a dead bridge: no run waits as long."""
+
+MAX_LOCKS = 2000
+"""Choices that are remembered, of some kilobytes each. A program can wish for anything allowed."""
 
 TOUCHED_SECONDS = 3600.0
 """How exactly it is known when something was used last."""
@@ -96,6 +100,11 @@ class Cache:
         """Where wheels are."""
         return self._directory / "wheels"
 
+    @property
+    def resolvers(self) -> Path:
+        """Where resolvers have directories of their own."""
+        return self._directory / "resolvers"
+
     def tree(self, lock: Lock) -> Path:
         """Return where a set of wheels is unpacked, whether or not it is yet."""
         return self._directory / "sets" / digest_of(wheel.sha256 for wheel in lock.wheels)
@@ -108,7 +117,7 @@ class Cache:
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            for name in ("wheels", "locks", "sets", "turns"):
+            for name in ("wheels", "locks", "sets", "turns", "resolvers"):
                 (self._directory / name).mkdir(exist_ok=True)
             # Where a bridge is root, its programs are nobody, who must get as far as the sets.
             (self._directory / "sets").chmod(0o755)
@@ -208,6 +217,12 @@ class Cache:
         """
         now = time.time()
         found: list[tuple[float, int, Path]] = []
+        for name in ("locks", "turns"):
+            self._forget(self._directory / name, now)
+        for path in _inside(self.resolvers):
+            with suppress(OSError):
+                if now - path.stat().st_mtime > LEFT_SECONDS:
+                    _remove(path)
         for path in (*_inside(self.wheels), *_inside(self._directory / "sets")):
             with suppress(OSError):
                 used = path.stat().st_mtime
@@ -230,6 +245,19 @@ class Cache:
             raise PackageUnavailableError(
                 message, host_detail=f"They are in {self._directory}.", remedy=remedy
             )
+
+    def _forget(self, directory: Path, now: float) -> None:
+        """Remove the oldest of many small files, as far as nobody can be at work with them."""
+        paths = _inside(directory)
+        if len(paths) <= MAX_LOCKS:
+            return
+        ages = []
+        for path in paths:
+            with suppress(OSError):
+                ages.append((path.stat().st_mtime, path))
+        for made, path in sorted(ages)[: len(paths) - MAX_LOCKS]:
+            if now - made > LEFT_SECONDS:
+                path.unlink(missing_ok=True)
 
     def _unwritable(self, error: OSError) -> PackageUnavailableError:
         message = f"Packages cannot be kept: {error.strerror or error}."

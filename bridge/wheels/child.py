@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,10 +33,19 @@ if os.getppid() == parent:
 """Ahead of the resolver: no file of it grows beyond a bound, and it does not outlive the bridge."""
 
 
+Heard = Callable[[str], Awaitable[None]]
+"""Told each line as it comes."""
+
+
 async def run_child(
-    argv: Sequence[str], environ: Mapping[str, str], place: Path, *, file_bytes: int
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    place: Path,
+    *,
+    file_bytes: int,
+    heard: Heard,
 ) -> tuple[int, str]:
-    """Run a command to its end; return its status and the end of what it wrote to stderr.
+    """Run a command to its end; return its status and the end of what it wrote.
 
     Cancelled, it and all that it started are killed first.
 
@@ -48,18 +57,22 @@ async def run_child(
     process = await anyio.open_process(
         words,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env=dict(environ),
         cwd=place,
         start_new_session=True,
     )
     tail = bytearray()
     try:
-        assert process.stderr is not None  # it was asked for
-        async for data in process.stderr:
+        assert process.stdout is not None  # it was asked for
+        line = b""
+        async for data in process.stdout:
             tail += data
             del tail[:-MAX_SAID]
+            *lines, line = (line + data)[-MAX_SAID:].split(b"\n")
+            for whole in lines:
+                await heard(whole.decode("utf-8", "replace"))
         await process.wait()
     finally:
         await _end(process)

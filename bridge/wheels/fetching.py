@@ -1,4 +1,4 @@
-"""Getting wheels from the index, and what it says of a package.
+"""Getting wheels from the index.
 
 Owns the requests and the copying, their bounds, and that nothing comes from where it should not: a
 directory's wheels from that directory, an index's over HTTP, and over TLS where the index is.
@@ -7,16 +7,13 @@ directory's wheels from that directory, an index's over HTTP, and over TLS where
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -30,27 +27,9 @@ from bridge.wheels.pins import Pin
 REQUEST_SECONDS = 30.0
 """For a connection, and between two pieces of an answer; the whole is bounded by the caller."""
 
-MAX_PAGE_BYTES = 16 * 1024 * 1024
-"""Of what an index says of one package; the largest have a few."""
-
 MAX_REDIRECTS = 5
 
 _PIECE = 1024 * 1024
-
-_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.2"
-
-_LINK = re.compile(r"<a\s[^>]*?href\s*=\s*[\"']([^\"']+)[\"']", re.IGNORECASE)
-
-_SOURCES = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """What an index has of one package: file names, and the SHA-256 of those that it gives one."""
-
-    wheels: tuple[str, ...]
-    sources: tuple[str, ...]
-    hashes: dict[str, str]
 
 
 def client(dependencies: Dependencies) -> httpx2.AsyncClient:
@@ -88,13 +67,23 @@ def _origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), port
 
 
+Come = Callable[[int, int], Awaitable[None]]
+"""Told how many bytes have come, and of how many; 0 where nobody says."""
+
+
 async def fetch(
-    pin: Pin, dependencies: Dependencies, directory: Path, room: int, http: httpx2.AsyncClient
+    pin: Pin,
+    dependencies: Dependencies,
+    directory: Path,
+    room: int,
+    http: httpx2.AsyncClient,
+    come: Come | None = None,
 ) -> tuple[str, int]:
     """Bring one wheel to `directory`, as its SHA-256; return that and its size.
 
     Args:
         room: Bytes that it may have.
+        come: Called after each piece that is downloaded.
 
     Raises:
         PackageUnavailableError: It cannot be had, is too large, or is not what it should be.
@@ -106,7 +95,7 @@ async def fetch(
                 source = _local(unquote(parts.path), pin, dependencies)
                 digest, size = await anyio.to_thread.run_sync(_copy, source, file, room, pin)
             else:
-                digest, size = await _download(pin, dependencies, file, room, http)
+                digest, size = await _download(pin, dependencies, file, room, http, come)
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             why = getattr(error, "strerror", "") or type(error).__name__
             message = f"{pin.name} {pin.version} could not be fetched from the index: {why}."
@@ -157,7 +146,12 @@ def _copy(source: Path, file: BinaryIO, room: int, pin: Pin) -> tuple[str, int]:
 
 
 async def _download(
-    pin: Pin, dependencies: Dependencies, file: BinaryIO, room: int, http: httpx2.AsyncClient
+    pin: Pin,
+    dependencies: Dependencies,
+    file: BinaryIO,
+    room: int,
+    http: httpx2.AsyncClient,
+    come: Come | None,
 ) -> tuple[str, int]:
     _insist_on_tls(pin.url, dependencies, pin)
     digest, size = hashlib.sha256(), 0
@@ -168,6 +162,10 @@ async def _download(
             answer = f"the index answered {response.status_code}"
             message = f"{pin.name} {pin.version} could not be fetched: {answer}."
             raise PackageUnavailableError(message)
+        given = response.headers.get("content-length", "")
+        whole = int(given) if given.isascii() and given.isdigit() and len(given) < 16 else 0
+        if whole > room:
+            raise too_large(pin)
         # As it was sent: what is decoded can be a thousand times as much.
         async for data in response.aiter_raw(_PIECE):
             size += len(data)
@@ -175,6 +173,8 @@ async def _download(
                 raise too_large(pin)
             digest.update(data)
             await anyio.to_thread.run_sync(file.write, data)
+            if come is not None:
+                await come(size, whole)
     file.flush()
     return digest.hexdigest(), size
 
@@ -192,67 +192,3 @@ def too_large(pin: Pin) -> PackageUnavailableError:
     message = f"With {pin.name} {pin.version} the packages are larger than a run's may be."
     remedy = "The person who runs the bridge can raise `max_bytes` of [dependencies]."
     return PackageUnavailableError(message, remedy=remedy)
-
-
-async def offer(name: str, dependencies: Dependencies, http: httpx2.AsyncClient) -> Offer | None:
-    """Return what the index has of a package; None if it does not say."""
-    directory = dependencies.directory
-    if directory is not None:
-        names = await anyio.to_thread.run_sync(_listed, directory)
-        return _offered(name, dict.fromkeys(names, ""))
-    url = urljoin(f"{dependencies.index.rstrip('/')}/", f"{name}/")
-    try:
-        async with http.stream("GET", url, headers={"accept": _ACCEPT}) as response:
-            if response.status_code != httpx2.codes.OK:
-                return None
-            page = bytearray()
-            async for data in response.aiter_raw():
-                page += data
-                if len(page) > MAX_PAGE_BYTES:
-                    return None
-            kind = response.headers.get("content-type", "")
-    except (OSError, httpx2.HTTPError, httpx2.InvalidURL):
-        return None
-    return _offered(name, files_of(bytes(page).decode("utf-8", "replace"), kind))
-
-
-def _listed(directory: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in directory.iterdir())
-    except OSError:
-        return []
-
-
-def files_of(page: str, kind: str) -> dict[str, str]:
-    """Return the file names on an index's page, each with its SHA-256 where one is given."""
-    found: dict[str, str] = {}
-    if "json" in kind:
-        try:
-            document = json.loads(page)
-        except (ValueError, RecursionError):
-            return {}
-        files = document.get("files") if isinstance(document, dict) else None
-        for item in files if isinstance(files, list) else ():
-            if isinstance(item, dict) and isinstance(item.get("filename"), str):
-                hashes = item.get("hashes")
-                digest = hashes.get("sha256", "") if isinstance(hashes, dict) else ""
-                found[item["filename"]] = str(digest).lower()
-        return found
-    for link in _LINK.findall(page):
-        parts = urlsplit(link.replace("&amp;", "&"))
-        digest = re.search(r"sha256=([0-9a-fA-F]{64})", parts.fragment)
-        found[unquote(parts.path).rpartition("/")[2]] = digest[1].lower() if digest else ""
-    return found
-
-
-def _offered(name: str, files: dict[str, str]) -> Offer:
-    def belongs(file: str) -> bool:
-        stem = re.sub(r"[-_.]+", "-", file).lower()
-        return stem.startswith(f"{name}-")
-
-    mine = [file for file in files if belongs(file)]
-    return Offer(
-        wheels=tuple(file for file in mine if file.endswith(".whl")),
-        sources=tuple(file for file in mine if file.endswith(_SOURCES)),
-        hashes={file: files[file] for file in mine if files[file]},
-    )

@@ -1,8 +1,8 @@
 """From what a program asks for to a directory with it.
 
 Owns the order: the recorded choice if there is one, else a resolver; the judgement on all that it
-found; fetching, unpacking. One bridge at a time does it for one set. What a resolver is told is
-`tools`' business, what may be used `allowed`'s, what is kept `cache`'s.
+found; fetching, unpacking. One bridge at a time does it for one set. Asking a resolver is
+`asking`'s business, what may be used `allowed`'s, what is kept `cache`'s.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import importlib.util
 import logging
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +24,10 @@ from packaging.requirements import Requirement
 
 from bridge.errors import BridgeError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
-from bridge.wheels import fetching, tools
+from bridge.wheels import fetching, offers, tools
 from bridge.wheels.allowed import check_resolved, check_wanted, constraints
+from bridge.wheels.asking import Paced, Question, Say, ask
 from bridge.wheels.cache import Cache, Lock, Locked, digest_of
-from bridge.wheels.child import run_child
 from bridge.wheels.pins import Closure, Pin, applying, closure
 from bridge.wheels.requirements import Wanted
 from bridge.wheels.target import Target, environment
@@ -39,16 +38,10 @@ logger = logging.getLogger(__name__)
 MAX_ROUNDS = 5
 """Times that a resolver is asked for one set: again for what it judged by another Python."""
 
-MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""Of what a resolver writes; each package has its whole description in it."""
-
-MAX_EXPLAINED = 3
-"""Packages that are looked up on the index to explain a failure."""
-
 _DAY = 24 * 3600.0
 
-Say = Callable[[str], Awaitable[None]]
-"""Tells whoever asked how it gets on."""
+_LARGE = 2_000_000
+"""Bytes of a wheel from which on it is told how much of it has come."""
 
 
 class Resolver:
@@ -155,8 +148,12 @@ class Resolver:
         """Return what the requirements come to now, and record it; the old, if nobody can tell."""
         await say(f"resolving {', '.join(one.text for one in wanted)}"[:200])
         try:
-            pins, found = await self._resolved(wanted, target)
-            lock = await self._fetched(_unlocked(pins, found), say)
+            pins, found = await self._resolved(wanted, target, say)
+            lock = _unlocked(pins, found)
+            if old is None and all(wheel.sha256 for wheel in lock.wheels):
+                # Whoever tries again after a time-out goes on from there.
+                await anyio.to_thread.run_sync(self._cache.write, key, lock)
+            lock = await self._fetched(lock, say)
         except PackageUnavailableError as error:
             if old is None:
                 raise
@@ -166,14 +163,15 @@ class Resolver:
         return lock
 
     async def _resolved(
-        self, wanted: Sequence[Wanted], target: Target
+        self, wanted: Sequence[Wanted], target: Target, say: Say
     ) -> tuple[dict[str, Pin], Closure]:
         tool = self._tool or _tool(self._environ)
         around = environment(target)
         asked = applying(wanted, around)
         names = [one.name for one in wanted]
         limits = constraints(names, self._dependencies.allow)
-        pins, found = await self._closed(tool, asked, limits, names, target)
+        question = Question(texts=tuple(map(str, asked)), limits=limits, target=target)
+        pins, found = await self._closed(tool, asked, question, names, say)
         if found.missing:
             text, parent = next(iter(found.missing.items()))
             message = f"{parent or 'The program'} needs {text}, which does not fit with the rest."
@@ -186,23 +184,26 @@ class Resolver:
         self,
         tool: Tool,
         asked: Sequence[Requirement],
-        limits: Sequence[str],
+        question: Question,
         names: Sequence[str],
-        target: Target,
+        say: Say,
     ) -> tuple[dict[str, Pin], Closure]:
         """Ask a resolver until nothing that is needed is missing, or it gets no further."""
         further: dict[str, str] = {}
         pins: dict[str, Pin] = {}
         found = Closure(needed={}, missing={})
         for _ in range(MAX_ROUNDS):
-            texts = [*map(str, asked), *further]
-            pins = {pin.name: pin for pin in await self._ask(tool, texts, limits, target)}
+            more = replace(question, texts=(*question.texts, *further))
+            answer = await ask(
+                tool, more, self._dependencies, self._environ, self._cache.resolvers, say
+            )
+            pins = {pin.name: pin for pin in answer}
             if any(pin.requires is None for pin in pins.values()):
                 # What it left out it left out by the right Python's markers.
                 parents = ", ".join(names)
                 needed = {name: "" if name in names else parents for name in pins}
                 return pins, Closure(needed=needed, missing={})
-            found = closure(asked, pins, environment(target))
+            found = closure(asked, pins, environment(question.target))
             pins = {name: pin for name, pin in pins.items() if name in found.needed}
             if not set(found.missing) - set(further):
                 break
@@ -220,53 +221,6 @@ class Resolver:
                 raise tools.by_address(name)
             entries = [replace(entry, versions="") for entry in allow]
             check_resolved({name: "0"}, {name: parent}, entries, self._place)
-
-    async def _ask(
-        self, tool: Tool, texts: Sequence[str], limits: Sequence[str], target: Target
-    ) -> tuple[Pin, ...]:
-        place = Path(await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="mcb-")))
-        try:
-            (place / tools.REQUIREMENTS).write_text(tools.wishes(texts, self._dependencies))
-            (place / tools.CONSTRAINTS).write_text("\n".join([*limits, ""]))
-            status, said = await run_child(
-                tool.order(place, self._dependencies, target),
-                tools.surroundings(self._environ, place),
-                place,
-                file_bytes=self._dependencies.max_bytes,
-            )
-            if status != 0:
-                words = tools.said(said, self._dependencies, place)
-                raise await self._not_found(tool, texts, words, target)
-            try:
-                with (place / tools.ANSWER).open("rb") as file:
-                    answer = file.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
-                return tool.answer(answer, target)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                message = f"{tool.name} answered something that is not understood: {error!r:.200}."
-                raise PackageUnavailableError(message, remedy=f"Update {tool.name}.") from None
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
-
-    async def _not_found(
-        self, tool: Tool, texts: Sequence[str], words: str, target: Target
-    ) -> PackageUnavailableError:
-        """Return the error on what a resolver did not find, with what the index has of it."""
-        about = []
-        async with fetching.client(self._dependencies) as http:
-            for text in texts[:MAX_EXPLAINED]:
-                name = Requirement(text).name
-                has = await fetching.offer(name, self._dependencies, http)
-                if has is not None and not has.wheels and has.sources:
-                    about.append(
-                        f"{name} is on the index as source only ({has.sources[-1]:.100}), and "
-                        "nothing is built here: only wheels are used."
-                    )
-                elif has is not None and not has.wheels:
-                    about.append(f"The index has no {name}.")
-        message = f"{', '.join(texts)[:200]} could not be resolved for {target}."
-        message = " ".join([message, *about, f"{tool.name} says: {words}" if words else ""]).strip()
-        return PackageUnavailableError(message, remedy="Ask for versions that the index has.")
 
     async def _fetched(self, lock: Lock, say: Say) -> Lock:
         """Bring the wheels that are not here; return the lock with their digests."""
@@ -289,19 +243,30 @@ class Resolver:
                     sha256=wheel.sha256,
                 )
                 digest, size = await fetching.fetch(
-                    pin, self._dependencies, self._cache.wheels, room, http
+                    pin,
+                    self._dependencies,
+                    self._cache.wheels,
+                    room,
+                    http,
+                    partial(_come, Paced(say), f"fetching {wheel.name} {wheel.version}"),
                 )
                 room -= size
                 wheels.append(replace(wheel, sha256=digest))
         return replace(lock, wheels=tuple(wheels))
 
     async def _insist_on_hash(self, wheel: Locked, http: httpx2.AsyncClient) -> None:
-        has = await fetching.offer(wheel.name, self._dependencies, http)
-        given = has.hashes.get(wheel.file, "") if has is not None else ""
+        has = await offers.offer(wheel.name, self._dependencies, http)
+        given = next((file.sha256 for file in has.files if file.name == wheel.file), "")
         if given and given == (wheel.sha256 or given):
             return
         message = f"The index gives no SHA-256 for {wheel.file}, which `require_hashes` demands."
         raise PackageUnavailableError(message)
+
+
+async def _come(paced: Paced, what: str, size: int, whole: int) -> None:
+    """Tell how much of a wheel has come; of small ones it is not worth telling."""
+    if whole > _LARGE:
+        await paced.say(f"{what}: {size / 1e6:.0f} of {whole / 1e6:.0f} MB")
 
 
 def _unlocked(pins: Mapping[str, Pin], found: Closure) -> Lock:

@@ -7,6 +7,7 @@ lines are for everybody to see.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.markers import InvalidMarker, Marker
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
@@ -50,7 +52,10 @@ _PASSED_ON = (
 """Of the bridge's environment: how the network is reached. Nothing of pip's, uv's or requests'."""
 
 _PIP = """
-import runpy, sys
+import json, runpy, sys
+around = json.loads(sys.argv.pop(1))
+from pip._vendor.packaging import markers
+markers.default_environment = lambda: dict(around)
 starts = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 def refuse(event, args):
     if event in starts:
@@ -59,14 +64,21 @@ sys.addaudithook(refuse)
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
-"""pip without other processes. A wheel may say that it needs what is at some address, and that pip
-would build, whatever it is told of wheels; build scripts and git run in processes of their own."""
+"""pip for another Python, and without other processes.
+
+No option makes pip judge markers by the Python that packages are for; here they are judged by what
+is said of that one. Should some pip not heed it, what it finds is looked through: `pins.closure`.
+
+A wheel may say that it needs what is at some address, and that pip would build, whatever it is told
+of wheels; build scripts and git run in processes of their own.
+"""
 
 _WORDS = 600
 """Characters of what a resolver said, in an error."""
 
 Order = Callable[[Path, Dependencies, Target], list[str]]
 Answer = Callable[[str, Target], tuple[Pin, ...]]
+Step = Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +88,13 @@ class Tool:
     Attributes:
         order: Makes its command line, given the directory that it works in.
         answer: Reads what it wrote.
+        step: Makes a line of its output something to tell whoever waits; empty for nothing.
     """
 
     name: str
     order: Order
     answer: Answer
+    step: Step
 
 
 def uv(executable: str, python: str) -> Tool:
@@ -106,7 +120,7 @@ def uv(executable: str, python: str) -> Tool:
             str(place / REQUIREMENTS),
         ]
 
-    return Tool(name="uv", order=order, answer=_read_lock)
+    return Tool(name="uv", order=order, answer=_read_lock, step=lambda _: "")
 
 
 def pip(python: str) -> Tool:
@@ -115,7 +129,8 @@ def pip(python: str) -> Tool:
     def order(place: Path, dependencies: Dependencies, target: Target) -> list[str]:
         words = [
             python,
-            *("-I", "-c", _PIP, "install", "--dry-run", "--quiet", "--isolated", "--no-input"),
+            *("-I", "-u", "-c", _PIP, json.dumps(environment(target))),
+            *("install", "--dry-run", "--progress-bar", "off", "--isolated", "--no-input"),
             *("--disable-pip-version-check", "--no-color", "--no-cache-dir", "--no-compile"),
             *("--keyring-provider", "disabled", "--retries", "2"),
             *("--timeout", str(_NETWORK_SECONDS)),
@@ -135,7 +150,7 @@ def pip(python: str) -> Tool:
         constraints, wishes = str(place / CONSTRAINTS), str(place / REQUIREMENTS)
         return [*words, "--constraint", constraints, "--requirement", wishes]
 
-    return Tool(name="pip", order=order, answer=_read_report)
+    return Tool(name="pip", order=order, answer=_read_report, step=_reading)
 
 
 def _directory(dependencies: Dependencies) -> list[str]:
@@ -160,6 +175,10 @@ def wishes(requirements: Iterable[str], dependencies: Dependencies) -> str:
 def surroundings(environ: Mapping[str, str], place: Path) -> dict[str, str]:
     """Return a resolver's environment: nothing in it says where a login or a configuration is."""
     passed = {name: environ[name] for name in _PASSED_ON if environ.get(name)}
+    trusted = passed.get("SSL_CERT_FILE") or passed.get("SSL_CERT_DIR")
+    if trusted:
+        # What pip before 24.2 looks at; uv, later ones and the bridge itself know the other two.
+        passed["REQUESTS_CA_BUNDLE"] = trusted
     return {
         **passed,
         "HOME": str(place),
@@ -175,8 +194,6 @@ def surroundings(environ: Mapping[str, str], place: Path) -> dict[str, str]:
 
 
 def _read_report(text: str, target: Target) -> tuple[Pin, ...]:
-    import json
-
     document = json.loads(text)
     pins = []
     for item in document["install"][: MAX_PINS + 1]:
@@ -242,6 +259,14 @@ def _pin(name: str, version: str, url: str, sha256: str, requires: tuple[str, ..
     if not file.endswith(".whl"):
         message = f"{name} {version} is no wheel, and nothing is built here: {file:.100}."
         raise PackageUnavailableError(message, remedy=f"Ask for a version of {name} with wheels.")
+    try:
+        stated = parse_wheel_filename(file)[0]
+    except (InvalidWheelFilename, InvalidVersion):
+        stated = None
+    if stated != canonicalize_name(name):
+        # What is allowed is a name: no wheel of another comes under it.
+        message = f"What the index has as {name} {version} is not called so: {file:.100}."
+        raise PackageUnavailableError(message, remedy="See whether the index was tampered with.")
     sha256 = sha256.lower() if re.fullmatch(r"[0-9a-fA-F]{64}", sha256) else ""
     return Pin(
         name=canonicalize_name(name),
@@ -270,15 +295,39 @@ def _bounded(pins: Sequence[Pin]) -> tuple[Pin, ...]:
     return tuple(pins)
 
 
+_READING = re.compile(r"\s*Downloading (\S{1,200}\.whl)\S* (\([\d.]{1,9} [kMG]?B\))")
+_BROKEN = re.compile(r"connection broken by '(\w{1,50})")
+_VERSIONS = re.compile(r" ?\(from versions: [^)]*\)")
+_SOURCE = re.compile(r" ?\(from -r [^)]*\)|(?<=->)-r [^)]*")
+_ADVICE = ("WARNING", "[notice]", "To fix this", "1. ", "2. ", "ERROR: ResolutionImpossible")
+_NOT_FOUND = re.compile(r"No matching distribution found for ([^;\s][^;]{0,200}?)(?: \(from .*)?$")
+
+
+def _reading(line: str) -> str:
+    # What an index without metadata apart has to be asked for: a whole wheel.
+    found = _READING.match(line)
+    return f"resolving: reading {found[1].rpartition('/')[2]} {found[2]}" if found else ""
+
+
 def said(text: str, dependencies: Dependencies, place: Path) -> str:
     """Return a resolver's words for an error: without the index's address, paths and colours."""
     for secret in (dependencies.index, dependencies.index.rstrip("/"), str(place)):
         text = text.replace(secret, "the index" if secret != str(place) else "")
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    broken = _BROKEN.search(text)
     # Whatever form a resolver gives the address, nobody's password is in an error.
     text = re.sub(r"[a-z+]+://\S+", "the index", text)
-    text = re.sub(r"(?<![\w.])/[^\s:'\"`]+", "...", text)
-    lines = [line.strip(" ×╰─▶│") for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("WARNING", "[notice]"))]
-    whole = " ".join(line.removeprefix("ERROR:").strip() for line in lines)
+    lines = [_SOURCE.sub("", line).strip(" ×╰─▶│") for line in text.splitlines()]
+    begins = next((n for n, line in enumerate(lines) if line.startswith("ERROR:")), 0)
+    lines = [line for line in lines[begins:] if line and not line.startswith(_ADVICE)]
+    whole = " ".join(_VERSIONS.sub("", line.removeprefix("ERROR:")).strip() for line in lines)
+    whole = re.sub(r"(?<![\w.])/[^\s:'\"`]+", "...", whole)
+    if broken is not None:
+        whole = f"{whole} The connection to the index was broken: {broken[1]}."
     return whole if len(whole) <= _WORDS else whole[: _WORDS - 1] + "…"
+
+
+def not_found(words: str) -> str:
+    """Return the requirement that a resolver says nothing fits; empty if it names none."""
+    found = _NOT_FOUND.search(words)
+    return found[1] if found is not None else ""

@@ -33,7 +33,7 @@ def _same(kept: ArtifactStore) -> None:
 
 
 def _evicting(kept: ArtifactStore) -> None:
-    kept.of_run("me", RUN).add("large", b"l" * 8000)
+    kept.of_run("me", RUN).add("large", b"l" * 5500)
 
 
 def _removing(kept: ArtifactStore) -> None:

@@ -13,7 +13,7 @@ from bridge.catalog.proposal import propose
 from bridge.gate.decision import CallFacts
 from bridge.gate.policy import Policy
 from bridge.model import Tool
-from bridge.settings.policy import PolicySpec, parse_policy
+from bridge.settings.policy import Budgets, PolicySpec, parse_policy
 
 READS = {"readOnlyHint": True}
 WRITES = {"readOnlyHint": False, "destructiveHint": False}
@@ -35,6 +35,19 @@ def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[
     decision = policy.decide(CallFacts(server=server, tool=tool, definition=described))
     assert decision.action == ("allow" if decision.effect == "read" else "ask")
     return decision.effect, sorted(decision.labels)
+
+
+def test_budgets_are_proposed_but_not_in_force() -> None:
+    """Nobody but the user knows how many calls are many; without their marks the lines parse."""
+    text = propose({"git": _tools("git", git_status=READS)}, {})
+    assert _spec(text).budgets == Budgets()
+    commented = text.partition("# [policy.budgets]\n")[2].partition("\n\n")[0]
+    lines = [line.removeprefix("# ") for line in commented.splitlines()]
+    spec = _spec("\n".join([text, "[policy.budgets]", *lines]))
+    assert spec.budgets == Budgets(
+        run_calls=500, run_bytes=50 << 20, server_calls=200, per_minute=(("*", 600),)
+    )
+    assert spec.servers == _spec(text).servers
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
-from tests.waiting import until_shown
+from tests.waiting import typing_answers
 
 __all__ = ["backend", "settings"]
 
@@ -64,17 +64,18 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
             person = Terminal(reader, writer)
             assert (await run(person, scripted=True)).plan is not None
             assert tools_recorded(log) == []
-            os.write(typist, b"no\n")
-            with pytest.raises(ApprovalRefusedError):
-                await run(person)
+            # Typed before anybody was asked, it allows nothing.
+            os.write(typist, b"apply\n")
+            async with typing_answers(typist, "no\n") as first:
+                with pytest.raises(ApprovalRefusedError):
+                    await run(person)
             assert tools_recorded(log) == []
             capsys.readouterr()
-            os.write(typist, b"apply\n")
-            applied = await run(person)
+            async with typing_answers(typist, "apply\n") as second:
+                applied = await run(person)
         asked = "may 2 calls of a plan be made, exactly as listed?"
-        question = await until_shown(typist, asked, 2)
         os.close(typist)
-        assert question.count(asked) == 2
+        assert [text.count(asked) for text in (*first, *second)] == [1, 1]
         assert (exit_status(applied), applied.plan) == (0, None)
         shown = capsys.readouterr()
         assert "#2 desk.write_note" in shown.out

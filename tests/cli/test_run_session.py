@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.cli.main import main
+from tests.audit_rig import records
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,8 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     status, ended = _run(capsys, "--end-session")
     assert (status, ended["session"]["state"]) == (0, "ended")
     assert not list((home / "state" / "sessions").rglob("*.session"))
+    began = [each for each in records(home / "state" / "audit") if each["kind"] == "run"]
+    assert {(each["principal"], each["clientSays"]) for each in began} == {("terminal", "cli")}
     status, unknown = _run(capsys, "--end-session")
     assert status == 2
     assert "unknown_session" in unknown["error"]

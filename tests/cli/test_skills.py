@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 from pathlib import Path
 
 import pytest
 
 from bridge.cli.main import main
+from bridge.cli.person import Person
+from bridge.cli.skills import approve_of
+from bridge.engine import open_engine
+from bridge.settings import load
+from tests.waiting import typing_answers
 
 
 def test_skills_are_listed_shown_approved_and_removed(
@@ -31,13 +38,67 @@ def test_skills_are_listed_shown_approved_and_removed(
     assert "unusable" in listed
     assert "not reviewed, edited" in listed
     assert "\x1b" not in listed
-    [_, shown, _] = run("show", "greet")
+    [_, shown, told] = run("show", "greet")
     assert "Say \\x1b[1mhello." in shown
+    line = told.splitlines()[-1]
+    seen = line.rpartition(" ")[2]
+    assert line.endswith(f"mcp-code-bridge skills approve {seen}")
+    assert seen.startswith("greet@")
     assert run("show", "gret")[0] == 2
-    assert "may be used as long as it stays as it is" in run("approve", "greet")[2]
+
+    # By its name alone nobody has seen it; half a digest could be another's.
+    status, _, told = run("approve", "greet")
+    assert (status, "skills show greet" in told) == (2, True)
+    assert run("approve", seen[:-1])[0] == 2
+    (tmp_path / "skills" / "greet.py").write_text("def greet():\n    steal()\n")
+    status, _, told = run("approve", seen)
+    assert (status, "is not what was shown" in told) == (2, True)
+    assert not any(each["approved"] for each in json.loads(run("list", "--json")[1]))
+
+    whole = json.loads(run("show", "--json", "greet")[1])["digest"]
+    assert "may be used as long as it stays as it is" in run("approve", f"greet@{whole}")[2]
     found = {each["name"]: each["approved"] for each in json.loads(run("list", "--json")[1])}
     assert found == {"broken": False, "greet": True}
     assert json.loads(run("show", "--json", "greet")[1])["signature"] == "greet()"
     assert run("rm", "greet", "broken")[0] == 0
     assert list((tmp_path / "skills").iterdir()) == []
     assert run("rm", "greet")[0] == 2
+
+
+async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was saved while the person read is another text, and nobody has seen that."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "skills"
+    folder.mkdir()
+    environ = {"MCP_BRIDGE_SKILLS_DIR": str(folder), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
+    settings = load({}, {**os.environ, **environ})
+    (folder / "greet.py").write_text("def greet():\n    return 'hello'\n")
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        person = Person(reader, writer)
+
+        async def approve(answer: str) -> tuple[int, str, str]:
+            async with typing_answers(typist, answer) as told:
+                status = await approve_of(("greet",), settings, person)
+            return status, told[0], capsys.readouterr().err
+
+        os.write(typist, b"yes\n")
+        status, shown, _ = await approve("no\n")
+        assert (status, "return 'hello'" in shown) == (1, True)
+        async with open_engine(settings) as engine:
+            shelf = engine.skills.shelf
+            before = await shelf.get("greet")
+            (folder / "greet.py").write_text("def greet():\n    steal()\n")
+            assert not await shelf.approve(before)
+            assert shelf.approvals.all() == set()
+            status, shown, said = await approve("yes\n")
+            assert (status, "steal()" in shown) == (0, True)
+            assert "may be used as long as it stays as it is" in said
+            [(name, digest)] = shelf.approvals.all()
+            assert (name, digest) == ("greet", (await shelf.get("greet")).digest)
+    os.close(typist)

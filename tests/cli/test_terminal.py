@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 import anyio
@@ -14,7 +14,7 @@ import pytest
 from bridge.cli.terminal import MAX_TRIES, Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
-from tests.waiting import until_shown
+from tests.waiting import typing_answers
 
 FORM: dict[str, Json] = {
     "type": "object",
@@ -36,30 +36,35 @@ def desk() -> Iterator[tuple[int, TextIO]]:
     os.close(typist)
 
 
-async def _ask(desk: tuple[int, TextIO], typed: str, params: dict[str, Json]) -> object:
+async def _ask(
+    desk: tuple[int, TextIO], typed: Sequence[str], params: dict[str, Json]
+) -> tuple[object, str]:
+    """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
     typist, reader = desk
-    os.write(typist, typed.encode())
     with os.fdopen(os.dup(reader.fileno()), "w") as writer, anyio.fail_after(20):
-        return await Terminal(reader, writer).elicit(params)
+        async with typing_answers(typist, *typed) as shown:
+            answered = await Terminal(reader, writer).elicit(params)
+    return answered, shown[0]
 
 
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
         (
-            "Ann\n41\nyes\n",
+            ("Ann\n", "41\n", "yes\n"),
             {"action": "accept", "content": {"name": "Ann", "age": 41, "sure": True}},
         ),
-        ("\nAnn\nold\n\n\n", {"action": "accept", "content": {"name": "Ann"}}),
-        ("Ann\n\x04", {"action": "decline"}),
-        ("\n" * MAX_TRIES, {"action": "cancel"}),
+        (("\n", "Ann\n", "old\n", "\n", "\n"), {"action": "accept", "content": {"name": "Ann"}}),
+        (("Ann\n", "\x04"), {"action": "decline"}),
+        (("\n",) * MAX_TRIES, {"action": "cancel"}),
     ],
 )
 async def test_a_form_is_filled_line_by_line(
-    desk: tuple[int, TextIO], typed: str, answer: dict[str, Json]
+    desk: tuple[int, TextIO], typed: tuple[str, ...], answer: dict[str, Json]
 ) -> None:
     """A line that does not fit is asked for again."""
-    assert await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM}) == answer
+    answered, _ = await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM})
+    assert answered == answer
 
 
 CHOICE: dict[str, Json] = {
@@ -76,16 +81,20 @@ CHOICE: dict[str, Json] = {
 
 
 @pytest.mark.parametrize(
-    ("typed", "decision"), [("2\n", "run"), ("no\n", "no"), ("\n4\nyes\nCall\ncall\n", "call")]
+    ("typed", "decision"),
+    [
+        (("2\n",), "run"),
+        (("no\n",), "no"),
+        (("\n", "4\n", "yes\n", "Call\n", "call\n"), "call"),
+    ],
 )
 async def test_choices_are_listed_by_what_they_are_called(
-    desk: tuple[int, TextIO], typed: str, decision: str
+    desk: tuple[int, TextIO], typed: tuple[str, ...], decision: str
 ) -> None:
     """One on a line, to be chosen by number or word; nothing is chosen by only pressing Enter."""
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
-    answer = await _ask(desk, typed, params)
+    answer, shown = await _ask(desk, typed, params)
     assert answer == {"action": "accept", "content": {"decision": decision}}
-    shown = await until_shown(desk[0], "brackets): ")
     assert (
         "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
         "Decision (a number or a word in brackets): "
@@ -95,8 +104,8 @@ async def test_choices_are_listed_by_what_they_are_called(
 async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
     """And no escape sequence of the server's obeyed."""
     params: dict[str, Json] = {"mode": "url", "message": "\x1b[2J", "url": "https://example.com"}
-    assert await _ask(desk, "\n", params) == {"action": "accept"}
-    shown = await until_shown(desk[0], "press Enter: ")
+    answer, shown = await _ask(desk, ("\n",), params)
+    assert answer == {"action": "accept"}
     assert "\\x1b[2J" in shown
     assert "https://example.com" in shown
     assert "\x1b" not in shown

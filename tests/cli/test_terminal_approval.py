@@ -18,7 +18,7 @@ from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
-from tests.waiting import until_shown
+from tests.waiting import typing_answers
 
 __all__ = ["backend", "settings"]
 
@@ -54,12 +54,17 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
         assert "Nobody can be asked: this run has no terminal. It was not called." in refused.error
         with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
             person = Terminal(reader, writer)
+            # Typed before anybody was asked, it allows nothing.
             os.write(typist, b"always\n")
-            assert (await run(person)).result == "done"
+            async with typing_answers(typist, "no\n"):
+                assert (await run(person)).status == "error"
+            assert tools_recorded(log) == []
+            async with typing_answers(typist, "always\n") as told:
+                assert (await run(person)).result == "done"
             # Written into the policy, which the next run has read again.
             assert (await run(person)).result == "done"
-        shown = await until_shown(typist, "brackets): ")
     os.close(typist)
+    [shown] = told
     assert "may a program call desk.write_note?\n\n    it changes something" in shown
     assert "  1. Yes, this one call [call]\n  2. Yes, and every other call of" in shown
     assert shown.count("Decision (a number or a word in brackets): ") == 1

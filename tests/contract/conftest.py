@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -47,18 +46,29 @@ def engines() -> Iterator[EngineShelf]:
         yield EngineShelf(stack)
 
 
-@pytest.fixture
-async def rig(engine: str, engines: EngineShelf, tmp_path: Path) -> AsyncIterator[Rig]:
-    """Give a backend on the engine of the test's parameter."""
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop for a module, so that a backend can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def shared_rig(
+    engine: str, engines: EngineShelf, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Rig]:
+    """Give a backend on the engine of the tests' parameter, open for all of a module's tests.
+
+    Getting to know an engine takes longer than a launch.
+    """
     found = engines.get(engine.removesuffix(LANE))
     before = open_descriptors()
-    async with rig_on(found, tmp_path / "run") as made:
+    async with rig_on(found, tmp_path_factory.mktemp("rig") / "run") as made:
         yield replace(made, backend=Lanes(made.backend)) if engine.endswith(LANE) else made
     assert open_descriptors() <= before, "sockets or pipes were left open"
 
 
 @pytest.fixture
-async def real_rig(real_engine: str, engines: EngineShelf, tmp_path: Path) -> AsyncIterator[Rig]:
-    """Give a backend on a real engine."""
-    async with rig_on(engines.get(real_engine), tmp_path / "run") as made:
-        yield made
+async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
+    """Give the backend, and see that the test leaves nothing on its engine."""
+    yield shared_rig
+    assert shared_rig.engine.ours() == []

@@ -241,7 +241,10 @@ def ordinary_user() -> Iterator[tuple[list[str], dict[str, str], Path]]:
         for variable, given in SET_UP.items():
             if given in os.environ:
                 environ[variable] = os.environ[given]
-        yield ["runuser", "-u", name, "--"], environ, runtime
+        # Said again: runuser puts the passwd entry's in its place, where podman would find neither
+        # the image nor the settings of its storage, and copy all of the image for every container.
+        home = f"HOME={environ['HOME']}"
+        yield ["runuser", "-u", name, "--", "env", home], environ, runtime
 
 
 def usable_python(become: list[str], environ: dict[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -25,7 +26,7 @@ from tests.contract.programs import (
     ready,
     spec,
 )
-from tests.contract.rig import Rig
+from tests.contract.rig import LANE, EngineShelf, Rig, rig_on
 
 PATIENCE = 60.0
 """For a test, on a machine that does other things too."""
@@ -314,7 +315,8 @@ async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:
             assert (await sandbox.wait()).signal == 9
 
 
-async def test_closing_twice_is_harmless(rig: Rig) -> None:
+async def test_closing_twice_is_harmless(engine: str, engines: EngineShelf, tmp_path: Path) -> None:
     """`aclose` is idempotent, also before the first use."""
-    await rig.backend.aclose()
-    await rig.backend.aclose()
+    async with rig_on(engines.get(engine.removesuffix(LANE)), tmp_path / "run") as rig:
+        await rig.backend.aclose()
+        await rig.backend.aclose()

@@ -6,8 +6,14 @@ import json
 
 import pytest
 
-from tests.e2e.rig import User, containers
+from tests.e2e.rig import User, containers, engines
 from tests.waiting import until
+
+on_one_engine = pytest.mark.parametrize(
+    "engine_name",
+    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()[:1]],
+)
+"""For what runs no program, or says the same wherever it ran."""
 
 
 def test_run_behaves_as_the_program_does(user: User) -> None:
@@ -24,25 +30,41 @@ def test_run_takes_a_file_or_stdin_and_uses_servers(user: User) -> None:
     assert user.command("run", "-", stdin="print('in')").stdout == "in\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "complaint"),
-    [
-        (["run", "-c", "1/0"], 1, "ZeroDivisionError"),
-        (["run"], 2, "Name a FILE"),
-        (["run", "/no/such/file"], 2, "cannot be read"),
-        (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
-        (["run", "-c", "1", "--timeout", "soon"], 2, "not a number of seconds"),
-        (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
-        (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
-        (["run", "-c", "1", "--image", "localhost/no-such-image:x"], 3, "image build"),
-        (["run", "-c", "while True: pass", "--timeout", "1"], 124, "time limit of 1 s"),
-        (["serve", "--http", "0.0.0.0:1"], 2, "other machines"),
-    ],
-)
+ON_AN_ENGINE = [
+    (["run", "-c", "1/0"], 1, "ZeroDivisionError"),
+    (["run", "-c", "1", "--image", "localhost/no-such-image:x"], 3, "image build"),
+    (["run", "-c", "while True: pass", "--timeout", "1"], 124, "time limit of 1 s"),
+]
+WITHOUT_ONE = [
+    (["run"], 2, "Name a FILE"),
+    (["run", "/no/such/file"], 2, "cannot be read"),
+    (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
+    (["run", "-c", "1", "--timeout", "soon"], 2, "not a number of seconds"),
+    (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
+    (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
+    (["serve", "--http", "0.0.0.0:1"], 2, "other machines"),
+]
+"""What is refused before an engine is looked for; so it is the same on each."""
+
+
+@pytest.mark.parametrize(("arguments", "status", "complaint"), ON_AN_ENGINE)
 def test_exit_statuses_and_errors_are_those_of_the_contract(
     user: User, arguments: list[str], status: int, complaint: str
 ) -> None:
     """Scripts rely on them."""
+    _complains(user, arguments, status, complaint)
+
+
+@on_one_engine
+@pytest.mark.parametrize(("arguments", "status", "complaint"), WITHOUT_ONE)
+def test_what_cannot_be_meant_is_refused_with_its_exit_status(
+    user: User, arguments: list[str], status: int, complaint: str
+) -> None:
+    """Scripts rely on that too."""
+    _complains(user, arguments, status, complaint)
+
+
+def _complains(user: User, arguments: list[str], status: int, complaint: str) -> None:
     done = user.command(*arguments)
     assert done.returncode == status, done.stderr
     assert complaint in done.stderr
@@ -72,6 +94,7 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
     assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
 
 
+@on_one_engine
 def test_servers_lists_what_was_found_and_what_was_not(user: User) -> None:
     """With the file, and the reason for what is left out."""
     config = json.loads((user.project / ".mcp.json").read_text())
@@ -88,6 +111,7 @@ def test_servers_lists_what_was_found_and_what_was_not(user: User) -> None:
     assert "ready" in started.stdout
 
 
+@on_one_engine
 def test_tools_lists_and_searches(user: User) -> None:
     """Across servers, or within one."""
     listed = user.command("tools", "--server", "workshop")

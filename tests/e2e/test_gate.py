@@ -250,6 +250,40 @@ await mcp_tracker.send(to="me", text=str(secret))
     assert [given["text"] for tool, given in recorded(office.log) if tool == "send"] == ["hello"]
 
 
+async def test_what_a_run_kept_of_a_server_is_not_sent_by_the_next(office: Office) -> None:
+    """Nor by one after the bridge was started again; who does not load it may send."""
+    labelled = POLICY.replace("git_log]\n", 'git_log]\nlabels = ["untrusted-input"]\n')
+    rule = """
+[[policy.flow]]
+name = "what git says stays"
+after = ["untrusted-input"]
+to = ["exfiltration"]
+action = "deny"
+"""
+    (office.user.home / "config.toml").write_text(labelled + rule)
+    keep = f"""
+log = str(await mcp_git.git_log(repo_path={str(office.user.project)!r}))
+save_memory("log", log)
+open("out/log", "w").write(log)
+"""
+    send = "await mcp_tracker.send(to='me', text={})"
+    async with office.client(None) as client:
+        kept = document_of(await _run(client, code=keep))
+        assert kept["status"] == "success", kept
+        stopped = await _run(client, code=send.format("load_memory('log')"))
+        sent = await _run(client, code=send.format("'hello'"))
+    async with office.client(None) as client:
+        files = [{"name": "log", "uri": kept["artifacts"][0]["uri"]}]
+        later = await _run(client, code=send.format("open('log').read()"), files=files)
+    assert sent.is_error is False, text_of(sent)
+    by = f"(saved by run {kept['runId']})"
+    for result, what in ((stopped, "memory 'log'"), (later, files[0]["uri"])):
+        assert result.is_error is True
+        assert "flow rule 'what git says stays'" in text_of(result)
+        assert f"{what} {by}" in text_of(result)
+    assert [given["text"] for _, given in recorded(office.log)] == ["hello"]
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_where_nobody_can_be_asked_the_refusal_says_how_to_allow(
     office: Office, era: str

@@ -44,7 +44,7 @@ plt.figure(dpi=50); plt.plot([1, 3, 2]); plt.title("First"); plt.show()
 fig, ax = plt.subplots()
 ax.bar(["a", "a name that hangs over the edge of its figure"], [1, 2])
 plt.xticks(rotation=90)
-display(Image.effect_noise((480, 320), 90))
+Image.effect_noise((480, 320), 90).show()
 ax
 """
 

@@ -430,11 +430,14 @@ async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place
     words = ["cat", f"/no/{SECRET}", "--password", "hunter-2-hunter"]
     async with Commands(settings, audit_of=lambda run: RunAudit(log, run)) as commands:
         result = await commands.run(
-            CommandRequest(profile="tool", stages=(tuple(words),)), principal="somebody"
+            CommandRequest(profile="tool", stages=(tuple(words),)),
+            principal="somebody",
+            client="harness 2",
         )
     begun, ended = records(there.root / "audit")
     assert (begun["kind"], begun["run"]) == ("command", result.run_id)
     assert (begun["principal"], begun["profile"]) == ("somebody", "tool")
+    assert begun["clientSays"] == "harness 2"
     assert begun["stages"] == [["cat", "[redacted]", "--password", "[redacted]"]]
     assert (ended["kind"], ended["run"], ended["status"]) == ("end", result.run_id, result.status)
     assert ended["exitCode"] == result.exit_code == 1

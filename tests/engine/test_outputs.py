@@ -88,6 +88,30 @@ except MCPError as error:
     assert "No output is kept at all." in (await run(engine, stranger, owner="you")).stdout
 
 
+async def test_a_value_of_megabytes_is_kept_as_a_whole_and_its_ends_are_shown(
+    engine: Engine,
+) -> None:
+    """A later run reads all of it, as JSON."""
+    made = await run(engine, "[{'id': n, 'name': 'x' * 50} for n in range(40_000)]")
+    assert (made.has_result, made.result_repr) == (
+        False,
+        "list of 40,000, printed to stdout as JSON, an item a line",
+    )
+    assert made.stdout.startswith('[\n{"id": 0, "name": "xx')
+    assert made.stdout.endswith('"}\n]\n')
+    assert len(made.stdout) < 60_000
+    [artifact] = made.artifacts
+    assert artifact.size > 2_500_000
+    assert made.missing == ()
+    code = f"""
+import json
+rows = json.loads(await runtime.read_output({made.run_id!r}))
+len(rows), rows[20_000]["id"], await runtime.read_output({made.run_id!r}, find='"id": 33333,')
+"""
+    [count, number, [[line, _]]] = (await run(engine, code)).result
+    assert (count, number, line) == (40_000, 20_000, 33_335)
+
+
 async def test_forty_megabytes_of_output_are_kept_but_for_the_middle(engine: Engine) -> None:
     """Both ends as they were, and the result small."""
     code = "import os\nfor n in range(40_000): os.write(1, b'%07d ' % n + b'x' * 1015 + b'\\n')"

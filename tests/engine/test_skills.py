@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from bridge.cli.run import TERMINAL
-from bridge.engine import Engine, open_engine
+from bridge.engine import Engine
 from bridge.engine.callers import owner_of, principal_of
-from bridge.model import Json, RunRequest, RunResult
+from bridge.model import RunRequest
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
+from tests.engine.skill_rig import SAVE, run, value
 from tests.engine_rig import ListFinder, backend, engine, finder, settings, workshop
-from tests.fakes.backend import FakeBackend
-from tests.fakes.client import FakeClient
 
 __all__ = ["backend", "engine", "finder", "settings"]
-
-SAVE = '''
-import json
-import os.path
-from collections import Counter
-from typing import Any
-
-LIMIT = {"most": 3, "words": ["a", "b"]}
-
-class Line:
-    """A line."""
-    def __init__(self, text: str) -> None:
-        self.text = os.path.join("x", text)
-
-def shorten(text, limit=LIMIT):
-    return Line(text[: limit["most"]]).text
-
-async def shout(text: str, *, times: int = 2) -> Any:
-    """Say something loudly.
-
-    And more of it.
-    """
-    # A remark that stays.
-    said = await mcp_work_shop.echo(text=shorten(text))
-    return json.dumps(Counter([said.text] * times))
-
-runtime.save_skill(shout, description="Shout in the work-shop")
-'''
-
-
-async def run(
-    engine: Engine, code: str, client: FakeClient | None = None, **fields: Any
-) -> RunResult:
-    """Run a program of the person at the terminal."""
-    return await engine.run(RunRequest(code=code, **{"principal": TERMINAL, **fields}), client)
-
-
-async def value(engine: Engine, code: str, client: FakeClient | None = None, **fields: Any) -> Json:
-    """Run a program and return its value."""
-    result = await run(engine, code, client, **fields)
-    assert result.status == "success", (result.error, result.stderr)
-    return result.result
 
 
 def test_whoever_has_the_terminal_and_the_agent_is_one_person() -> None:
@@ -170,123 +124,6 @@ async def test_what_cannot_be_kept_is_refused_with_what_it_is(engine: Engine) ->
     for (expected, _), said in zip(REFUSED.items(), told, strict=True):
         assert expected in said
     assert await value(engine, "runtime.list_skills()") == []
-
-
-REVIEWED = "from skills import hello\nhello()"
-
-
-@pytest.fixture
-async def other(
-    settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine
-) -> AsyncIterator[Engine]:
-    """Another bridge of the same user, who has a skill that the first one saved."""
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    hello = "def hello():\n    '''Greet.\\x1b[31m'''\n    return 'hello'\n"
-    await value(engine, hello + "runtime.save_skill(hello)")
-    async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
-        yield opened
-
-
-async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
-    engine: Engine, other: Engine
-) -> None:
-    assert await value(engine, REVIEWED) == "hello"
-
-    alone = await run(other, REVIEWED)
-    assert (alone.status, alone.reason, alone.isolation) == ("error", "policy", None)
-    assert "mcp-code-bridge skills approve hello" in alone.error
-
-    no = FakeClient()
-    refused = await run(other, REVIEWED, no)
-    assert "said no" in refused.error
-    [asked] = no.asked
-    assert "may a program use the saved skill hello?" in asked["message"]
-    assert "return 'hello'" in asked["message"]
-    assert "\x1b" not in asked["message"]
-
-    async def once(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "once"}}
-
-    async def always(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "always"}}
-
-    client = FakeClient(answer=once)
-    dynamic = "import skills\n[getattr(skills, 'hel' + 'lo')() for _ in range(2)]"
-    assert await value(other, dynamic, client) == ["hello", "hello"]
-    assert await value(other, REVIEWED, client) == "hello"
-    assert len(client.asked) == 2
-    client = FakeClient(answer=always)
-    assert await value(other, REVIEWED, client) == "hello"
-    assert await value(other, REVIEWED) == "hello"
-
-    # Whatever gets into the file has to be reviewed anew; the approval is kept elsewhere.
-    file = other.skills.shelf.folder / "hello.py"
-    file.write_text(file.read_text().replace("return 'hello'", "return 'bye'"))
-    assert (await run(other, REVIEWED)).reason == "policy"
-    assert (await run(engine, REVIEWED)).reason == "policy"
-    assert await value(other, REVIEWED, client) == "bye"
-    listed: Any = await value(other, "runtime.list_skills()")
-    assert (listed[0]["version"], listed[0]["edited"], listed[0]["reviewed"]) == (2, True, True)
-    file.write_text("def hello(:")
-    assert "cannot be used as its file is" in str(await _error(other, REVIEWED))
-
-
-async def _error(engine: Engine, code: str) -> object:
-    try:
-        return await run(engine, code)
-    except Exception as error:
-        return error
-
-
-async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
-    settings: Settings, backend: FakeBackend, finder: ListFinder, other: Engine
-) -> None:
-    unknown = await run(other, REVIEWED, principal="")
-    assert "Nobody knows whose run this is" in unknown.error
-    saving = "def f():\n    pass\nsave_tool(f)"
-    assert "may not save the user's skills" in (await run(other, saving, principal="")).error
-    assert "it has no memories" in (await run(other, "list_memories()", principal="")).error
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    for action in ("allow", "deny"):
-        path = settings.policy.path
-        assert path is not None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'[policy]\nskills = "{action}"\n')
-        async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
-            result = await run(opened, REVIEWED, principal="")
-            if action == "allow":
-                assert result.result == "hello"
-            else:
-                assert "The policy lets no program use skills." in result.error
-
-
-@pytest.mark.parametrize("code", [REVIEWED, "import skills\ngetattr(skills, 'hel' + 'lo')()"])
-async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
-    settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, code: str
-) -> None:
-    """Its file may be another than the one that was saved."""
-    await value(engine, "def hello():\n    return 1\nruntime.save_skill(hello)")
-    file = engine.skills.shelf.folder / "hello.py"
-    file.write_text("import ctypes\n" + file.read_text())
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async def yes(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "always"}}
-
-    enforcing = replace(settings, guard="enforce")
-    async with open_engine(enforcing, finder=finder, choose_backend=choose) as opened:
-        client = FakeClient(answer=yes)
-        result = await run(opened, code, client)
-        assert "guard does not allow the skill 'hello'" in result.error
-        assert client.asked == []
 
 
 async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(

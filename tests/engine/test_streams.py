@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from bridge.artifacts import ArtifactStore
-from bridge.engine.intake.streams import LeftStreams, Streams
+from bridge.engine.intake.streams import AT_ONCE_BYTES, LeftStreams, Streams
 from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Output
@@ -125,6 +126,8 @@ async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path
     left = await written(store, *flood, limits=limits)
     assert len(all_of(store)) == 200_000
     assert "300,000 of them dropped" in left.stdout
+    [loss] = left.missing
+    assert (loss.name, loss.why.partition(":")[0]) == ("stdout", "300,000 bytes of it")
 
 
 async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_path: Path) -> None:
@@ -176,3 +179,32 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_quota_is_an_error_of_the_store() -> None:
     """Which is what is caught first."""
     assert ArtifactQuotaError("x").code == "artifact_quota"
+
+
+async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
+    """It is searched for secrets part by part, and those that two parts share are found."""
+    streams = Streams(LIMITS, clear=Redactor({SECRET: "TOKEN of x"}))
+    before = "x" * (AT_ONCE_BYTES - len(SECRET) // 2)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await streams.take(Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end"))
+        tasks.cancel_scope.cancel()
+    assert turns >= 4
+    left = await streams.finish()
+    assert left.stdout.endswith("yend")
+    size = len(before) + len("[redacted: TOKEN of x]") + 3 * AT_ONCE_BYTES + len("end")
+    assert left.dropped["stdout"] + len(left.stdout.replace(_notice(left.stdout), "")) == size
+
+
+def _notice(text: str) -> str:
+    """Return the line about what is left out."""
+    start = text.index("\n[\u2026")
+    return text[start : text.index("\u2026]\n") + 3]

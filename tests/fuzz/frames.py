@@ -38,7 +38,6 @@ guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
         has_result=st.booleans(),
         result=json_values,
         result_repr=texts,
-        result_dropped=whole,
     ),
     st.builds(
         Exited,

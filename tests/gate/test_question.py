@@ -61,7 +61,7 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
         "    it changes something, as far as the policy knows\n"
         "    asked because of: default for writes\n"
         "    asked because of: flow rule 'lethal-combination' (text may steer it)\n"
-        "    this run called before: web.fetch, mail.read\n"
+        "    what came before: web.fetch, mail.read\n"
         "\n"
         '    repo = "o/r"\n'
         '    title = "It breaks"\n'
@@ -169,7 +169,7 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     assert [line[:22] for line in lines[2:5]] == [
         "    it changes somethi",
         "    asked because of: ",
-        "    this run called be",
+        "    what came before: ",
     ]
     assert lines[-1].startswith("Waiting in this run: 1 more of s.")
     assert all(line.startswith("    ") for line in lines[2:-1] if line)

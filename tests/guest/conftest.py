@@ -14,7 +14,6 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from bridge.guest.wire import (
     encode,
 )
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
+from tests.guest.finished import Finished
 
 PATIENCE = 60.0
 """Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
@@ -86,41 +86,6 @@ Answer = Callable[["Guest", Call], None]
 def echo(guest: Guest, call: Call) -> None:
     """Answer a call with its arguments."""
     guest.reply(call.id, {"json": call.params.get("arguments")})
-
-
-@dataclass
-class Finished:
-    """All that a run sent, sorted."""
-
-    stdout: str = ""
-    stderr: str = ""
-    skipped: dict[str, int] = field(default_factory=dict)
-    done: Done | None = None
-    exited: Exited | None = None
-    calls: list[Call] = field(default_factory=list)
-    cancels: list[Cancel] = field(default_factory=list)
-    frames: list[GuestFrame] = field(default_factory=list)
-    diagnostics: str = ""
-    status: int | None = None
-
-    @property
-    def outcome(self) -> Done:
-        """The `Done` frame, which a test expects to be there."""
-        assert self.done is not None, (self.exited, self.stderr, self.diagnostics)
-        return self.done
-
-    @property
-    def value(self) -> Any:
-        """The last expression's value, which a test expects to be there."""
-        assert self.outcome.outcome == "ok", self.outcome.error
-        assert self.outcome.has_result, self.outcome
-        return self.outcome.result
-
-    @property
-    def exit(self) -> Exited:
-        """The `Exited` frame, which a test expects to be there."""
-        assert self.exited is not None, self.diagnostics
-        return self.exited
 
 
 class Guest:

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.guest.display_pictures import mime_of
 from bridge.guest.wire import Shown
-from tests.guest.conftest import Finished
+from tests.guest.finished import Finished
 from tests.png import write_png
 
 PICTURE = write_png(3, 2, lambda x, y: (x, y, 0))

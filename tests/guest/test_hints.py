@@ -57,6 +57,15 @@ def test_a_missing_module_is_asked_for_where_that_is_allowed(
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
 
 
+def test_a_library_that_the_image_does_not_have_is_named() -> None:
+    """Some packages bury what the dynamic linker says in advice of their own."""
+    missing = "libstdc++.so.6: cannot open shared object file: No such file or directory"
+    for text in (missing, f"Importing it failed.\n\nOriginal error was: {missing}\n"):
+        assert "image has no libstdc++.so.6, which" in hint(ImportError(text))
+    assert hint(ImportError("cannot import name 'x' from 'y'")) == ""
+    assert hint(ImportError(": cannot open shared object file")) == ""
+
+
 def test_a_module_that_was_not_imported_is_named() -> None:
     """In a session nobody knows it before."""
     error = NameError("name 'json' is not defined")

@@ -52,14 +52,9 @@ def test_a_hostile_repr_and_an_overlong_one_are_bounded(make_guest: Any) -> None
     code = "class A:\n    def __getattribute__(self, name): raise SystemExit(9)\nA()"
     done = make_guest().run(code).outcome
     assert done.outcome in ("ok", "exit")
-    done = make_guest().run("{frozenset(range(100000))}").outcome
-    assert len(done.result_repr) < 5000
-
-
-def test_a_result_over_the_limit_is_dropped_with_its_size(guest_on: Any) -> None:
-    done = guest_on.run("'x' * 5000", limits={"result_bytes": 1000}).outcome
-    assert done.has_result is False
-    assert done.result_dropped > 5000
+    finished = make_guest().run("class A:\n    def __repr__(self): return 'a' * 9000\nA()")
+    assert finished.outcome.result_repr == "A, printed to stdout as repr"
+    assert finished.stdout == "a" * 9000 + "\n"
 
 
 def test_a_program_without_a_last_expression_has_no_result(guest_on: Any) -> None:
@@ -73,14 +68,47 @@ def test_an_empty_program_succeeds(guest_on: Any) -> None:
 
 def test_a_result_that_costs_its_reader_too_much_goes_where_output_goes(make_guest: Any) -> None:
     """Of that the ends are shown, and all of it is kept."""
-    finished = make_guest().run("list(range(1000))", limits={"told_bytes": 1000})
-    assert finished.outcome == Done("ok")
+    finished = make_guest().run("list(range(1000))", limits={"result_bytes": 1000})
+    told = "list of 1,000, printed to stdout as JSON, an item a line"
+    assert finished.outcome == Done("ok", result_repr=told)
     assert finished.stdout.startswith("[\n0,\n1,\n")
+    assert finished.stdout.endswith("999\n]\n")
     code = "{'rows': [{'id': n, 'of': [1]} for n in range(100)], 'n': 100}"
-    finished = make_guest().run(code, limits={"told_bytes": 1000})
+    finished = make_guest().run(code, limits={"result_bytes": 1000})
+    told = "dict of 2 ('rows': list of 100, 'n': int), printed to stdout as JSON, an item a line"
+    assert finished.outcome.result_repr == told
     lines = finished.stdout.splitlines()
     assert lines[:3] == ["{", '"rows": [', '{"id": 0, "of": [1]},']
     assert lines[-3:] == ["],", '"n": 100', "}"]
-    finished = make_guest().run("list(range(1000))", limits={"told_bytes": 1000})
-    assert finished.stdout.endswith("999\n]\n")
-    assert make_guest().run("'x' * 500", limits={"told_bytes": 1000}).value == "x" * 500
+    finished = make_guest().run("'x' * 1500", limits={"result_bytes": 1000})
+    assert finished.outcome.result_repr == "text of 1,500 characters, printed to stdout"
+    assert finished.stdout == "x" * 1500 + "\n"
+    lines = make_guest().run("'line\\n' * 400", limits={"result_bytes": 1000})
+    assert lines.stdout == "line\n" * 400
+    assert make_guest().run("'x' * 500", limits={"result_bytes": 1000}).value == "x" * 500
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "shape"),
+    [
+        ("{n + 0j for n in range(900)}", 902, "set of 900"),
+        ("{(n, n): 'value' for n in range(500)}", 502, "dict of 500"),
+        ("[{'at': complex(n), 'of': [n]} for n in range(300)]", 302, "list of 300"),
+        ("(b'x' * 5000,)", 3, "tuple of 1"),
+    ],
+)
+def test_what_json_cannot_hold_is_printed_as_a_whole_when_it_is_long(
+    make_guest: Any, code: str, lines: int, shape: str
+) -> None:
+    finished = make_guest().run(code)
+    told = f"{shape}, printed to stdout as repr, an item a line"
+    assert finished.outcome == Done("ok", result_repr=told)
+    assert len(finished.stdout.splitlines()) == lines
+    assert eval(finished.stdout) == eval(code)
+
+
+def test_a_large_value_that_cannot_be_printed_is_told_of(make_guest: Any) -> None:
+    code = "import sys\nsys.stdout.close()\nlist(range(1000))"
+    finished = make_guest().run(code, limits={"result_bytes": 1000})
+    told = "list of 1,000; it cannot be printed: ValueError"
+    assert finished.outcome == Done("ok", result_repr=told)

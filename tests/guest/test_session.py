@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bridge.guest.wire import Call, File, Reply, Stop
-from tests.guest.conftest import ECHO_SERVER, Finished, Guest
+from tests.guest.conftest import ECHO_SERVER, Guest
+from tests.guest.finished import Finished
 
 Start = Callable[[], Guest]
 

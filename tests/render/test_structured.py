@@ -73,7 +73,7 @@ def test_every_field_of_a_full_result_has_its_contract_name() -> None:
             "backend": "podman",
             "ociRuntime": "runc",
             "layers": ["no-network", "pids-limit"],
-            "verified": ["no-network"],
+            "unverified": ["pids-limit"],
             "weaker": ["no cpus"],
         },
         "usage": {

@@ -20,7 +20,9 @@ OK = RunResult(
     summary="The program finished.",
     exit_code=0,
     timeout_seconds=30.0,
-    isolation=Isolation(backend="podman", oci_runtime="runc", layers=("no-network",)),
+    isolation=Isolation(
+        backend="podman", oci_runtime="runc", layers=("no-network",), verified=("no-network",)
+    ),
 )
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -53,9 +55,7 @@ def test_a_result_is_compact_json_or_a_text_of_lines(value: object, text: str) -
 
 
 def test_a_value_that_json_cannot_hold_is_shown_as_its_repr() -> None:
-    assert render(replace(OK, result_repr="<Foo 1>")) == (
-        "[result, as repr: JSON cannot hold it]\n<Foo 1>"
-    )
+    assert render(replace(OK, result_repr="<Foo 1>")) == ("[result, as text]\n<Foo 1>")
 
 
 def test_an_exception_shows_its_traceback_once() -> None:
@@ -115,13 +115,13 @@ def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
         kind="stdout",
     )
     result = replace(
-        OK, stdout="a\n", truncated={"stdout": 1234, "result": 99}, artifacts=(kept,), run_id="r1"
+        OK, stdout="a\n", truncated={"stdout": 1234, "stderr": 99}, artifacts=(kept,), run_id="r1"
     )
     assert render(result) == (
         "a\n"
         "[truncated] 1,234 bytes of stdout are not shown. Another run reads it: await "
-        'runtime.read_output("r1", find="..."), or lines=(1, 50). 99 bytes of result were '
-        "dropped. Run again and let the program return less, or write it to a file in out/."
+        'runtime.read_output("r1", find="..."), or lines=(1, 50). 99 bytes of stderr were '
+        "dropped. Run again and let the program filter, count or slice before it prints."
     )
     assert structured(result)["whole"] == {"stdout": "bridge://runs/r1/stdout"}
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bridge.guest.wire import Call, Reply, WireError, encode
-from bridge.rpc.channel import WRITE_BYTES, Channel
+from bridge.guest.wire import (
+    Call,
+    Done,
+    FrameTooLargeError,
+    Output,
+    Reply,
+    Run,
+    Shown,
+    WireError,
+    encode,
+)
+from bridge.rpc.channel import MAX_SHORT_BYTES, WRITE_BYTES, Channel
 
 
 class _Stream:
@@ -76,3 +86,57 @@ async def test_long_text_is_no_reason_to_refuse_a_frame() -> None:
     """What counts is what it becomes."""
     call = Call(id=1, method="m", params={"text": "x,y,z" * 2_000_000})
     assert await Channel(_Stream(encode(call))).receive() == call
+
+
+async def test_others_have_their_turn_while_a_large_frame_is_read() -> None:
+    """It is read in a thread; a small one, which came with it, is not worth that."""
+    large = Call(id=2, method="m", params={"text": "x" * 8_000_000})
+    channel = Channel(_Stream(encode(CALL) + encode(CALL) + encode(large) + encode(CALL)))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    await channel.receive()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        assert await channel.receive() == CALL
+        assert turns == 0
+        assert await channel.receive() == large
+        assert turns > 0
+        # The one behind it has waited.
+        assert await channel.receive() == CALL
+        tasks.cancel_scope.cancel()
+
+
+async def test_only_calls_and_what_is_shown_may_be_long() -> None:
+    """Of all else an honest guest sends as many frames as it needs."""
+    text = "x" * MAX_SHORT_BYTES
+    long = Call(id=1, method="m", params={"text": text}), Shown("image/png", data=text)
+    channel = Channel(_Stream(*[encode(frame) for frame in (*long, Output("stdout", text))]))
+    assert (await channel.receive(), await channel.receive()) == long
+    with pytest.raises(FrameTooLargeError, match="neither a call nor shown"):
+        await channel.receive()
+
+
+async def test_the_most_that_one_read_of_output_becomes_passes() -> None:
+    """Each byte of it is six characters in JSON, be it no text at all or control characters."""
+    for character in ("\x01", "\udc80"):
+        frame = Output("stdout", character * 320 * 1024)
+        assert await Channel(_Stream(encode(frame))).receive() == frame
+
+
+async def test_an_end_holds_no_more_values_than_its_run_was_told_that_it_may() -> None:
+    """Two megabytes of empty lists keep everybody waiting for a second, and nobody asked for it."""
+    told = {"result_bytes": 40_000}
+    run = Run(code="", argv=[], servers=[], discovered=[], capabilities="", limits=told)
+    honest = Done("ok", has_result=True, result=[[]] * 13_000)
+    forged = Done("ok", has_result=True, result=[[]] * 60_000)
+    channel = Channel(_Stream(encode(honest), encode(forged)))
+    await channel.send(run)
+    assert await channel.receive() == honest
+    with pytest.raises(FrameTooLargeError, match="too many values"):
+        await channel.receive()

@@ -168,6 +168,7 @@ GUARANTEES = (
         attacks=(24, 25),
         tests=(
             f"{PROTOCOL}::test_nothing_from_a_program_is_unpickled",
+            f"{PROTOCOL}::test_the_host_could_not_unpickle_if_it_wanted_to",
             f"{PROTOCOL}::test_what_a_program_does_to_its_own_interpreter_stays_there",
         ),
     ),
@@ -277,7 +278,7 @@ GUARANTEES = (
     ),
     Guarantee(
         id="layers-seen",
-        promise="The layers that a result calls verified were seen from inside its sandbox.",
+        promise="The layers of a result that it does not call unverified were seen from inside.",
         attacks=(),
         tests=(f"{LAYERS}::test_with_our_filter_programs_work_and_every_layer_is_seen",),
     ),

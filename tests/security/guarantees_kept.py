@@ -26,13 +26,17 @@ ROUNDS = "tests/contract/test_files.py"
 SAVED = "tests/guest/test_checkpoint.py"
 SAVED_CHANGED = "tests/guest/test_checkpoint_changed.py"
 SAVED_FILES = "tests/guest/test_checkpoint_files.py"
+SHARES = "tests/test_shares.py"
 SKILLS = "tests/engine/test_skills.py"
+REVIEWED = "tests/engine/test_skills_reviewed.py"
 SKILL_FILES = "tests/library/test_skill_files.py"
 SKILL_TEXTS = "tests/library/test_skills.py"
 STORE = "tests/artifacts/test_store.py"
 STORE_DAMAGED = "tests/artifacts/test_store_damaged.py"
+TIDYING = "tests/artifacts/test_tidying.py"
 UNPACKING = "tests/wheels/test_unpacking.py"
 WATCHED = "tests/engine/sessions/test_watched.py"
+WEB_SHARES = "tests/server/test_shares.py"
 WISHES = "tests/wheels/test_requirements.py"
 
 NEEDED_AND_NOT_ALLOWED = (
@@ -186,12 +190,26 @@ KEPT_GUARANTEES = (
         "says so.",
         attacks=(),
         tests=(
-            f"{SKILLS}::test_a_person_reviews_a_skill_before_another_bridge_uses_it",
-            f"{SKILLS}::test_the_policy_and_an_unknown_caller_decide_who_has_skills",
+            f"{REVIEWED}::test_a_person_reviews_a_skill_before_another_bridge_uses_it",
+            f"{REVIEWED}::test_the_policy_and_an_unknown_caller_decide_who_has_skills",
             f"{SKILLS}::test_parameters_of_a_hostile_guest_are_answered_as_mistakes",
             f"{SKILL_TEXTS}::test_anything_else_is_refused_with_what_to_change",
             f"{SKILL_TEXTS}::test_nothing_that_is_executed_is_left_out_of_what_a_person_approves",
             f"{SKILL_TEXTS}::test_a_file_that_somebody_edited_or_wrote_is_another_version",
+        ),
+    ),
+    Guarantee(
+        id="shares",
+        promise="Where places for sessions, or what is kept, is used up, nothing is taken of a "
+        "caller who has less than an equal share while another has more, and callers over HTTP "
+        "together take no more than half of what is kept.",
+        attacks=(),
+        tests=(
+            f"{SHARES}::test_nothing_of_one_with_less_than_a_share_goes_while_another_has_more",
+            f"{SHARES}::test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice",
+            f"{TIDYING}::test_however_many_come_over_http_the_person_has_half",
+            f"{CHECKPOINTS}::test_of_too_much_what_goes_is_of_the_owner_who_has_most",
+            f"{WEB_SHARES}::test_one_caller_takes_nothing_of_anothers_share",
         ),
     ),
 )

@@ -275,18 +275,22 @@ def unpickles(node: ast.AST) -> bool:
         return any(name.name in ("pickle", "shelve", "dill") for name in node.names)
     if isinstance(node, ast.ImportFrom):
         return node.module in ("pickle", "shelve", "dill", "marshal")
-    if isinstance(node, ast.Attribute):
-        return ast.unparse(node) in ("marshal.load", "marshal.loads")
+    if isinstance(node, ast.Attribute) and node.attr in ("load", "loads"):
+        return isinstance(node.value, ast.Name) and node.value.id == "marshal"
     return False
 
 
 async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path) -> None:
-    """Attack 24: neither what it sends nor what it returns; the host could not if it wanted to."""
+    """Attack 24: neither what it sends nor what it returns."""
     await arena.with_server()
     path = tmp_path / "made"
     found = (await arena.attack(PICKLED, argv=(str(path),))).result
     assert (found.status, found.result_repr) == ("success", "evil"), found
     assert not path.exists()
+
+
+def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
+    """Attack 24: nothing outside of sandboxes knows how."""
     files = [file for file in BRIDGE.rglob("*.py") if file not in INSIDE]
     assert len(files) > 100
     for file in files:

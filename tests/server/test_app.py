@@ -12,11 +12,14 @@ import jsonschema
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp.types import Implementation
 
 from bridge.engine import Engine
 from bridge.errors import LaunchError
 from bridge.server.app import build_server
 from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.settings import Settings
+from tests.audit_rig import records
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until, until_exists
 
@@ -54,6 +57,25 @@ async def test_a_run_returns_text_and_structured_content(client: Client) -> None
     assert document["result"] == [1, 2]
     assert "stderr" not in document
     jsonschema.validate(document, OUTPUT_SCHEMA)
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_what_a_client_says_it_is_stands_in_the_audit_log(
+    engine: Engine, settings: Settings, era: str
+) -> None:
+    """In the record of a run and of a plan that is applied; short, and nothing that is obeyed."""
+    said = Implementation(name="\x1b[2Jharness\n" + "x" * 500, version="2.1")
+    async with Client(build_server(engine), mode=era, client_info=said) as client:
+        code = "await mcp_work_shop.add(a=1, b=2)"
+        plan = await client.call_tool("run_python", {"code": code, "mode": "plan"})
+        assert plan.structured_content is not None
+        await client.call_tool("run_python", {"apply": plan.structured_content["plan"]["id"]})
+    found = [each for each in records(settings.state_dir / "audit") if "clientSays" in each]
+    assert [each["kind"] for each in found] == ["run", "apply"]
+    for each in found:
+        assert each["clientSays"].startswith("\\x1b[2Jharness\\nxxx")
+        assert each["clientSays"].endswith("… 2.1")
+        assert len(each["clientSays"]) < 120
 
 
 async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:

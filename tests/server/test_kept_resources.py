@@ -248,9 +248,9 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
     server = NotifyingServer(
         "told",
+        notices,
         lifespan=lifespan,
         on_list_resources=listed,
-        on_subscriptions_listen=notices.listen,
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )

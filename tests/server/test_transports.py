@@ -1,11 +1,18 @@
-"""Where the bridge may listen."""
+"""Where the bridge may listen, and how it ends."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import anyio
+import pytest
+from mcp import Client
+
+from bridge.engine import Engine
 from bridge.errors import UsageError
-from bridge.server.transports import parse_address
+from bridge.server import transports
+from bridge.server.transports import http_server, parse_address
+from tests.waiting import until, until_exists
 
 
 @pytest.mark.parametrize(
@@ -33,3 +40,52 @@ def test_an_address_that_others_can_reach_is_refused(text: str) -> None:
     """There is no authentication yet, and whoever reaches the bridge can use every server."""
     with pytest.raises(UsageError, match="can be reached from other machines"):
         parse_address(text)
+
+
+async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends(
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stream without an end is nothing to wait for."""
+    monkeypatch.setattr(transports, "SHUTDOWN_SECONDS", 30)
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    code = (
+        f"import os, time\nopen({str(begun)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n'done'"
+    )
+    server = http_server(engine, "127.0.0.1", 0)
+    over: list[str] = []
+
+    async def listen(url: str) -> None:
+        async with Client(url, mode="2026-07-28") as client:
+            async with client.listen(tools_list_changed=True) as stream:
+                begun.with_suffix(".listening").touch()
+                # Raises if the stream breaks off.
+                async for _ in stream:
+                    pass
+            over.append("stream")
+            go.touch()
+
+    async def run(url: str) -> None:
+        async with Client(url, mode="2026-07-28") as client:
+            # Else the client would ask for them once it has the result.
+            await client.list_tools()
+            result = await client.call_tool("run_python", {"code": code})
+            assert result.structured_content is not None
+            over.append(result.structured_content["result"])
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)
+            await until(lambda: server.started)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            url = f"http://127.0.0.1:{port}/mcp"
+            tasks.start_soon(listen, url)
+            tasks.start_soon(run, url)
+            await until_exists(begun)
+            await until_exists(begun.with_suffix(".listening"))
+            server.should_exit = True
+    assert over == ["stream", "done"]
+    assert "timeout graceful shutdown exceeded" not in caplog.text

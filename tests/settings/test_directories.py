@@ -37,6 +37,34 @@ def test_a_directory_is_named_with_its_place_and_its_mode() -> None:
     )
     assert out.path == str(Path("~/out").expanduser())
     assert out.writable
+    assert out.labels == frozenset()
+
+
+def test_a_directory_has_the_labels_of_what_is_in_it(tmp_path: Path) -> None:
+    """For the flow rules; they stay with it when its place on the disk is settled."""
+    config = tmp_path / "config.toml"
+    (tmp_path / "data").mkdir()
+    table = f'[directories.data]\npath = "{tmp_path}/data"\nlabels = '
+    given = {"HOME": str(tmp_path / "home"), "MCP_BRIDGE_CONFIG": str(config)}
+    for written, labels in (
+        ('"private-data"', {"private-data"}),
+        ('["untrusted-input", "private-data"]', {"untrusted-input", "private-data"}),
+        ("[]", set()),
+    ):
+        config.write_text(table + written)
+        (found,) = load({}, given).directories
+        assert found.labels == labels
+    for written in (
+        '"exfiltration"',
+        '["privat-data"]',
+        "5",
+        "[5]",
+        "true",
+        '{ "private-data" = 1 }',
+    ):
+        config.write_text(table + written)
+        with pytest.raises(SettingsError, match="labels must be a list of 'untrusted-input' and"):
+            load({}, given)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import zipfile
@@ -14,10 +15,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from bridge.settings.dependencies import Dependencies, normalised, parse_dependencies
+from bridge.wheels import tools
 from bridge.wheels.target import Target
 
 PURE = "py3-none-any"
+
+PIP = tools.pip(sys.executable)
+UV = tools.uv(str(Path(sys.executable).with_name("uv")), sys.executable)
+
+REAL = pytest.mark.parametrize("tool", [pytest.param(PIP, id="pip"), pytest.param(UV, id="uv")])
+"""Both resolvers that there are."""
 
 TARGET = Target(
     version="3.9.2", implementation="cpython", abi="cp39", machine="x86_64", libc="glibc 2.31"

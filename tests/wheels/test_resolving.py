@@ -23,16 +23,7 @@ from bridge.wheels.resolving import Resolver
 from bridge.wheels.target import Target
 from bridge.wheels.tools import Tool
 from tests.waiting import until
-from tests.wheels.rig import PATH, TARGET, Index, allowing, entry, wheel
-
-PIP = tools.pip(sys.executable)
-UV = shutil.which("uv")
-
-REAL = pytest.mark.parametrize(
-    "tool",
-    [pytest.param(PIP, id="pip")]
-    + ([pytest.param(tools.uv(UV, sys.executable), id="uv")] if UV else []),
-)
+from tests.wheels.rig import PATH, PIP, REAL, TARGET, Index, allowing, entry, wheel
 
 
 class Pretended:
@@ -50,7 +41,8 @@ class Pretended:
 
     def tool(self) -> Tool:
         """Return it."""
-        return Tool(name="pretended", order=self._order, answer=tools.uv("", "").answer)
+        uv = tools.uv("", "")
+        return Tool(name="pretended", order=self._order, answer=uv.answer, step=uv.step)
 
     def _order(self, place: Path, dependencies: Dependencies, target: Target) -> list[str]:
         self.asked += 1
@@ -102,14 +94,17 @@ async def provided(made: Resolver, told: Told, *texts: str) -> list[str]:
 async def test_what_is_found_is_for_the_sandboxes_python_and_found_once(
     tmp_path: Path, links: Path, told: Told, tool: Tool
 ) -> None:
-    wheel(links, "alpha", "1.0", requires=["beta>=1", "gamma; python_version < '3.10'", "old"])
+    # Of another Python than the bridge's: what only that one would need is not even there, and no
+    # version of beta would suit both.
+    theirs = ["beta<1.6; python_version < '3.10'", "gamma; python_version < '3.10'", "old"]
+    ours = ["beta>=1.6; python_version >= '3.10'", "delta; python_version >= '3.10'"]
+    wheel(links, "alpha", "1.0", requires=[*theirs, *ours])
     wheel(links, "alpha", "2.0", requires=["beta>=1"])
-    wheel(links, "beta", "1.5", requires=["delta; python_version >= '3.10'"])
-    wheel(links, "beta", "1.6", tag="cp313-cp313-manylinux_2_17_x86_64")
-    wheel(links, "gamma", "0.1")
-    wheel(links, "old", "0.1")
-    # What only the Python of the bridge would need.
-    wheel(links, "delta", "0.1")
+    wheel(links, "beta", "1.5", requires=["delta; implementation_version >= '3.10'"])
+    wheel(links, "beta", "1.6")
+    wheel(links, "beta", "1.7", tag="cp313-cp313-manylinux_2_17_x86_64")
+    wheel(links, "gamma", "0.1", requires=["beta>=1.6; extra == 'more'"])
+    wheel(links, "old", "0.1", requires=["gamma; sys_platform == 'linux'", "no; os_name == 'nt'"])
     dependencies = allowing(links, "alpha==1.*", "beta", "gamma", "old")
     made = resolver(tmp_path, dependencies, tool)
     found = await provided(made, told, "alpha")

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 
 from bridge.artifacts import RunArtifacts
 from bridge.engine.client import OneRun
-from bridge.engine.intake.files import FilesOut
-from bridge.engine.intake.shown import ShownItems
+from bridge.engine.intake.files import FilesOut, LeftFilesOut
+from bridge.engine.intake.shown import LeftShownItems, ShownItems
 from bridge.engine.intake.state import StateParts
-from bridge.engine.intake.streams import Streams
+from bridge.engine.intake.streams import LeftStreams, Streams
 from bridge.guest.wire import File, Output, Progress, Shown, State
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
 from bridge.rpc.replies import Clear
+
+_NO_STREAMS, _NOTHING_SHOWN, _NO_FILES = LeftStreams(), LeftShownItems(), LeftFilesOut()
 
 Taken = Output | Shown | Progress | State | File
 
@@ -64,18 +66,27 @@ class Intake:
         """
         self._run = run
         self._saves = saves
-        self._streams = Streams(limits, run=run, artifacts=artifacts, clear=clear)
-        self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
-        self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
+        self._limits = limits
+        self._artifacts = artifacts
+        self._clear = clear
+        # Most runs need one of these, if any; each is made when the first of its frames comes.
+        self._streams: Streams | None = None
+        self._shown: ShownItems | None = None
+        self._files: FilesOut | None = None
         self.state = StateParts()
         self.collecting = False
 
     async def take(self, frame: Taken) -> None:
         """Take one frame."""
+        limits, artifacts, clear = self._limits, self._artifacts, self._clear
         match frame:
             case Output():
+                if self._streams is None:
+                    self._streams = Streams(limits, run=self._run, artifacts=artifacts, clear=clear)
                 await self._streams.take(frame)
             case Shown():
+                if self._shown is None:
+                    self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
                 await self._shown.take(frame)
             case Progress():
                 if self._run is not None:
@@ -85,13 +96,15 @@ class Intake:
                     self.state.take(frame)
             case File():
                 self.collecting = True
+                if self._files is None:
+                    self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
                 await self._files.take(frame)
 
     async def finish(self) -> Left:
         """Return what is left when no frame comes any more. Nothing is open afterwards."""
-        streams = await self._streams.finish()
-        shown = await self._shown.finish()
-        files = await self._files.finish()
+        streams = _NO_STREAMS if self._streams is None else await self._streams.finish()
+        shown = _NOTHING_SHOWN if self._shown is None else await self._shown.finish()
+        files = _NO_FILES if self._files is None else await self._files.finish()
         return Left(
             stdout=streams.stdout,
             stderr=streams.stderr,
@@ -103,10 +116,11 @@ class Intake:
 
     def give_up_files(self) -> None:
         """Wait for no more files: reading them took too long."""
-        self._files.give_up()
+        if self._files is not None:
+            self._files.give_up()
 
     def discard(self) -> None:
         """Let go of what was begun, when nobody asks for what is left."""
-        self._streams.discard()
-        self._shown.discard()
-        self._files.discard()
+        for part in (self._streams, self._shown, self._files):
+            if part is not None:
+                part.discard()

@@ -46,6 +46,8 @@ _NOT_SHOWN = "not shown"
 
 _NO_ROOM = f"{_NOT_SHOWN}: there is no room for it in this result"
 
+_DRAWN_BY_BROWSERS = "a page for a browser, with nothing to read; for a picture use matplotlib"
+
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 _ENDINGS = {
@@ -204,6 +206,8 @@ class ShownItems:
             text, all_of_it = html_text(whole)
             note = "the text of a page" if all_of_it else "the beginning of the text of a page"
             complete = False
+            if not text:
+                mime_type, note = frame.mime, _DRAWN_BY_BROWSERS
         elif frame.mime == "image/svg+xml":
             text, complete = svg_source(whole), True
             mime_type = frame.mime

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
+import anyio.lowlevel
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 LARGE_PIECE = 64 * 1024
 """From here on a piece is written in a thread: it is hashed, which takes a millisecond where the
 processor does not know how."""
+
+AT_ONCE_BYTES = 256 * 1024
+"""Searched for secrets before other tasks have their turn: some milliseconds."""
 
 _BYTES_PER_TOKEN = 5
 """More than any text has by our count, so that all that may be shown is in memory."""
@@ -179,11 +183,11 @@ class _Stream:
         artifact = await self.kept.finish()
         lost = self.buffer.dropped + (self.kept.lost if artifact is not None else 0)
         notice = cut_notice(ends, dropped=lost, uri="" if artifact is None else artifact.uri)
+        problem = self.kept.problem
+        if artifact is not None and lost and not problem:
+            problem = f"{lost:,} bytes of it: there is more than may be kept of a stream"
         return _LeftStream(
-            text=ends.text(notice),
-            left_out=ends.left_out,
-            artifact=artifact,
-            problem=self.kept.problem,
+            text=ends.text(notice), left_out=ends.left_out, artifact=artifact, problem=problem
         )
 
 
@@ -209,7 +213,12 @@ class Streams:
     async def take(self, frame: Output) -> None:
         """Add what was written."""
         stream = self._stdout if frame.stream == "stdout" else self._stderr
-        await self._tell(stream, await stream.take(as_bytes(frame.text), frame.skipped))
+        data, skipped = as_bytes(frame.text), frame.skipped
+        while len(data) > AT_ONCE_BYTES:
+            await self._tell(stream, await stream.take(data[:AT_ONCE_BYTES], skipped))
+            data, skipped = data[AT_ONCE_BYTES:], 0
+            await anyio.lowlevel.checkpoint()
+        await self._tell(stream, await stream.take(data, skipped))
 
     async def finish(self) -> LeftStreams:
         """Return what there is."""

@@ -9,6 +9,7 @@ line that says whose they are. Everything here blocks, and is for threads.
     <the state>
 
 Several bridges may use one directory: each file is whole at every moment, and who saves last wins.
+After a power cut a file is the old one or the new.
 A state is the program's data as it is: readable by this user alone, and not encrypted.
 """
 
@@ -27,13 +28,14 @@ from time import time
 from typing import BinaryIO, cast
 
 from bridge.engine.intake.state import MAX_LOST, MAX_STATE_BYTES, losses
+from bridge.engine.sessions.surplus import SavedFile, owner_digest, surplus_of
 from bridge.model import Json, Loss
 from bridge.saving import UNFINISHED, replace_file
 
 VERSION = 1
 
 TOTAL_BYTES = 1024**3
-"""Of all sessions of all owners; the oldest go first."""
+"""Of all sessions of all owners; of too much the oldest of who has most go first."""
 
 MAX_KEPT = 10_000
 """Sessions in all: their first lines are read in about a second."""
@@ -143,7 +145,9 @@ class Checkpoints:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if place.stat().st_mode & 0o077:
                 place.chmod(0o700)
-        replace_file(folder / _file_name(checkpoint.session_id), b"\n".join((digest, head, data)))
+        # Nobody waits for it but the session's next run: a few milliseconds for the disk.
+        whole = b"\n".join((digest, head, data))
+        replace_file(folder / _file_name(checkpoint.session_id), whole, durable=True)
         self._written += len(data)
         if moment - self._tidied > _TIDY_SECONDS or self._written > self._total_bytes // 16:
             self.tidy()
@@ -170,26 +174,43 @@ class Checkpoints:
             return Opened()
         return Opened(checkpoint=found, data=data)
 
-    def find(self, owner: str, key: str) -> Checkpoint | None:
-        """Return what is saved by an id or a name; of several of that name the last saved.
+    def find(self, owner: str, key: str) -> Opened:
+        """Return what is saved by an id or a name, but for its data; of a name the last saved.
 
-        Whether its state can be used is not known before it is loaded.
+        Whether its state can be used is not known before it is loaded. Where nothing is found and
+        something of the owner's is damaged, `why` says so: it may have been this.
         """
-        every = self.listed(owner)
+        every, damaged = self._heads(owner)
         by_id = next((each for each in every if each.session_id == key), None)
-        return by_id or next((each for each in every if each.name == key), None)
+        found = by_id or next((each for each in every if each.name == key), None)
+        if found is not None or not damaged:
+            return Opened(checkpoint=found)
+        if _file_name(key) in damaged:
+            return Opened(why=damaged[_file_name(key)])
+        return Opened(why="the checkpoint of one of your sessions is damaged, maybe of this one")
 
     def listed(self, owner: str) -> tuple[Checkpoint, ...]:
         """Return what is saved of an owner's sessions, the last saved first."""
-        found: list[Checkpoint] = []
+        return self._heads(owner)[0]
+
+    def _heads(self, owner: str) -> tuple[tuple[Checkpoint, ...], dict[str, str]]:
+        """Return what files say whose they are, and by name why others are of no use."""
+        found, damaged = list[Checkpoint](), dict[str, str]()
         oldest = self._oldest()
         for place in _files(self._folder(owner)):
-            with suppress(OSError, ValueError):
+            try:
                 checkpoint = _checkpoint(owner, _first_lines(place))
+            except FileNotFoundError:
+                continue  # It has ended since.
+            except ValueError as error:
+                damaged[place.name] = str(error)
+            except OSError as error:
+                damaged[place.name] = f"its checkpoint cannot be read: {error.strerror or error}"
+            else:
                 if checkpoint.saved >= oldest:
                     found.append(checkpoint)
         found.sort(key=lambda each: -each.saved)
-        return tuple(found[:MAX_OF_OWNER])
+        return tuple(found[:MAX_OF_OWNER]), damaged
 
     def forget(self, owner: str, session_id: str) -> bool:
         """Keep nothing of a session; tell whether there was anything.
@@ -206,21 +227,14 @@ class Checkpoints:
     def tidy(self) -> int:
         """Remove what has expired, is too much, or was left unfinished; return how many."""
         self._tidied, self._written = self._now(), 0
-        removed, kept = 0, 0
-        total, count = 0, 0
-        oldest = self._oldest()
-        of_owner: dict[Path, int] = {}
-        for saved, size, place in sorted(self._every(), key=lambda each: -each[0]):
-            folder = place.parent
-            of_owner[folder] = of_owner.get(folder, 0) + 1
-            total, count = total + size, count + 1
-            fits = total <= self._total_bytes and count <= MAX_KEPT
-            if saved >= oldest and fits and of_owner[folder] <= MAX_OF_OWNER:
-                kept += 1
-                continue
-            total, count = total - size, count - 1
-            of_owner[folder] -= 1
-            removed += _remove(place, saved)
+        goes = surplus_of(
+            tuple(self._every()),
+            oldest=self._oldest(),
+            total_bytes=self._total_bytes,
+            most=MAX_KEPT,
+            most_of_owner=MAX_OF_OWNER,
+        )
+        removed = sum(_remove(file) for file in goes)
         for folder in _folders(self._root):
             with suppress(OSError):
                 folder.rmdir()  # refused if anything is in it
@@ -240,25 +254,20 @@ class Checkpoints:
         with _opened(place) as file:
             return file.read(limit + 1)
 
-    def _every(self) -> Iterator[tuple[float, int, Path]]:
-        """Yield when each file was written, its size and its place; remove what is unfinished."""
+    def _every(self) -> Iterator[SavedFile]:
+        """Yield what files there are; remove what is unfinished."""
         for folder in _folders(self._root):
             with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.endswith(_SUFFIX):
-                        yield status.st_mtime, status.st_size, Path(entry.path)
+                        yield SavedFile(status.st_mtime, status.st_size, Path(entry.path))
                     elif (
                         entry.name.startswith(UNFINISHED)
                         and status.st_mtime < time() - _LEFT_SECONDS
                     ):
                         with suppress(OSError):
                             Path(entry.path).unlink()
-
-
-def owner_digest(owner: str) -> str:
-    """Return what stands for an owner on disk."""
-    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _file_name(session_id: str) -> str:
@@ -379,12 +388,12 @@ def _folders(root: Path) -> list[Path]:
         return []
 
 
-def _remove(place: Path, saved: float) -> int:
+def _remove(file: SavedFile) -> int:
     """Remove a file, unless another bridge has replaced it since it was looked at."""
     try:
-        if place.lstat().st_mtime > saved:
+        if file.place.lstat().st_mtime > file.saved:
             return 0
-        place.unlink()
+        file.place.unlink()
     except OSError:
         return 0
     return 1

@@ -46,14 +46,14 @@ class Keeping:
     def __init__(self, directory: Path, *, days: int) -> None:
         self._checkpoints = Checkpoints(directory, days=days)
 
-    async def find(self, owner: str, key: str) -> Saved | None:
-        """Return what is saved by that id or name, but for its data."""
+    async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
+        """Return what is saved by that id or name, but for its data; or what may have been it."""
         try:
             found = await anyio.to_thread.run_sync(self._checkpoints.find, owner, key)
         except OSError as error:
             logger.warning("saved sessions cannot be read: %s", error)
-            return None
-        return None if found is None else _saved(found)
+            return None, ""
+        return None if found.checkpoint is None else _saved(found.checkpoint), found.why
 
     async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return what is saved by that id, or why it is of no use; neither if there is nothing."""

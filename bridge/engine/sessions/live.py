@@ -69,6 +69,9 @@ class Host(Protocol):
     def dismissed(self, session: Session) -> None:
         """Note that it is open no longer."""
 
+    def gives_way(self, session: Session) -> bool:
+        """Tell whether its place is somebody's who waits, now that a run has ended in it."""
+
     def settled(self, session: Session) -> None:
         """Note that nothing is under way in it."""
 
@@ -109,6 +112,11 @@ class Session:
     def identity(self) -> Identity:
         """Whose it is, and what it goes by."""
         return self.record.identity
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self.record.identity.owner
 
     @property
     def is_open(self) -> bool:
@@ -217,8 +225,11 @@ class Session:
         self._closed, self._leaving = anyio.Event(), False
         self.record.opened()
         try:
-            await self._host.admit(self)
-            self._open = True
+            with first.section():
+                await self._host.admit(self)
+                self._open = True
+            if not self._open:
+                return
             with first.section():
                 self._outfit = await self._dressed(first)
             async with self._host.reserve(limits, self._outfit) as reservation:
@@ -272,6 +283,9 @@ class Session:
             # Whoever it was opened for has gone meanwhile.
             return None
         self.since = anyio.current_time()
+        if self.record.begun and self._host.gives_way(self):
+            # What waits in the queue asks for a place again, when it is served.
+            return None
         if not self._queue and not self._leaving and await self._rest(guest):
             self.record.lose("its sandbox ended while nobody used it")
             return None

@@ -65,8 +65,12 @@ class Record:
         intact: Whether the state is still in that sandbox.
     """
 
-    def __init__(self, identity: Identity, saved: Saved | None = None) -> None:
-        """Make one, new or from what was saved of it."""
+    def __init__(self, identity: Identity, saved: Saved | None = None, damaged: str = "") -> None:
+        """Make one, new or from what was saved of it.
+
+        Args:
+            damaged: What is of no use, and may have been that; see `Past`.
+        """
         self.identity = identity
         self.runs = self.saved = 0
         self.holdings = Holdings()
@@ -77,6 +81,7 @@ class Record:
         self.packages: tuple[str, ...] = ()
         self._servers: dict[str, None] = {}
         self._gone = ""
+        self._damaged = damaged
         if saved is not None:
             self._take_over(saved)
 
@@ -189,7 +194,12 @@ class Record:
         """Return what a run began with, as its result says it."""
         if self.begun:
             return "kept", "", ()
-        past = Past(runs=self.runs, saved=0 if saved is None else saved.run, gone=self._gone)
+        past = Past(
+            runs=self.runs,
+            saved=0 if saved is None else saved.run,
+            gone=self._gone,
+            damaged=self._damaged,
+        )
         self._gone = ""
         told = [] if facts.ending.done is None else facts.ending.done.lost
         lost = losses(() if saved is None else saved.lost, told)

@@ -118,17 +118,19 @@ class Past:
         runs: How many there were.
         saved: After which of them the state was saved that is restored; 0 for none.
         gone: Why there is no sandbox any more, in a clause; empty where nothing was lost by it.
+        damaged: What is damaged and may have been its state, in a clause.
     """
 
     runs: int = 0
     saved: int = 0
     gone: str = ""
+    damaged: str = ""
 
 
 def note_on(past: Past) -> str:
     """Say what the session begins with, if that is not what its last run left."""
     if not past.runs:
-        return ""
+        return past.damaged and f"It began anew, with nothing: {past.damaged}."
     why = f": {past.gone}" if past.gone else ""
     if not past.saved:
         return f"What the session held is lost{why}. It began anew, with nothing."

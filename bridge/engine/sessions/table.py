@@ -1,7 +1,8 @@
 """All sessions of an engine: whose they are, how they are found, and how many are open.
 
-Owns who may use which session, and the bound on open ones. A session belongs to its owner; there it
-goes by its name where the caller is known, and by its id, which nobody can guess, where not.
+Owns who may use which session; which of them are open is `admission`'s. A session belongs to its
+owner; there it goes by its name where the caller is known, and by its id, which nobody can guess,
+where not.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from bridge.engine.client import OneRun
 from bridge.engine.job import Job
 from bridge.engine.lanes import Reserved
 from bridge.engine.packages import NOTHING, Outfit
+from bridge.engine.sessions.admission import Admission
 from bridge.engine.sessions.keeping import Keeping, Saved
 from bridge.engine.sessions.live import Session
 from bridge.engine.sessions.record import ID_BYTES, Identity, Record, new_identity
 from bridge.engine.sessions.report import Holdings, holdings_of
+from bridge.engine.sessions.saving import SAVE_SECONDS
 from bridge.engine.sessions.turn import Turn, Work
 from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
 from bridge.model import Limits, Loss, RunRequest, RunResult
@@ -40,6 +43,9 @@ MAX_REMEMBERED = 500
 
 CLOSE_SECONDS = 20.0
 """For all sessions together to be put away when the engine ends."""
+
+MARGIN_SECONDS = 10.0
+"""For a sandbox to go, beside what a run and saving its state may take."""
 
 MAX_LISTED = 200
 """Of one owner's sessions, those used last."""
@@ -92,8 +98,8 @@ class Sessions:
         self._keeping = Keeping(directory, days=settings.session_days)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
-        self._admitting = anyio.Lock()
-        self._admitted: set[Session] = set()
+        longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
+        self._admission = Admission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Sessions:
@@ -119,7 +125,7 @@ class Sessions:
     @property
     def open(self) -> int:
         """How many have a sandbox."""
-        return len(self._admitted)
+        return self._admission.open
 
     @property
     def known(self) -> int:
@@ -243,18 +249,23 @@ class Sessions:
                 raise UnknownSessionError(message, remedy="Its results have the id.")
             # Others may use the same name, and are not to meet here.
             return self._add(Session(Record(new_identity(owner, key)), self))
+        damaged = ""
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved = await self._keeping.find(owner, key)
+                saved, damaged = await self._keeping.find(owner, key)
                 if saved is not None:
                     identity = Identity(owner=owner, name=saved.name, session_id=saved.session_id)
                     found = self._add(Session(Record(identity, saved), self))
-            if found is None and make and not is_id:
-                found = self._add(Session(Record(new_identity(owner, key)), self))
+                elif make and not is_id:
+                    found = self._add(
+                        Session(Record(new_identity(owner, key), None, damaged), self)
+                    )
         if found is None:
             what = "id" if is_id else "name"
             message = f"There is no session of the {what} {key!r}, or it is somebody else's."
+            if damaged:
+                message = f"No session of the {what} {key!r} can be used: {damaged}."
             remedy = (
                 "It ended, or nobody used it for "
                 f"{self._settings.session_days} days. A run with a new name begins a new one."
@@ -291,28 +302,16 @@ class Sessions:
         return NOTHING if self._dress is None else await self._dress(request, run)
 
     async def admit(self, session: Session) -> None:
-        """Make room for one more: of those that nobody uses, the one idle for longest goes.
-
-        Raises:
-            SessionLimitError: All are in use.
-        """
-        async with self._admitting:
-            while len(self._admitted) >= self._settings.sessions:
-                idle = [each for each in self._admitted if not each.in_use]
-                if not idle:
-                    count = len(self._admitted)
-                    message = f"All {count} sessions that may be open at once are in use."
-                    remedy = (
-                        "Wait for one of their runs to end, or run this without `session`. "
-                        "MCP_BRIDGE_SESSIONS sets how many there may be."
-                    )
-                    raise SessionLimitError(message, remedy=remedy)
-                await min(idle, key=lambda each: each.since).put_away()
-            self._admitted.add(session)
+        """Make room for one more."""
+        await self._admission.admit(session)
 
     def dismissed(self, session: Session) -> None:
         """Note that it is open no longer."""
-        self._admitted.discard(session)
+        self._admission.dismissed(session)
+
+    def gives_way(self, session: Session) -> bool:
+        """Tell whether its place is somebody's who waits."""
+        return self._admission.gives_way(session)
 
     def settled(self, session: Session) -> None:
         """Forget what the disk knows as well, and what has been gone for long."""

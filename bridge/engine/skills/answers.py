@@ -18,8 +18,10 @@ from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews, insist_al
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import InvalidRequestError, UpstreamError
 from bridge.gate.calls import Gate
+from bridge.gate.lasting import Lasting
+from bridge.gate.own_calls import OwnCalls
 from bridge.library.skills import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
-from bridge.model import Json, RunRequest
+from bridge.model import Effect, Json, RunRequest
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.settings import GuardMode
 
@@ -38,6 +40,8 @@ class SkillAnswers:
         reviews: Reviews,
         *,
         gate: Gate,
+        lasting: Lasting,
+        own: OwnCalls,
         review: Review,
         request: RunRequest,
         guard: GuardMode,
@@ -47,6 +51,8 @@ class SkillAnswers:
         self._servers = servers
         self._reviews = reviews
         self._gate = gate
+        self._lasting = lasting
+        self._own = own
         self._review = review
         self._request = request
         self._guard = guard
@@ -56,11 +62,17 @@ class SkillAnswers:
     def methods(self) -> dict[str, Answer]:
         """The methods, by name."""
         return {
-            "save_skill": answering(self._save),
+            "save_skill": answering(self._once("save_skill", "write", self._save)),
             "list_skills": answering(self._list),
             "load_skill": answering(self._load),
-            "delete_skill": answering(self._delete),
+            "delete_skill": answering(self._once("delete_skill", "destructive", self._delete)),
         }
+
+    def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
+        async def answered(params: Mapping[str, Json]) -> Json:
+            return await self._own.make(method, params, effect, answer)
+
+        return answered
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("save_skill")
@@ -87,7 +99,9 @@ class SkillAnswers:
             message = f"The static guard does not allow the skill: {scan.denial}."
             raise InvalidRequestError(message)
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
-        skill, changed = await self._shelf.save(code, told[:MAX_DESCRIPTION_CHARS])
+        skill, changed = await self._shelf.save(
+            code, told[:MAX_DESCRIPTION_CHARS], self._lasting.provenance()
+        )
         self._reviews.saved(principal_of(self._request), skill)
         self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
         answer = self._told(skill) | {"changed": changed}
@@ -100,6 +114,9 @@ class SkillAnswers:
         skills = await self._shelf.all()
         approved = await anyio.to_thread.run_sync(self._shelf.approvals.all)
         caller = principal_of(self._request)
+        for skill in skills.values():
+            # Descriptions and signatures are texts, too.
+            await self._review.found(skill, self._lasting)
         return [
             self._told(skill)
             | {
@@ -120,6 +137,7 @@ class SkillAnswers:
         for server in named:
             self._gate.admit(server)
         await self._review.admit(skill, self._shelf.stale(skill), findings)
+        await self._review.found(skill, self._lasting)
         for server in named:
             try:
                 await self._servers.load([server])

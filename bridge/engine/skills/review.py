@@ -22,10 +22,11 @@ from bridge.errors import (
     LibraryError,
     RefusedError,
 )
+from bridge.gate.lasting import Lasting
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.library.reviewing import Approvals
 from bridge.library.skills import Skill
-from bridge.model import Action, Json
+from bridge.model import Action, Json, Provenance
 from bridge.settings import GuardMode
 
 MAX_OWN = 1000
@@ -68,6 +69,7 @@ class Review:
         self._run = run
         self._turn = anyio.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
+        self._seen: set[tuple[str, str]] = set()
 
     def check(self, doing: str) -> None:
         """See that whoever asks may have to do with skills at all.
@@ -105,6 +107,25 @@ class Review:
                 await self._ask(skill, stale, findings)
             self._answers[key] = True
 
+    async def found(self, skill: Skill, lasting: Lasting) -> None:
+        """Have what a skill's run had read count as read by a run that gets to see it.
+
+        Not once a person has reviewed it, who was shown what it is and where it comes from: from
+        then on it is theirs, as what they write themselves. That is so for the description which
+        they saw; a program may save the same source with another.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        provenance = skill.header.provenance
+        if provenance is None:
+            return
+        key = (skill.name, skill.seen)
+        holds = self._reviews.approvals.holds
+        if key in self._seen or await anyio.to_thread.run_sync(holds, *key):
+            return
+        await lasting.find(f"skill '{skill.name}'", provenance)
+
     async def _ask(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
         try:
@@ -124,9 +145,11 @@ class Review:
             self._answers[key] = False
             what = "said no" if decision else "gave no answer"
             raise _refused(skill, f"was not used: the person who was asked to review it {what}")
+        self._seen.add((skill.name, skill.seen))
         if decision == "always":
+            add = self._reviews.approvals.add
             try:
-                await anyio.to_thread.run_sync(self._reviews.approvals.add, *key)
+                await anyio.to_thread.run_sync(add, skill.name, *skill.approved)
             except LibraryError:
                 # It holds for the run, and is asked about again in the next.
                 return
@@ -176,6 +199,8 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     lines.append(
         f"{_INDENT}its file names as called: {', '.join(tools[:_MAX_TOOLS]) or 'no tool'}{more}"
     )
+    if skill.header.provenance is not None:
+        lines.append(f"{_INDENT}saved by {_saver(skill.header.provenance)}")
     if stale:
         lines.append(f"{_INDENT}stale, {one_line(stale, 400)}")
     lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:MAX_FINDINGS]]
@@ -189,3 +214,15 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
         "no": "No",
     }
     return form("\n".join(lines), titles)
+
+
+def _saver(provenance: Provenance) -> str:
+    """Return what is said of the run that saved something."""
+    if provenance.anything:
+        return "a run that may have read anything"
+    servers = sorted(provenance.servers)
+    more = f" and {len(servers) - _MAX_TOOLS} more" if len(servers) > _MAX_TOOLS else ""
+    named = ", ".join(map(safe_name, servers[:_MAX_TOOLS]))
+    labels = ", ".join(map(safe_name, sorted(provenance.labels)[:_MAX_TOOLS]))
+    read = f", and read what is {labels}" if labels else ""
+    return f"a run that had called {named or 'no server'}{more}{read}"

@@ -24,7 +24,7 @@ from bridge.gate.pins import tool_digest
 from bridge.library.reviewing import Approvals
 from bridge.library.skill_files import SkillFiles, State
 from bridge.library.skills import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
-from bridge.model import Json, Tool
+from bridge.model import Json, Provenance, Tool
 from bridge.settings import Settings
 
 SKILLS_SERVER = "skills\0"
@@ -92,8 +92,13 @@ class Shelf:
             raise LibraryError(message)
         return skill
 
-    async def save(self, code: SkillCode, description: str) -> tuple[Skill, bool]:
+    async def save(
+        self, code: SkillCode, description: str, provenance: Provenance | None = None
+    ) -> tuple[Skill, bool]:
         """Have a skill be a source from now on; return it, and whether it is another than before.
+
+        Args:
+            provenance: What the run had read that saves it.
 
         Raises:
             InvalidRequestError: There is no room for it.
@@ -101,10 +106,28 @@ class Shelf:
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         save = partial(
-            self.files.save, code.name, code.source, description, self.tools_of(code), now
+            self.files.save,
+            code.name,
+            code.source,
+            description,
+            self.tools_of(code),
+            now,
+            provenance,
         )
         saved = await anyio.to_thread.run_sync(save)
         return read_skill(code.name, saved.text), saved.changed
+
+    async def approve(self, skill: Skill) -> bool:
+        """Have programs use a skill unasked, as somebody has seen it; return whether it is so yet.
+
+        If it is not, nothing is approved of.
+
+        Raises:
+            LibraryError: It cannot be read, or the approval not be written.
+        """
+        add = partial(self.approvals.add, skill.name, *skill.approved)
+        check = partial(self.files.while_it_is, skill.name, skill.digest, add)
+        return await anyio.to_thread.run_sync(check)
 
     async def remove(self, name: str, *, versions: bool = False) -> bool:
         """Remove a skill; return whether it was there.
@@ -154,6 +177,10 @@ class Shelf:
         if not found:
             return ""
         return f"since it was saved (version {skill.version}): {'; '.join(found)}"
+
+    def at_hand(self, name: str) -> Skill | None:
+        """Return a skill as `docs` speaks of it."""
+        return self._read[name][1] if name in self._read else None
 
     # --- what is said of them -------------------------------------------------------------------
 

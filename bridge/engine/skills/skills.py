@@ -7,7 +7,7 @@ sandbox is taken, for those that it names.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.catalog.guard import Scan, check
@@ -22,6 +22,8 @@ from bridge.engine.skills.review import Review, Reviews, insist_allowed
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import LibraryError, RefusedError
 from bridge.gate.calls import Gate
+from bridge.gate.lasting import Lasting
+from bridge.gate.own_calls import OwnCalls
 from bridge.library.naming import PACKAGE, named_skills
 from bridge.library.skills import Skill
 from bridge.model import Action, Json, RunRequest, RunResult
@@ -162,8 +164,45 @@ class Skills:
             )
         return None
 
+    async def found(self, use: SkillUse, lasting: Lasting) -> None:
+        """Have what came with a program's skills count as read by its run.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        if use.review is not None:
+            for skill in use.skills:
+                await use.review.found(skill, lasting)
+
+    async def show(
+        self,
+        request: RunRequest,
+        run: OneRun,
+        use: SkillUse,
+        lasting: Lasting,
+        names: Sequence[str],
+    ) -> None:
+        """Have what came with skills count as read by a run that is told of them by a search.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        review = use.review or self.review(request, run)
+        # All at once: while one is looked at, another may be saved anew.
+        for skill in [self.shelf.at_hand(name) for name in names]:
+            if skill is not None:
+                await review.found(skill, lasting)
+
     def answers(
-        self, request: RunRequest, run: OneRun, use: SkillUse, gate: Gate, run_id: str
+        self,
+        request: RunRequest,
+        run: OneRun,
+        use: SkillUse,
+        *,
+        gate: Gate,
+        lasting: Lasting,
+        own: OwnCalls,
+        run_id: str,
     ) -> dict[str, Answer]:
         """Return what answers a run's calls about skills and memories."""
         skills = SkillAnswers(
@@ -171,6 +210,8 @@ class Skills:
             self._servers,
             self._reviews,
             gate=gate,
+            lasting=lasting,
+            own=own,
             review=use.review or self.review(request, run),
             request=request,
             guard=self._settings.guard,
@@ -180,6 +221,8 @@ class Skills:
             self._settings.state_dir / "memories",
             request,
             self._servers.secrets.redactor,
+            lasting=lasting,
+            own=own,
         )
         return {**skills.methods, **memories.methods}
 

@@ -27,6 +27,7 @@ Kind = Literal[
     "refused",
     "held",
     "replayed",
+    "found",
     "plan",
     "apply",
     "command",

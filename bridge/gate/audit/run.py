@@ -24,7 +24,7 @@ from bridge.gate.audit.records import (
 )
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.outcomes import Outcome
-from bridge.model import Json
+from bridge.model import Json, Provenance
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class RunAudit:
         self.head = ""
 
     async def began(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's beginning: principal, client, mode, digest of the code, servers.
+        """Record a run's beginning: principal, client's name, mode, digest of the code, servers.
 
         Raises:
             AuditError: It could not be; the run must not begin.
@@ -181,6 +181,22 @@ class RunAudit:
         """
         if self._log.recording:
             await self._append(await self._call("replayed", number, call, None))
+
+    async def found(self, what: str, provenance: Provenance) -> None:
+        """Record that the run got something kept, and with it what flow rules did not know of it.
+
+        Raises:
+            AuditError: It could not be; the program must not get it.
+        """
+        if self._log.recording:
+            facts: dict[str, Json] = {
+                "what": what,
+                "savedBy": provenance.run_id,
+                "labels": sorted(provenance.labels),
+                "from": sorted(provenance.servers),
+                "anything": provenance.anything or None,
+            }
+            await self._append(self._event("found", facts))
 
     async def planned(self, plan_id: str, facts: Mapping[str, Json]) -> None:
         """Record a plan that the run made: owner, how many calls, for how long it can be applied.

@@ -42,7 +42,7 @@ PARTIAL_SECONDS = 6 * 3600.0
 
 SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
 """Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
-(62 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
+(65 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
 
 DETAIL_CHARS = 1500
 """Most of the script's own words that an error repeats."""

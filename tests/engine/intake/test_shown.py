@@ -224,3 +224,12 @@ def test_a_result_is_cleared_of_secrets_in_what_it_shows() -> None:
     assert cleared.shown[0] is plain
     assert "hunter2" not in cleared.shown[1].text + cleared.shown[1].note
     assert clear_result(replace(result, shown=(plain,)), redactor).shown == (plain,)
+
+
+async def test_a_page_with_nothing_to_read_is_kept_and_called_that(rig: Rig) -> None:
+    """A chart that scripts draw, for one."""
+    left = await rig.left(Shown("text/html", text="<div id=1></div><script>draw()</script>"))
+    (item,) = left.shown
+    assert (item.mime_type, item.text) == ("text/html", "")
+    assert "nothing to read" in item.note
+    assert left.artifacts == (item.artifact,)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bridge.engine.sessions import checkpoints
-from bridge.engine.sessions.checkpoints import Checkpoint, Checkpoints, owner_digest
+from bridge.engine.sessions.checkpoints import Checkpoint, Checkpoints, Opened
+from bridge.engine.sessions.surplus import owner_digest
 from bridge.model import Loss
 
 DAY = 24 * 3600.0
@@ -57,7 +58,8 @@ def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> N
     expected = replace(ONE, created=clock.now, saved=clock.now, size=len(data))
     opened = kept.load("me", "s-1")
     assert (opened.checkpoint, opened.data, opened.why) == (expected, data, "")
-    assert kept.find("me", "s-1") == kept.find("me", "plots") == expected
+    for key in ("s-1", "plots"):
+        assert kept.find("me", key).checkpoint == expected
     assert kept.listed("me") == (expected,)
 
 
@@ -76,7 +78,7 @@ def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: 
     for number in range(3):
         clock.now += 1
         kept.save("me", replace(ONE, session_id=f"s-{number}"), b"x")
-    found = kept.find("me", "plots")
+    found = kept.find("me", "plots").checkpoint
     assert found is not None
     assert found.session_id == "s-2"
     assert [each.session_id for each in kept.listed("me")] == ["s-2", "s-1", "s-0"]
@@ -84,8 +86,8 @@ def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: 
 
 def test_nobody_has_anothers(kept: Checkpoints, tmp_path: Path) -> None:
     kept.save("me", ONE, b"mine")
-    assert kept.find("you", "s-1") is None
-    assert kept.find("you", "plots") is None
+    for key in ("s-1", "plots"):
+        assert kept.find("you", key) == Opened()
     assert kept.load("you", "s-1").checkpoint is None
     assert kept.forget("you", "s-1") is False
     # Nor by having it moved.
@@ -202,6 +204,44 @@ def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Tim
     assert sorted(each.session_id for each in small.listed("me")) == ["s-2", "s-3", "s-4"]
     with pytest.raises(OSError, match="larger than what is kept"):
         small.save("me", ONE, bytes(10_501))
+
+
+def test_of_too_much_what_goes_is_of_the_owner_who_has_most(
+    kept: Checkpoints, tmp_path: Path, clock: Time
+) -> None:
+    """Though it is newer; and however many come over HTTP, half is the person's."""
+    whose = ["me", "stdio", *["you"] * 4, *(f"invented {number}" for number in range(4))]
+    for number, owner in enumerate(whose):
+        before = files(tmp_path)
+        kept.save(owner, replace(ONE, session_id=f"s-{number}"), bytes(3000))
+        (made,) = set(files(tmp_path)) - set(before)
+        os.utime(made, (clock.now + number, clock.now + number))
+    small = Checkpoints(tmp_path / "sessions", days=7, total_bytes=28_000, now=clock)
+    assert small.tidy() == 2
+    assert sorted(each.session_id for each in small.listed("you")) == ["s-4", "s-5"]
+    smaller = Checkpoints(tmp_path / "sessions", days=7, total_bytes=7_000, now=clock)
+    smaller.tidy()
+    assert len(smaller.listed("stdio")) == 1
+    assert len(files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 5000, b"\0" * 64 + b"\n{}\n"])
+def test_a_checkpoint_that_says_not_whose_it_is_is_told_of_where_it_may_be_meant(
+    kept: Checkpoints, tmp_path: Path, damage: bytes
+) -> None:
+    """By its id for sure, by any name that is not known as what may be; others are as they were."""
+    kept.save("me", ONE, b"x")
+    (file,) = files(tmp_path)
+    kept.save("me", replace(ONE, session_id="s-2", name="whole"), b"y")
+    file.write_bytes(damage)
+    assert kept.find("me", "s-1").why.startswith("its checkpoint ")
+    assert "maybe of this one" in kept.find("me", "plots").why
+    for key in ("s-2", "whole"):
+        assert kept.find("me", key) == Opened(checkpoint=kept.listed("me")[0])
+    assert kept.find("you", "plots") == Opened()
+    # The next to be saved under that id takes its place.
+    kept.save("me", ONE, b"again")
+    assert kept.load("me", "s-1").data == b"again"
 
 
 def test_an_owner_has_a_share_of_the_sessions(

@@ -1,0 +1,88 @@
+"""The person at a terminal: what is said to them, and what they answer.
+
+The only place where an answer is read. Owns that a line answers the question that stood there when
+it was typed: whatever was typed before, or pasted along with the answer to another question, counts
+for nothing. What a question means is its asker's.
+"""
+
+from __future__ import annotations
+
+import os
+import termios
+from typing import TextIO
+
+import anyio
+
+from bridge.cli.output import visible
+
+QUIET_SECONDS = 0.05
+"""Without another line, before a question: a paste is handed over in pieces, some time apart."""
+
+MAX_UNQUIET_SECONDS = 5.0
+"""For lines to come to an end; where they do not, nobody is there who reads the question."""
+
+MAX_LINE_BYTES = 4096
+"""Of an answer, as much as a kernel takes for one line."""
+
+
+class Person:
+    """Reads from one stream and writes to another; both have to be a terminal to ask."""
+
+    def __init__(self, reader: TextIO, writer: TextIO) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody can be asked here."""
+        return self._reader.isatty() and self._writer.isatty()
+
+    def say(self, text: str) -> None:
+        """Write a text from anywhere, with nothing in it that a terminal obeys."""
+        self._writer.write(visible(text))
+        self._writer.flush()
+
+    async def ask(self, prompt: str) -> str | None:
+        """Return the line that is typed once the prompt stands there.
+
+        Returns:
+            None for no answer: the end of input (Ctrl-D), a terminal that is gone or does not come
+            to rest, more than a line takes.
+        """
+        try:
+            if not await self._drop_typed():
+                return None
+            self.say(prompt)
+            line = await self._line()
+            # Nor is what follows an answer left to whoever reads this terminal next.
+            termios.tcflush(self._reader, termios.TCIFLUSH)
+        except (OSError, termios.error):
+            return None
+        return line
+
+    async def _drop_typed(self) -> bool:
+        """Drop what was typed until now; return whether that has an end."""
+        descriptor = self._reader.fileno()
+        with anyio.move_on_after(MAX_UNQUIET_SECONDS):
+            while True:
+                termios.tcflush(descriptor, termios.TCIFLUSH)
+                with anyio.move_on_after(QUIET_SECONDS):
+                    await anyio.wait_readable(descriptor)
+                    continue
+                # Of a line that is not complete nothing was to be seen.
+                termios.tcflush(descriptor, termios.TCIFLUSH)
+                return True
+        return False
+
+    async def _line(self) -> str | None:
+        # Past the stream's own buffer, which may hold what was typed earlier. By then a terminal
+        # has a whole line; a thread that reads could not be cancelled.
+        typed = b""
+        while b"\n" not in typed:
+            await anyio.wait_readable(self._reader.fileno())
+            piece = os.read(self._reader.fileno(), MAX_LINE_BYTES)
+            typed += piece
+            if not piece or len(typed) > MAX_LINE_BYTES:
+                return None
+        line, _, _ = typed.partition(b"\n")
+        return line.decode(self._reader.encoding or "utf-8", "replace")

@@ -1,0 +1,81 @@
+"""What a run had read when it left something that a later run may find.
+
+Owns the value, and how it is written beside what is kept: artifacts, memories and skills have each
+their own place for it. What it means for a call is `bridge.gate.flow`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from bridge.model.names import Json
+
+MAX_DOCUMENT = 4 * 1024
+"""Characters of it as JSON. Names of some hundred servers; who has more counts as having read
+everything, so that a place for it can be small."""
+
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a run had read when it left something.
+
+    Attributes:
+        run_id: Of that run; empty if nobody knows.
+        labels: Of the tools that it, or whoever left something that it found, had called.
+        servers: Those that it had called, likewise.
+        anything: It may have read more than these, whatever there is.
+    """
+
+    run_id: str = ""
+    labels: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    anything: bool = False
+
+    def document(self) -> dict[str, Json]:
+        """Return it as JSON, as it is written down."""
+        told = {"run": self.run_id, "labels": sorted(self.labels), "servers": sorted(self.servers)}
+        if self.anything or len(json.dumps(told)) > MAX_DOCUMENT:
+            return {"run": self.run_id, "anything": True}
+        return {**told, "anything": False}
+
+    @classmethod
+    def of(cls, document: Json) -> Provenance | None:
+        """Return what `document` said, and None for None: nothing was written.
+
+        Of what says nothing, anything may have been read.
+        """
+        if document is None:
+            return None
+        if not isinstance(document, dict):
+            return cls(anything=True)
+        run_id = document.get("run")
+        if not isinstance(run_id, str) or not _RUN.fullmatch(run_id):
+            run_id = ""
+        labels, servers = _texts(document.get("labels")), _texts(document.get("servers"))
+        return cls(
+            run_id=run_id,
+            labels=labels or frozenset(),
+            servers=servers or frozenset(),
+            anything=document.get("anything") is not False or labels is None or servers is None,
+        )
+
+    def together(self, other: Provenance | None) -> Provenance:
+        """Return that of something that comes from both; the run is this one's."""
+        if other is None:
+            return self
+        return Provenance(
+            run_id=self.run_id,
+            labels=self.labels | other.labels,
+            servers=self.servers | other.servers,
+            anything=self.anything or other.anything,
+        )
+
+
+def _texts(value: Json) -> frozenset[str] | None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return None
+    return frozenset(value)

@@ -1,0 +1,198 @@
+"""Who gives way when something that all callers share is used up. Pure.
+
+Owns what a share is, and whose things go first: the oldest of whoever holds most. A share is an
+equal one: of n that hold something, or want to, the n-th part. Nobody who holds less gives way
+while somebody holds more. What is shared out, and how it is taken away, is each keeper's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Literal, NamedTuple
+
+
+class Thing(NamedTuple):
+    """Something that is kept.
+
+    Attributes:
+        party: Of those that keep something together; parties have equal shares, and within one its
+            callers do.
+        caller: Whose it is.
+        content: What takes the room. However often it is there, it counts once: in all, for each
+            party and for each caller.
+        size: Of the content; the same for the same.
+    """
+
+    party: str
+    caller: str
+    content: Hashable
+    size: int
+
+
+def surplus(things: Sequence[Thing], budget: int) -> list[int]:
+    """Return the places of those that go, so that the others are within a budget, in that order.
+
+    The next is always the oldest of the caller that holds most, in the party that holds most. So
+    for a lower budget the same go first, and others after them.
+
+    Args:
+        things: The oldest first.
+    """
+    if sum({thing.content: thing.size for thing in things}.values()) <= budget:
+        return []
+    whole, parties = _Pile(), _parties(things)
+    for thing in things:
+        whole.add(thing)
+    gone: list[int] = []
+    while whole.size > budget and parties:
+        name, party = max(parties.items(), key=lambda each: (each[1].pile.size, each[0]))
+        place = party.oldest()
+        party.take(things[place])
+        whole.take(things[place])
+        gone.append(place)
+        if not party.callers:
+            del parties[name]
+    return gone
+
+
+@dataclass(kw_only=True, slots=True)
+class _Pile:
+    """How much somebody holds."""
+
+    size: int = 0
+    times: dict[Hashable, int] = field(default_factory=dict)
+
+    def add(self, thing: Thing) -> None:
+        times = self.times.get(thing.content, 0)
+        self.times[thing.content] = times + 1
+        if not times:
+            self.size += thing.size
+
+    def take(self, thing: Thing) -> None:
+        times = self.times[thing.content] = self.times[thing.content] - 1
+        if not times:
+            self.size -= thing.size
+
+
+@dataclass(kw_only=True, slots=True)
+class _Caller:
+    pile: _Pile = field(default_factory=_Pile)
+    places: deque[int] = field(default_factory=deque)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Party:
+    """What a party holds, and of whom; `order` is a heap with the caller first that holds most."""
+
+    pile: _Pile = field(default_factory=_Pile)
+    callers: dict[str, _Caller] = field(default_factory=dict)
+    order: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def oldest(self) -> int:
+        """Return the place of what goes next."""
+        return self.order[0][1]
+
+    def take(self, thing: Thing) -> None:
+        """Have it go."""
+        caller = self.callers[thing.caller]
+        self.pile.take(thing)
+        caller.pile.take(thing)
+        caller.places.popleft()
+        if caller.places:
+            heapreplace(self.order, (-caller.pile.size, caller.places[0], thing.caller))
+            return
+        del self.callers[thing.caller]
+        heappop(self.order)
+
+
+def _parties(things: Sequence[Thing]) -> dict[str, _Party]:
+    parties: dict[str, _Party] = {}
+    for place, thing in enumerate(things):
+        party = parties.get(thing.party)
+        if party is None:
+            party = parties[thing.party] = _Party()
+        caller = party.callers.get(thing.caller)
+        if caller is None:
+            caller = party.callers[thing.caller] = _Caller()
+        party.pile.add(thing)
+        caller.pile.add(thing)
+        caller.places.append(place)
+    for party in parties.values():
+        party.order = [
+            (-caller.pile.size, caller.places[0], name) for name, caller in party.callers.items()
+        ]
+        heapify(party.order)
+    return parties
+
+
+class Taken(NamedTuple):
+    """A place that is taken; `busy` while it cannot be taken away."""
+
+    caller: str
+    busy: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """What becomes of somebody who wants a place.
+
+    Attributes:
+        answer: A place is free; one has to be given up, at `place`; one will be, so wait; or no.
+        held: How many places the caller has.
+    """
+
+    answer: Literal["free", "instead", "wait", "no"]
+    place: int = -1
+    held: int = 0
+
+
+def place_for(
+    caller: str, taken: Sequence[Taken], places: int, ahead: Sequence[str] = ()
+) -> Ruling:
+    """Return whose place a caller gets.
+
+    Who has a share or more gives up a place for it, and who has less gets one of somebody who has
+    more. A busy one nobody gives up; what is worth waiting for is said by `yields`.
+
+    Args:
+        taken: What has not been used for longest first.
+        places: How many there are.
+        ahead: Who waits for one already.
+    """
+    held = Counter(each.caller for each in taken)
+    mine = held[caller]
+    # One that was given up is for whoever waited for it, and not for who came later with as much.
+    if len(taken) < places and not any(held[other] <= mine for other in ahead):
+        return Ruling(answer="free", held=mine)
+    below = _below(caller, held, places)
+    idle = [place for place, each in enumerate(taken) if not each.busy]
+    if below:
+        others = [place for place in idle if _above(taken[place].caller, held, places, caller)]
+        if others:
+            place = max(others, key=lambda one: held[taken[one].caller])
+            return Ruling(answer="instead", place=place, held=mine)
+    own = [place for place in idle if taken[place].caller == caller]
+    if own:
+        return Ruling(answer="instead", place=own[0], held=mine)
+    return Ruling(answer="wait" if below else "no", held=mine)
+
+
+def yields(caller: str, taken: Sequence[Taken], places: int, waiting: Sequence[str]) -> bool:
+    """Return whether a caller gives up a place, now that it is not busy, for one who waits."""
+    held = Counter(each.caller for each in taken)
+    return any(
+        _below(other, held, places) and _above(caller, held, places, other) for other in waiting
+    )
+
+
+def _below(caller: str, held: Counter[str], places: int) -> bool:
+    """Return whether somebody who wants a place has less than a share."""
+    return held[caller] * len(held.keys() | {caller}) < places
+
+
+def _above(caller: str, held: Counter[str], places: int, wanting: str) -> bool:
+    """Return whether somebody has more than a share, with one more who wants a place."""
+    return held[caller] * len(held.keys() | {wanting}) > places

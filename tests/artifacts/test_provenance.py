@@ -1,0 +1,52 @@
+"""What a run had read stands beside what it left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.artifacts.entries import MAX_DESCRIPTION, MAX_NAME, describe
+from bridge.model import Provenance
+from bridge.model.provenance import MAX_DOCUMENT
+from tests.artifacts.rig import OTHER_RUN, RUN, store
+
+
+def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None:
+    """A stream is begun long before it ends."""
+    kept, read = store(tmp_path), frozenset({"private-data"})
+    found: list[Provenance | None] = [None]
+    artifacts = kept.of_run("me", RUN, lambda: found[-1])
+    with artifacts.writer("a") as writer:
+        writer.write(b"1")
+        found.append(Provenance(run_id=RUN, labels=read))
+        made = writer.finish()
+    assert made.provenance == Provenance(run_id=RUN, labels=read)
+    assert kept.find("me", made.uri) == made
+    assert kept.listed("me") == (made,)
+    # The same content of a run that had read nothing is its own.
+    clean = kept.of_run("me", OTHER_RUN).add("a", b"1")
+    assert clean.provenance is None
+    assert kept.find("me", clean.uri).provenance is None
+
+
+@pytest.mark.parametrize("damage", ["x", 5, [], {}, {"labels": ["a"], "servers": []}])
+def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> None:
+    kept = store(tmp_path)
+    made = kept.of_run("me", RUN).add("a", b"1")
+    [entry] = [path for path in tmp_path.glob("**/owners/*/*") if path.is_file()]
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "provenance": damage}))
+    found = kept.find("me", made.uri).provenance
+    assert found is not None
+    assert found.anything
+
+
+def test_there_is_room_for_it_beside_the_longest_name() -> None:
+    """The names of servers and of files are whatever somebody likes."""
+    servers = frozenset(f"{n:03}" for n in range(MAX_DOCUMENT // 8))
+    largest = Provenance(run_id="r" * 40, servers=servers)
+    assert len(json.dumps(largest.document())) > MAX_DOCUMENT // 2
+    name = "\U0001f600" * MAX_NAME
+    text = describe(name=name, mime_type="x" * 100, size=10**15, provenance=largest)
+    assert len(text) < MAX_DESCRIPTION

@@ -1,0 +1,102 @@
+"""A person at a terminal answers what was asked, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import anyio
+import pytest
+
+from bridge.cli import person as module
+from bridge.cli.person import MAX_LINE_BYTES, Person
+from tests.waiting import typing_answers
+
+
+@contextmanager
+def desk() -> Iterator[tuple[int, TextIO, Person]]:
+    """Yield the descriptor of who types and looks, what is read from, and who is asked."""
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+        anyio.fail_after(30),
+    ):
+        yield typist, reader, Person(reader, writer)
+    os.close(typist)
+
+
+async def _asked(typist: int, person: Person, *answers: str) -> list[str | None]:
+    """Ask as many questions as there are answers, each typed once it is asked for."""
+    async with typing_answers(typist, *answers):
+        return [await person.ask(f"Question {number}: ") for number in range(len(answers))]
+
+
+async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it() -> None:
+    """Whole lines, half of one, and what a stream has read ahead already."""
+    with desk() as (typist, reader, person):
+        tty.setraw(reader.fileno())
+        os.write(typist, b"first\nread ahead\n")
+        await anyio.wait_readable(reader.fileno())
+        assert reader.readline() == "first\n"
+        with desk() as (other, _, another):
+            os.write(other, b"apply\nyes\nalw")
+            assert await _asked(other, another, "no\n") == ["no"]
+        assert await _asked(typist, person, "no\n") == ["no"]
+
+
+async def test_one_paste_answers_one_question() -> None:
+    """Its other lines are dropped, and left to nobody."""
+    with desk() as (typist, reader, person):
+        pasted = "yes\n" * 100
+        assert await _asked(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
+        os.set_blocking(reader.fileno(), False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader.fileno(), 1)
+
+
+async def test_no_answer_is_none() -> None:
+    """Ctrl-D, also within a line; a line without an end; a terminal that is gone."""
+    with desk() as (typist, reader, person):
+        assert await _asked(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
+        tty.setraw(reader.fileno())
+        assert await _asked(typist, person, "y" * (MAX_LINE_BYTES + 1)) == [None]
+    typist, line = pty.openpty()
+    with os.fdopen(line, encoding="utf-8") as reader:
+        os.close(typist)
+        with anyio.fail_after(30):
+            assert await Person(reader, io.StringIO()).ask("Anybody? ") is None
+
+
+async def test_whoever_never_stops_typing_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one of the lines would be the answer. Nothing is shown, and that has an end."""
+    monkeypatch.setattr(module, "MAX_UNQUIET_SECONDS", 0.2)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 30.0)
+    with desk() as (typist, reader, person):
+        over = anyio.Event()
+        tty.setraw(reader.fileno())
+
+        async def go_on() -> None:
+            while not over.is_set():
+                os.write(typist, b"yes\n")
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go_on)
+            assert await person.ask("Delete everything? ") is None
+            over.set()
+        os.set_blocking(typist, False)
+        with pytest.raises(BlockingIOError):
+            os.read(typist, 1)
+
+
+async def test_only_two_terminals_are_attended() -> None:
+    with desk() as (_, reader, person):
+        assert person.attended
+        assert not Person(reader, io.StringIO()).attended
+        assert not Person(io.StringIO(), reader).attended

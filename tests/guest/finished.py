@@ -1,0 +1,43 @@
+"""All that a guest's run sent, sorted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.guest.wire import Call, Cancel, Done, Exited, GuestFrame
+
+
+@dataclass
+class Finished:
+    """What came, and how it ended."""
+
+    stdout: str = ""
+    stderr: str = ""
+    skipped: dict[str, int] = field(default_factory=dict)
+    done: Done | None = None
+    exited: Exited | None = None
+    calls: list[Call] = field(default_factory=list)
+    cancels: list[Cancel] = field(default_factory=list)
+    frames: list[GuestFrame] = field(default_factory=list)
+    diagnostics: str = ""
+    status: int | None = None
+
+    @property
+    def outcome(self) -> Done:
+        """The `Done` frame, which a test expects to be there."""
+        assert self.done is not None, (self.exited, self.stderr, self.diagnostics)
+        return self.done
+
+    @property
+    def value(self) -> Any:
+        """The last expression's value, which a test expects to be there."""
+        assert self.outcome.outcome == "ok", self.outcome.error
+        assert self.outcome.has_result, self.outcome
+        return self.outcome.result
+
+    @property
+    def exit(self) -> Exited:
+        """The `Exited` frame, which a test expects to be there."""
+        assert self.exited is not None, self.diagnostics
+        return self.exited
