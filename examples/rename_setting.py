@@ -4,7 +4,7 @@
 # run_python(apply="...") makes exactly those after one approval. At a terminal `run --plan` does both.
 # Uses the filesystem server; FOLDER, OLD and NEW are set by whoever runs it. That it may read while a
 # plan is made, the policy has to say, or every call is held back: `mcp-code-bridge policy init` writes
-# one, in which this server's tools are told apart by [policy.servers.filesystem] trust = true.
+# one, which tells this server's tools that read from the others.
 import re
 
 found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.toml")).content)

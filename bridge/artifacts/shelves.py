@@ -44,7 +44,7 @@ from bridge.artifacts.folders import (
     root_folder,
     write_all,
 )
-from bridge.artifacts.tidying import MAX_ENTRIES, Bounds, Coming, Held, judge
+from bridge.artifacts.tidying import MAX_ENTRIES, Bounds, Coming, Held, Refused, judge
 from bridge.errors import ArtifactQuotaError
 from bridge.model import ArtifactKind, Provenance
 from bridge.saving import turn
@@ -121,6 +121,7 @@ class Shelves:
         self._last = 0
         self._swept = now()
         self._kept = 0
+        self._refused = Refused()
         self._changing = threading.Lock()
 
     # Reading
@@ -314,6 +315,8 @@ class Shelves:
     def _make_room(self, root: int, label: Label, *, new: bool) -> None:
         kept = totals(root)
         idle = self._now() - self._swept
+        if new and self._refused.holds(owner_folder(label.owner), label.size, kept, idle):
+            raise self._too_much()
         if (
             kept is None
             or self._kept >= SWEEP_EVERY
@@ -342,14 +345,18 @@ class Shelves:
         remove_contents(root, verdict.dead)
         set_totals(root, verdict.size, verdict.count)
         remove_empty(root)
-        if verdict.refused:
-            message = (
-                f"What programs left takes up the {self.total_bytes:,} bytes there are for all "
-                "callers, and with this, yours would be more than your share."
-            )
-            remedy = "Leave less at once. MCP_BRIDGE_ARTIFACT_BYTES sets how much there may be."
-            raise ArtifactQuotaError(message, remedy=remedy)
+        if coming is not None and verdict.refused:
+            self._refused.add(coming, (verdict.size, verdict.count))
+            raise self._too_much()
         return removed, verdict.more
+
+    def _too_much(self) -> ArtifactQuotaError:
+        message = (
+            f"What programs left takes up the {self.total_bytes:,} bytes there are for all "
+            "callers, and with this, yours would be more than your share."
+        )
+        remedy = "Leave less at once. MCP_BRIDGE_ARTIFACT_BYTES sets how much there may be."
+        return ArtifactQuotaError(message, remedy=remedy)
 
     def _oldest(self) -> int:
         return int((self._now() - self.seconds) * 1000)

@@ -23,6 +23,10 @@ MAX_OWNER_ENTRIES = 10_000
 MAX_RUN_ENTRIES = 1_000
 """Of one run: more than anybody looks at one by one; of more, a program makes an archive."""
 
+REFUSED_SECONDS = 10.0
+"""For which a refusal holds while nothing changes: to look through a full store takes a second, in
+which nobody else's is kept, and a program can try again at once."""
+
 _SLACK = 10
 """A tenth more than needed is removed where there is too much, so that it is seldom. Shares are
 therefore of the nine tenths that stay."""
@@ -75,6 +79,30 @@ class Verdict:
     count: int
     more: bool
     refused: bool = False
+
+
+class Refused:
+    """How much was refused to whom by the last look, or since, with nothing kept in between."""
+
+    def __init__(self) -> None:
+        self._totals: tuple[int, int] | None = None
+        self._sizes: dict[str, int] = {}
+
+    def add(self, coming: Coming, now: tuple[int, int]) -> None:
+        """Note a refusal, and the totals that there were."""
+        if now != self._totals:
+            self._totals, self._sizes = now, {}
+        self._sizes[coming.owner] = coming.size
+
+    def holds(self, owner: str, size: int, now: tuple[int, int] | None, idle: float) -> bool:
+        """Tell whether the same would be said of this.
+
+        Also of a little less: who tries that byte by byte would have everything looked through for
+        each of them.
+        """
+        if now is None or now != self._totals or not 0 <= idle < REFUSED_SECONDS:
+            return False
+        return owner in self._sizes and size > self._sizes[owner] // 2
 
 
 def judge(

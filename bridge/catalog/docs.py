@@ -38,7 +38,6 @@ MIN_DESCRIPTION_TOKENS = 500
 """Below this there would be no room for servers beside the rest, in the worst case."""
 
 _SUMMARY_CHARS = 240
-_PACKAGES_CHARS = 200
 _GUIDE_SERVERS_CHARS = 300
 _SAMPLE_CHARS = 100
 _SAMPLED_TOOLS = 50
@@ -186,7 +185,6 @@ def tool_description(
     limits: Limits,
     *,
     max_timeout: float = 120,
-    packages: Sequence[str] = (),
     tokens: int = DESCRIPTION_TOKENS,
     checked: bool = True,
     offers: Offers | None = None,
@@ -195,15 +193,11 @@ def tool_description(
 
     Args:
         servers: Every server, with the tools known so far.
-        packages: What can be imported besides the standard library.
         tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
             to the servers.
         checked: Whether programs are checked before they run.
         offers: Which packages it may ask for, and which directories it has.
     """
-    imports = "the standard library"
-    if packages:
-        imports += f", {one_line(', '.join(packages), _PACKAGES_CHARS)}"
     beside = offers_line(offers or Offers())
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
     refusal = f"{refused}with line numbers." if checked else "Wrong arguments raise `TypeError`."
@@ -222,7 +216,8 @@ shortened sample first: `print(str(value)[:500])`.
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: {imports}.{beside} No network. Of files only those in `out/` come back. \
+- Importable: the standard library; in the "data" image, if it was built, also numpy, pandas, \
+matplotlib and openpyxl.{beside} No network. Of files only those in `out/` come back. \
 {_limits_text(limits, max_timeout)}
 
 """

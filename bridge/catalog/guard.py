@@ -130,9 +130,13 @@ def parse(code: str) -> ast.Module | Scan:
         return _unread(Finding(line=0, rule=TOO_DEEP, message=message))
 
 
-def check(tree: ast.Module, rules: Rules = DEFAULT) -> Scan:
-    """Return what `rules` make of a program's tree. Belongs in any thread."""
-    checker = _Checker(rules)
+def check(tree: ast.Module, rules: Rules = DEFAULT, *, files_stay: bool = False) -> Scan:
+    """Return what `rules` make of a program's tree. Belongs in any thread.
+
+    Args:
+        files_stay: Whether the next program finds what this one writes, as in a session.
+    """
+    checker = _Checker(rules, files_stay)
     checker.check(tree)
     return checker.verdict()
 
@@ -185,8 +189,9 @@ def _one_line(text: str, size: int) -> str:
 class _Checker:
     """Holds what one program's tree says against the rules."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, files_stay: bool) -> None:
         self._rules = rules
+        self._files_stay = files_stay
         self._reader = Reader()
         self._kept: dict[str, list[Finding]] = {"deny": [], "note": []}
         self._seen: set[tuple[int, str]] = set()
@@ -208,7 +213,7 @@ class _Checker:
             check = self._checks.get(type(node))
             if check is not None:
                 check(node, scope)
-        if self._saved:
+        if self._saved and not self._files_stay:
             named = Counter(
                 node.value
                 for node in ast.walk(tree)

@@ -16,6 +16,7 @@ from bridge.cli.person import Person
 from bridge.engine import Engine, open_engine
 from bridge.engine.skills.shelf import unknown
 from bridge.errors import UnknownSkillError, UsageError
+from bridge.gate.question import visible_lines
 from bridge.library.skills import Skill
 from bridge.settings import Settings
 from bridge.text import counted
@@ -60,7 +61,7 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
             json.dumps({**fields, "source": skill.source}, ensure_ascii=False, indent=2) + "\n"
         )
         return 0
-    write_out(visible(skill.text))
+    write_out(_shown(skill))
     write_err(_about(skill, fields))
     write_err(
         "To have programs use it as it stands here, without asking: "
@@ -98,8 +99,13 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 message = f"Which text of {name} may be used? A program can change it at any time."
                 raise UsageError(message, remedy=_LOOK.format(name))
             else:
-                person.say(f"{skill.text}{_about(skill, _fields(engine, skill, approved))}")
-                answer = await person.ask(f"May programs use {name} as it stands here? yes or no: ")
+                about = _about(skill, _fields(engine, skill, approved))
+                person.say(f"{_shown(skill)}{about}")
+                # How many, for whoever's screen shows fewer.
+                lines = counted(skill.text.count("\n"), "line")
+                answer = await person.ask(
+                    f"May programs use {name} as it stands here, in {lines}? yes or no: "
+                )
                 if (answer or "").strip().lower() not in ("y", "yes"):
                     write_err(f"{name} was not approved of.\n")
                     refused = True
@@ -143,7 +149,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         ],
         "created": skill.header.created,
         "updated": skill.header.updated,
-        "digest": skill.digest,
+        "digest": skill.approved[-1],
         "approved": (skill.name, skill.digest) in approved,
         "edited": skill.edited,
         "stale": engine.skills.shelf.stale(skill),
@@ -163,6 +169,12 @@ def _state(fields: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
+def _shown(skill: Skill) -> str:
+    """Return a skill's file with nothing hidden in it, as in the question to a client's person."""
+    lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
+    return "\n".join(lines)
+
+
 def _about(skill: Skill, fields: dict[str, Any]) -> str:
     """Return what else there is to know of a skill, in lines."""
     findings = check(skill.code.tree).findings if skill.code is not None else ()
@@ -175,7 +187,8 @@ def _about(skill: Skill, fields: dict[str, Any]) -> str:
 
 
 def _digits(skill: Skill) -> str:
-    return skill.digest.removeprefix("sha256:")
+    """Return the digest of all that is approved of: the description, too, if it says anything."""
+    return skill.approved[-1].removeprefix("sha256:")
 
 
 def _check_seen(skill: Skill, digits: str) -> None:

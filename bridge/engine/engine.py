@@ -163,7 +163,7 @@ class Engine:
             request.code,
             self._servers.aliases,
             self._settings.guard,
-            more_names=bool(request.session),
+            session=bool(request.session),
         )
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)

@@ -46,19 +46,20 @@ class Reading:
 
 
 async def read(
-    code: str, aliases: Mapping[str, str], mode: GuardMode, *, more_names: bool = False
+    code: str, aliases: Mapping[str, str], mode: GuardMode, *, session: bool = False
 ) -> Reading:
     """Read a program before it runs: it is parsed once, for all that is asked of its tree.
 
     Args:
-        more_names: Whether it may use names that it does not bind, as those of a session.
+        session: Whether it runs in one: then it may use names that it does not bind, and its files
+            are there for the next.
     """
     tree = parse(code)
     if len(code) <= INLINE_CHARS:
-        return _reading(code, tree, aliases, mode, more_names)
+        return _reading(code, tree, aliases, mode, session)
     # A long program's tree takes a second to walk, in which other runs go on.
     return await anyio.to_thread.run_sync(
-        _reading, code, tree, aliases, mode, more_names, abandon_on_cancel=True
+        _reading, code, tree, aliases, mode, session, abandon_on_cancel=True
     )
 
 
@@ -67,15 +68,15 @@ def _reading(
     tree: ast.Module | Scan,
     aliases: Mapping[str, str],
     mode: GuardMode,
-    more_names: bool,
+    session: bool,
 ) -> Reading:
     if isinstance(tree, Scan):
         scan = Scan() if mode == "off" else tree
         named = references(code, None, aliases)
         return Reading(scan=scan, references=named, reach=None, tree=tree)
-    named = references(code, tree, aliases, more_names=more_names)
+    named = references(code, tree, aliases, more_names=session)
     return Reading(
-        scan=Scan() if mode == "off" else check(tree),
+        scan=Scan() if mode == "off" else check(tree, files_stay=session),
         references=named,
         reach=reach(tree, {name: aliases[name] for name in named.servers}),
         tree=tree,

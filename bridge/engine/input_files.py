@@ -149,6 +149,11 @@ async def _read(file: InputFile, owner: str, store: ArtifactStore, room: _Room) 
     if scheme != KEPT:
         message = f"The file {quoted(file.name)} cannot be had from {quoted(file.uri)}."
         raise InvalidRequestError(message, remedy=_WORKS)
+    _, mark, part = file.uri.partition("?")
+    if mark:
+        message = f"The file {quoted(file.name)} would be a part of something; files come whole."
+        remedy = f"Leave out `?{part:.80}`, and have the program take its part."
+        raise InvalidRequestError(message, remedy=remedy)
 
     def read() -> InputFile:
         artifact = store.find(owner, file.uri)

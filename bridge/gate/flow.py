@@ -102,7 +102,7 @@ class FlowState:
         Args:
             name: As decisions list it among the calls that led to them.
         """
-        name, before = _shown(name), self._known()
+        name, news = _shown(name), not self.knows(provenance)
         if provenance.anything:
             self._more_labels = self._more_servers = True
             self._unknown.mention(name)
@@ -114,7 +114,7 @@ class FlowState:
             calls = self._of_label(label)
             if calls is not None:
                 calls.mention(name)
-        return self._known() != before
+        return news
 
     def provenance(self, run_id: str) -> Provenance | None:
         """Return what something comes with that a run keeps now; None if nothing was read."""
@@ -128,9 +128,15 @@ class FlowState:
             anything=anything,
         )
 
-    def _known(self) -> tuple[int, int, bool, bool]:
-        """Return what changes with what is known to have been read."""
-        return len(self._labels), len(self._servers), self._more_labels, self._more_servers
+    def knows(self, provenance: Provenance) -> bool:
+        """Tell whether something kept that comes in changes nothing."""
+        if provenance.anything and not (self._more_labels and self._more_servers):
+            return False
+        full = self._more_labels and len(self._labels) >= MAX_LABELS
+        many = self._more_servers and len(self._servers) >= MAX_SERVERS
+        return (full or provenance.labels <= self._labels.keys()) and (
+            many or provenance.servers <= self._servers.keys()
+        )
 
     def absorb(self, other: FlowState) -> None:
         """Take in what was noted elsewhere: in the run that a plan was made by, for one."""

@@ -62,5 +62,7 @@ class Lasting:
     async def _note(self, name: str, what: str, provenance: Provenance) -> None:
         seen = self._seen
         # Of many that say the same one is recorded, so that a program can fill no log with them.
-        if seen.flow_state.find(name, provenance):
+        # And first, so that a program which tries again does not get what could not be.
+        if not seen.flow_state.knows(provenance):
             await seen.audit.found(what, provenance)
+        seen.flow_state.find(name, provenance)

@@ -259,7 +259,8 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     split = text.split("\n")
     found: list[str] = []
     for line in split[:lines]:
-        written = _written(line, len(line) + 1, quotes=False, gaps=False)
+        # All of it: what is written out takes ten characters at most.
+        written = _written(line, 5 * len(line), quotes=False, gaps=False)
         written = _WIDE_GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
         if characters < 0:

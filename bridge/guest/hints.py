@@ -95,6 +95,9 @@ _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", 
 _ELSEWHERE = ("/mnt/", "/content/", "/workspace/", "/home/sandbox/", "/data/", "/app/", "sandbox:")
 """Where other code tools have a run's files."""
 
+_KEPT = "bridge://"
+"""How addresses of what the bridge keeps begin."""
+
 MAX_LOOKED_AT = 1000
 """Files of the working directory among which one that was looked for elsewhere may be."""
 
@@ -143,6 +146,16 @@ def hint(error: BaseException, packages: bool = False) -> str:
         return "\nHint: the sandbox has no network; only tools of the servers reach outside."
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return (
+            "\nHint: only the working directory and /tmp can be written to; what is to come back, "
+            "write to 'out/'."
+        )
+    if isinstance(error, RuntimeError) and str(error) == "no running event loop":
+        return (
+            "\nHint: an event loop runs in programs that use `await` at top level: end this one "
+            "with `await` of the task, or of asyncio.gather(...) for several."
+        )
     if isinstance(error, NameError):
         name = getattr(error, "name", None)
         modules = getattr(sys, "stdlib_module_names", ())
@@ -187,9 +200,16 @@ def _file_hint(error: FileNotFoundError) -> str:
     path = error.filename
     if not isinstance(path, str) or not path:
         return ""
+    if path.startswith(_KEPT):
+        return "\nHint: that is an address and no path: " + _kept_hint(path)
     found = _namesake(path)
     if found:
         return "\nHint: there is %r, in the working directory." % found
+    found = _beside(path)
+    if found:
+        return "\nHint: there is %r; the working directory is another by now." % found
+    if path.startswith("/out/"):
+        return "\nHint: out/ is in the working directory: %r." % path[1:]
     if path.startswith(_ELSEWHERE):
         return (
             "\nHint: files of the run are in the working directory, such as 'data.csv', and what "
@@ -201,20 +221,43 @@ def _file_hint(error: FileNotFoundError) -> str:
     return ""
 
 
-def _namesake(path: str) -> str:
-    """Return the path of a file in the working directory that has the same name; empty for none."""
+def _kept_hint(address: str) -> str:
+    """Return how a program gets what the bridge keeps."""
+    whole = address.partition("?")[0]
+    given = 'run_python(files=[{"name": "kept", "uri": "%s"}]) puts it beside the program' % whole
+    if not address.startswith(_KEPT + "runs/"):
+        return given + "."
+    return 'await runtime.read_output("%s"), or %s.' % (whole, given)
+
+
+def _beside(path: str) -> str:
+    """Return where a session's files are in which there is one of that name; empty for nowhere."""
+    import os
+
+    from bridge.guest import surroundings
+
+    began = surroundings.workspace()
+    if not began or os.path.realpath(began) == os.path.realpath("."):
+        return ""
+    found = _namesake(path, began)
+    return os.path.join(began, found) if found else ""
+
+
+def _namesake(path: str, root: str = ".") -> str:
+    """Return the path below `root` of a file that has the same name; empty for none."""
     import os  # where a program has it anyway
 
     wanted, found, looked = os.path.basename(path).lower(), "", 0
     if not wanted:
         return ""
-    for folder, folders, names in os.walk("."):
+    for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
             looked += 1
             if name.lower() == wanted:
-                found = os.path.relpath(os.path.join(folder, name))
-                return "" if found == os.path.normpath(path) else found
+                found = os.path.relpath(os.path.join(folder, name), root)
+                there = root == "." and found == os.path.normpath(path)
+                return "" if there else found
         if looked > MAX_LOOKED_AT:
             break
     return ""

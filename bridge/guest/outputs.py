@@ -77,7 +77,14 @@ class Outputs:
             if not isinstance(lines, (list, tuple)) or len(lines) != 2:
                 message = "lines must be the first and the last line, such as (100, 200), not %r"
                 raise TypeError(message % (lines,))
-            params["lines"] = [_whole("lines", line, 1) for line in lines]
+            first, last = (_whole("lines", line, None) for line in lines)
+            if first < 1 or last < 1:
+                message = "lines are counted from 1, not %r; offset=-1000 is the end, in bytes"
+                raise ValueError(message % (tuple(lines),))
+            if last < first:
+                message = "lines %r: the first line comes first: (%d, %d)"
+                raise ValueError(message % (tuple(lines), last, first))
+            params["lines"] = [first, last]
         params["offset"] = _whole("offset", offset, None)
         if length is not None:
             params["length"] = _whole("length", length, 0)
@@ -93,8 +100,11 @@ class Outputs:
             total: What `done` will be at the end; 0 if that is not known.
         """
         if not (_is_number(done) and _is_number(total)):
-            message = "done and total must be finite numbers, not %r and %r"
-            raise TypeError(message % (done, total))
+            message = (
+                "done and total must be finite numbers, not %.40s and %.40s; write "
+                'runtime.progress(3, 10, "loading")'
+            )
+            raise TypeError(message % (repr(done), repr(total)))
         now = monotonic()
         if now < _Pace.due:
             _Pace.unsent = (done, total, message)

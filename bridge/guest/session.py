@@ -98,6 +98,7 @@ class Session:
             self._begun = True
         # First of all, while nothing has gone elsewhere; and what is restored may import skills.
         self._workspace = self._workspace or os.getcwd()
+        _regain_output()
         refused = arrange(run, self._client, given)
         self._provide(given)
         if run.state:
@@ -220,6 +221,23 @@ class Session:
                 return
             if not self._client.drain():
                 poller.unregister(channel)
+
+
+def _regain_output() -> None:
+    """Have output go where it belongs again: a program that captured its own may have failed."""
+    for name, own in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
+        stream: Any = getattr(sys, name, None)
+        if stream is own or own is None:
+            continue
+        try:
+            # One that is only wrapped anew is left: without it, what it wraps would be closed.
+            elsewhere = stream.fileno() != own.fileno()
+        except Interrupted:
+            raise
+        except BaseException:
+            elsewhere = True
+        if elsewhere:
+            setattr(sys, name, own)
 
 
 def _flush() -> None:

@@ -65,8 +65,18 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
 
     Raises:
         TypeError: It is none, or uses what cannot be kept.
+        ValueError: It cannot be called so.
         SyntaxError: It is text, and no Python.
     """
+    if isinstance(function, str) and function.isidentifier():
+        message = (
+            "a skill is a function, or its source, not the text %.80r; the function comes first: "
+            'save_skill(function, description="...")'
+        )
+        raise TypeError(message % function)
+    if name is not None and not name.isidentifier():
+        message = "a skill's name has English letters, digits and underscores, not %.80r"
+        raise ValueError(message % name)
     if isinstance(function, str):
         source = textwrap.dedent(function)
         compile(source, "<skill>", "exec", dont_inherit=True)
@@ -99,8 +109,10 @@ class _Collector:
         if segment is None:
             message = "the source of %r is not known: define it in the program, or give its source"
             raise TypeError(message % own)
-        self._needs(segment, self._function.__globals__, self._function.__code__.co_filename)
         free = [each for each in self._function.__code__.co_freevars if each != "__class__"]
+        # Told of below; they are no names of the program's.
+        self._seen.update(free)
+        self._needs(segment, self._function.__globals__, self._function.__code__.co_filename)
         self._problems += [
             "`%s` of the function around it: make it an argument" % each for each in free
         ]

@@ -74,6 +74,11 @@ _workspace = ""
 """Where the first program began; a session's may go elsewhere."""
 
 
+def workspace() -> str:
+    """Return the directory that the run's files are in; empty before there is one."""
+    return _workspace
+
+
 def _bring_files(run: Run) -> Optional[Done]:
     global _workspace
     _workspace = _workspace or os.getcwd()

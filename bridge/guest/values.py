@@ -23,6 +23,9 @@ else:
 MAX_DEPTH = 256
 """Deepest nesting sent: well below what either side's JSON reader takes."""
 
+MAX_PATH = 200
+"""Characters of where it is, in a refusal of one nested deeper."""
+
 MAX_INT_BITS = 14_000
 """Readers refuse longer integers (4,300 digits); so do we, with a better message."""
 
@@ -272,7 +275,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if kind is float:
         return _real(value, path)
     if depth >= MAX_DEPTH:
-        raise NotJsonError("%s is nested more than %d deep, or contains itself" % (path, MAX_DEPTH))
+        where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
+        message = "%s is nested more than %d deep, or contains itself"
+        raise NotJsonError(message % (where, MAX_DEPTH))
     if isinstance(value, dict):
         return _plain_dict(value, path, depth)
     if isinstance(value, (list, tuple)):

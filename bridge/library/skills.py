@@ -341,7 +341,7 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
 def _header(text: str) -> Header | None:
     try:
         found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     version, tools = found.get("version"), found.get("tools")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 < version < 10**9:

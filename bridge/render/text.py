@@ -55,7 +55,7 @@ def _sections(result: RunResult) -> list[str]:
         sections.append(f"[truncated] {cuts_text(result)}")
     sections += kept_sections(result)
     if result.isolation is not None and result.isolation.weaker:
-        sections.append(f"[isolation] weaker than asked for: {'; '.join(result.isolation.weaker)}")
+        sections.append(f"[isolation] weaker: {'; '.join(result.isolation.weaker)}")
     notes = call_lines(result)
     for label, source in _SOURCES:
         if lines := finding_lines(result, source):

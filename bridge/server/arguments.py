@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, Json, RunRequest
-from bridge.server.arguments_kept import parse_files, parse_packages, parse_session
+from bridge.server.arguments_kept import kind_of, parse_files, parse_packages, parse_session
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
@@ -119,7 +119,7 @@ def _code(value: Json) -> str:
         message = "run_python needs `code`: a string holding a Python program."
         raise InvalidRequestError(message)
     if not isinstance(value, str):
-        message = f"`code` must be a string, not {_kind(value)}."
+        message = f"`code` must be a string, not {kind_of(value)}."
         raise InvalidRequestError(message)
     if not value.strip():
         message = "`code` is empty; pass the Python program to run."
@@ -133,7 +133,7 @@ def _servers(value: Json) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         message = (
             f"`servers` must be a list of server names such as "
-            f'["git", "time"], not {_kind(value)}; or leave it out.'
+            f'["git", "time"], not {kind_of(value)}; or leave it out.'
         )
         raise InvalidRequestError(message)
     if len(value) > MAX_SERVERS:
@@ -146,14 +146,6 @@ def _timeout(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        message = f"`timeout` must be a number of seconds, not {_kind(value)}."
+        message = f"`timeout` must be a number of seconds, not {kind_of(value)}."
         raise InvalidRequestError(message)
     return float(value)
-
-
-def _kind(value: Json) -> str:
-    if isinstance(value, list):
-        odd = next((item for item in value if not isinstance(item, str)), None)
-        return "a list" if odd is None else f"a list with {_kind(odd)} in it"
-    names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), f"the number {value!r:.40}")

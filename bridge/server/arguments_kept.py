@@ -54,7 +54,8 @@ def parse_files(value: Json) -> tuple[InputFile, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}].'
+        message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}]'
+        message += f", not {kind_of(value)}."
         raise InvalidRequestError(message)
     if len(value) > MAX_FILES:
         message = f"There are {len(value):,} files; a run takes {MAX_FILES}."
@@ -71,7 +72,12 @@ def _file(given: Mapping[str, Json]) -> InputFile:
         message = f"A file has no {unknown[0]!r:.80}: give `name`, and `text`, `data` or `uri`."
         raise InvalidRequestError(message)
     name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
-    if not isinstance(name, str) or len(kinds) != 1 or not isinstance(given[kinds[0]], str):
+    if isinstance(name, str) and len(kinds) == 1 and not isinstance(given[kinds[0]], str):
+        found = kind_of(given[kinds[0]])
+        message = f"`{kinds[0]}` of file {name!r:.80} must be a string, not {found}."
+        remedy = "Give JSON as text, as json.dumps writes it." if kinds == ["text"] else None
+        raise InvalidRequestError(message, remedy=remedy)
+    if not isinstance(name, str) or len(kinds) != 1:
         message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
         raise InvalidRequestError(message)
     content: str = given[kinds[0]]
@@ -119,9 +125,19 @@ def parse_packages(value: Json) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = '`packages` must be a list of requirements such as ["polars==1.*"].'
+        message = '`packages` must be a list of requirements such as ["polars==1.*"]'
+        message += f", not {kind_of(value)}."
         raise InvalidRequestError(message)
     if len(value) > MAX_PACKAGES or any(len(item) > MAX_PACKAGE_CHARS for item in value):
         message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
         raise InvalidRequestError(message)
     return tuple(item.strip() for item in value)
+
+
+def kind_of(value: Json) -> str:
+    """Return what a value is, in words."""
+    if isinstance(value, list):
+        odd = next((item for item in value if not isinstance(item, str)), None)
+        return "a list" if odd is None else f"a list with {kind_of(odd)} in it"
+    names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), f"the number {value!r:.40}")

@@ -24,8 +24,11 @@ STDIO = "stdio"
 """Whose runs are those of the one client there is; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3
-"""Runs still under way when the server stops are cancelled after this; those of a server that is
-cancelled, as by a signal to `serve`, are so at once."""
+"""Runs still under way when the server stops are cancelled after this."""
+
+LAST_SECONDS = 0.5
+"""The same for a server that is cancelled, as by a signal to `serve`: its end is waited for. It is
+enough to tell those who listen that there is nothing more to come."""
 
 
 async def serve_stdio(engine: Engine) -> None:
@@ -60,7 +63,14 @@ class HttpServer(uvicorn.Server):
 
 async def serve_http(engine: Engine, host: str, port: int) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled."""
-    await http_server(engine, host, port).serve()
+    server = http_server(engine, host, port)
+    try:
+        await server.serve()
+    except anyio.get_cancelled_exc_class():
+        if server.started:
+            with anyio.move_on_after(LAST_SECONDS, shield=True):
+                await server.shutdown()
+        raise
 
 
 def http_server(engine: Engine, host: str, port: int) -> HttpServer:

@@ -29,6 +29,8 @@ REQUEST_SECONDS = 30.0
 
 MAX_REDIRECTS = 5
 
+_MAX_PORT = 65535
+
 _PIECE = 1024 * 1024
 
 
@@ -41,7 +43,19 @@ def client(dependencies: Dependencies) -> httpx2.AsyncClient:
         follow_redirects=True,
         max_redirects=MAX_REDIRECTS,
         headers={"accept-encoding": "identity"},
+        event_hooks={"request": [_check_port]},
     )
+
+
+async def _check_port(request: httpx2.Request) -> None:
+    """See that a request, which an index may have sent elsewhere, is for a port that there is.
+
+    Raises:
+        InvalidURL: It is not; a connection to it would fail with an error that is nobody's.
+    """
+    if (request.url.port or 0) > _MAX_PORT:
+        message = "no such port"
+        raise httpx2.InvalidURL(message)
 
 
 class _Login(httpx2.BasicAuth):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import anyio.to_thread
 import httpx2
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import (
     InvalidSdistFilename,
@@ -36,13 +37,21 @@ MAX_PAGE_BYTES = 16 * 1024 * 1024
 MAX_FILES = 100_000
 """On a page. Those with nightly builds have some ten thousand."""
 
+MAX_NAME = 255
+"""Characters of a file's name."""
+
+MAX_TAGS = 1000
+"""Kinds of systems that one wheel's name is for: a part of it may name many, and each goes with
+each of the others. Real names have some ten."""
+
 _SHOWN = 5
 """Versions, or kinds of wheels, that are named."""
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.2"
 
-# Up to the next "<" at most, so that a page which is none costs no more than its length.
-_LINK = re.compile(r"<a\s((?:[^<>\"']|\"[^<\"]*\"|'[^<']*')*)>", re.IGNORECASE)
+# Up to the next "<" at most, so that a page which is none costs no more than its length; and
+# without ways back, each of which takes memory.
+_LINK = re.compile(r"<a\s((?:[^<>\"']++|\"[^<\"]*+\"|'[^<']*+')*+)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([a-z-]{1,40})\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
 
 
@@ -83,6 +92,10 @@ async def offer(name: str, dependencies: Dependencies, http: httpx2.AsyncClient)
     page = bytearray()
     try:
         async with http.stream("GET", url, headers={"accept": _ACCEPT}) as response:
+            asked = [passed.url.scheme for passed in (*response.history, response)]
+            if dependencies.index.startswith("https:") and set(asked) != {"https"}:
+                # Digests come from there.
+                return Offer(problem="it sends elsewhere, and not over TLS")
             status = response.status_code
             if status == httpx2.codes.NOT_FOUND:
                 return Offer()
@@ -145,7 +158,10 @@ def _linked(attributes: str) -> File:
         name.lower(): html.unescape(double or single)
         for name, double, single in _ATTRIBUTE.findall(attributes)
     }
-    parts = urlsplit(given.get("href", ""))
+    try:
+        parts = urlsplit(given.get("href", ""))
+    except ValueError:
+        return File(name="")
     digest = re.search(r"sha256=([0-9a-fA-F]{64})", parts.fragment)
     return File(
         name=unquote(parts.path).rpartition("/")[2],
@@ -160,6 +176,9 @@ def _of(name: str, files: Iterable[File]) -> tuple[File, ...]:
 
 def _named(file: str, name: str) -> Version | None:
     """Return the version of a package that a file is of; None if it is not of it."""
+    kinds = math.prod(part.count(".") + 1 for part in file.rsplit("-", 3)[1:])
+    if len(file) > MAX_NAME or (file.endswith(".whl") and kinds > MAX_TAGS):
+        return None
     try:
         if file.endswith(".whl"):
             found, version, _, _ = parse_wheel_filename(file)
@@ -223,7 +242,8 @@ def _fits(file: File, target: Target, taken: frozenset[Tag]) -> bool:
 def _is_for(file: File, target: Target) -> bool:
     try:
         return SpecifierSet(file.python).contains(target.version, prereleases=True)
-    except InvalidSpecifier:
+    except ValueError:
+        # It is no specifier, or one with a number longer than Python reads.
         return True
 
 

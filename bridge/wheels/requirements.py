@@ -9,6 +9,7 @@ for, and not before.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,15 @@ MAX_REQUIREMENTS = 100
 """Of one run; each is looked up on the index."""
 
 MAX_REQUIREMENT_CHARS = 500
+
+_KEYS = frozenset(("dependencies", "requires-python", "tool"))
+"""What the metadata has at its top."""
+
+_MAX_KEYS, _MAX_KEY_CHARS = 20, 40
+"""Others that are looked at: to compare each of thousands takes seconds."""
+
+_LIKENESS = 0.8
+"""At which another key is taken for one of these, misspelt, and not for somebody else's."""
 
 _OPENING = re.compile(r"# /// (?P<kind>[a-zA-Z0-9-]+)\s*")
 _CLOSING = "# ///"
@@ -113,6 +123,14 @@ def script_metadata(code: str) -> Script:
         number = first + 1 + int(at[1]) if at else end
         why = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise _malformed(number, f"it is not TOML: {why}") from None
+    except (ValueError, RecursionError):
+        raise _malformed(first + 1, "a number in it is too long, or a value too deep") from None
+    others = [key for key in document if key not in _KEYS and len(key) <= _MAX_KEY_CHARS]
+    for key in others[:_MAX_KEYS]:
+        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, _LIKENESS)
+        if meant:
+            place = _line_of(key, lines, first, end)
+            raise _malformed(place, f"{key!r:.80} means nothing; write `{meant[0]}`")
     return Script(
         dependencies=_dependencies(document.get("dependencies", []), lines, first, end),
         requires_python=_python(document.get("requires-python", ""), lines, first, end),
@@ -158,6 +176,8 @@ def _dependencies(value: object, lines: Sequence[str], first: int, end: int) -> 
         )
     for item in value:
         try:
+            if len(item) > MAX_REQUIREMENT_CHARS:
+                raise InvalidRequirement("it is too long")  # noqa: EM101 - said below
             Requirement(item)
         except InvalidRequirement:
             # Its own line, where it has one.
@@ -171,6 +191,8 @@ def _python(value: object, lines: Sequence[str], first: int, end: int) -> str:
     if not isinstance(value, str):
         raise _malformed(place, "`requires-python` must be a text")
     try:
+        if len(value) > MAX_REQUIREMENT_CHARS:
+            raise InvalidSpecifier("it is too long")  # noqa: EM101 - said below
         SpecifierSet(value)
     except InvalidSpecifier:
         raise _malformed(place, f"{value!r:.100} says nothing of versions") from None

@@ -295,6 +295,8 @@ def _bounded(pins: Sequence[Pin]) -> tuple[Pin, ...]:
     return tuple(pins)
 
 
+# Of what comes before it, no more than any scheme has: else a long word would take seconds.
+_ADDRESS = re.compile(r"[A-Za-z+]{1,20}://\S+")
 _READING = re.compile(r"\s*Downloading (\S{1,200}\.whl)\S* (\([\d.]{1,9} [kMG]?B\))")
 _BROKEN = re.compile(r"connection broken by '(\w{1,50})")
 _VERSIONS = re.compile(r" ?\(from versions: [^)]*\)")
@@ -316,7 +318,7 @@ def said(text: str, dependencies: Dependencies, place: Path) -> str:
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
     broken = _BROKEN.search(text)
     # Whatever form a resolver gives the address, nobody's password is in an error.
-    text = re.sub(r"[a-z+]+://\S+", "the index", text)
+    text = _ADDRESS.sub("the index", text)
     lines = [_SOURCE.sub("", line).strip(" ×╰─▶│") for line in text.splitlines()]
     begins = next((n for n, line in enumerate(lines) if line.startswith("ERROR:")), 0)
     lines = [line for line in lines[begins:] if line and not line.startswith(_ADVICE)]

@@ -317,3 +317,36 @@ def test_a_clock_that_is_put_back_keeps_the_order_and_dates_nothing_far_ahead(
     clock.seconds -= DAY
     third = artifacts.add("third", b"third")
     assert third.created == clock.seconds
+
+
+def test_what_is_refused_is_not_weighed_again_while_nothing_changes(tmp_path: Path) -> None:
+    """Nor is a little less: each look goes through the whole store, and others wait for it."""
+    clock = Clock()
+    kept = store(tmp_path, total=1000, run=1000, now=clock)
+    for owner in ("you", "she"):
+        for number in range(5):
+            kept.of_run(owner, RUN).add(str(number), f"{owner}{number}".encode() * 20)
+    mine = kept.of_run("me", OTHER_RUN)
+
+    def refused(size: int) -> bool:
+        try:
+            mine.add("x", b"x" * size)
+        except ArtifactQuotaError as error:
+            return "your share" in error.message
+        return False
+
+    assert refused(600)
+    # Seen by what a look brings along: what nobody listed goes.
+    stray = tmp_path / "blobs" / "00" / ("0" * 64)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"stray")
+    for size in (600, 599, 301):
+        assert refused(size)
+    assert stray.exists()
+    clock.seconds += 60
+    assert refused(600)
+    assert not stray.exists()
+    # What is much less is weighed, and so is what another has.
+    assert not refused(100)
+    assert kept.of_run("you", RUN).add("more", b"m" * 100).size == 100
+    check(tmp_path)

@@ -118,7 +118,7 @@ Run a Python program that calls the tools of the MCP servers below. Only what it
 - Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library%s. No network. Of files only those in `out/` come back. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 10,000 tokens; more is kept (`runtime.read_output`).
+- Importable: the standard library; in the "data" image, if it was built, also numpy, pandas, matplotlib and openpyxl. No network. Of files only those in `out/` come back. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 10,000 tokens; more is kept (`runtime.read_output`).
 
 """  # noqa: E501  # the text as the model sees it
 
@@ -132,14 +132,14 @@ mcp_idle_server = idle server: Never asked. (search for its tools)"""  # noqa: E
 
 
 def test_the_description_with_few_servers_in_full() -> None:
-    made = tool_description(SERVERS, Limits(), packages=["numpy", "pandas"])
+    made = tool_description(SERVERS, Limits())
     call = "await mcp_git_hub.list_issues(**{'per-page': 1})"
-    assert made == FIXED % (call, ", numpy, pandas") + FEW
+    assert made == FIXED % call + FEW
 
 
 def test_the_description_without_servers_in_full() -> None:
     made = tool_description((), Limits())
-    assert made == FIXED % ("await mcp_server.tool_name(argument=value)", "") + (
+    assert made == FIXED % "await mcp_server.tool_name(argument=value)" + (
         "No MCP servers are configured; programs can still compute."
     )
 
@@ -149,7 +149,7 @@ def test_the_description_with_many_servers_in_full() -> None:
     names = [f"mcp_server_number_{number}" for number in range(200)]
     call = "await mcp_server_number_0.tool_0()"
     head, _, tail = made.partition("200 servers (search for their tools): ")
-    assert head == FIXED % (call, "")
+    assert head == FIXED % call
     listed, _, rest = tail.partition(" and ")
     shown = listed.split(", ")
     assert shown == names[: len(shown)]
@@ -183,9 +183,8 @@ def test_the_description_tells_as_much_as_its_budget_holds(
 
 
 def test_two_hundred_servers_with_large_tools_stay_within_any_budget() -> None:
-    packages = ["package_number_" + str(number) for number in range(100)]
     for budget in (MIN_DESCRIPTION_TOKENS, 700, 3_000):
-        made = tool_description(many(200, tools=40), Limits(), packages=packages, tokens=budget)
+        made = tool_description(many(200, tools=40), Limits(), tokens=budget)
         assert count_tokens(made) <= budget
 
 

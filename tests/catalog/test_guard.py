@@ -18,6 +18,7 @@ from bridge.catalog.guard import (
     TOO_DEEP,
     TOO_LONG,
     check,
+    parse,
     scan,
 )
 from bridge.catalog.guard_rules import COMPUTED_IMPORT, NATIVE, SENSITIVE_PATH, Rules
@@ -156,6 +157,14 @@ def test_what_only_cannot_work_is_noted_and_allowed(code: str, rule: str) -> Non
     assert seen.allowed
     assert (seen.reason, seen.line) == ("", None)
     assert [(item.rule, item.severity) for item in seen.findings] == [(rule, "note")]
+
+
+def test_in_a_session_nobody_is_told_that_a_file_is_lost() -> None:
+    """It is there for the session's next run; that it has no address is what was wanted."""
+    tree = parse("open('notes.txt', 'w').write('x')\nname = input('Name? ')")
+    assert isinstance(tree, ast.Module)
+    assert [item.rule for item in check(tree, files_stay=True).findings] == ["no-input"]
+    assert [item.rule for item in check(tree).findings] == ["not-in-out", "no-input"]
 
 
 ORDINARY = [

@@ -116,35 +116,48 @@ class User:
                 continue
         return found
 
+    def containers(self) -> list[str]:
+        """Return the ids of the containers, dead or alive, of bridges of this user or that ended.
+
+        Those of bridges that tests in other workers have are left out.
+        """
+        found = _containers(self.engine)
+        return [name for name, bridge in found.items() if self._started_or_gone(bridge)]
+
+    def _started_or_gone(self, bridge: int) -> bool:
+        try:
+            variables = Path(f"/proc/{bridge}/environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        # One that has ended and that nobody has collected has none.
+        return variables == [b""] or os.fsencode(f"HOME={self.home}") in variables
+
     def servers_running(self) -> int:
         """Return how many server processes there are, without what they started."""
         processes = self.server_processes()
         return sum("mcp-server-" in command or WORKSHOP.name in command for command in processes)
 
 
-def containers(engine: str, owner: int | None = None) -> list[str]:
-    """Return the ids of bridges' containers on an engine, dead or alive.
+def containers(engine: str, owner: int) -> list[str]:
+    """Return the ids of the containers, dead or alive, of the bridge with this process id."""
+    return [found for found, of in _containers(engine).items() if of == owner]
 
-    Args:
-        owner: The process id of the bridge whose they are. Without it those of every bridge are
-            meant, tests in other workers included: fit for waiting until there are none, not for
-            counting.
+
+def _containers(engine: str) -> dict[str, int]:
+    """Return the ids of all bridges' containers, and the process ids of the bridges.
+
+    Tests in other workers may have some of them: those of one bridge or user can be counted.
     """
-    label = RUN_LABEL if owner is None else f"{OWNER_LABEL}={owner}"
     if engine == "docker":
         client = docker.APIClient(base_url=os.environ["DOCKER_HOST"])
         try:
-            found = client.containers(all=True, filters={"label": label})
-            return [container["Id"] for container in found]
+            listed = client.containers(all=True, filters={"label": RUN_LABEL})
         finally:
             client.close()
-    listing = subprocess.run(
-        ["podman", "ps", "--all", "--quiet", "--filter", f"label={label}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return listing.stdout.split()
+    else:
+        command = ["podman", "ps", "--all", "--filter", f"label={RUN_LABEL}", "--format", "json"]
+        listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return {each["Id"]: int(each["Labels"][OWNER_LABEL]) for each in listed}
 
 
 def text_of(result: CallToolResult) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.rig import User, containers, engines
+from tests.e2e.rig import User, engines
 from tests.waiting import until
 
 on_one_engine = pytest.mark.parametrize(
@@ -23,6 +23,7 @@ def test_run_behaves_as_the_program_does(user: User) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("['a', '-b']\n", "oops\n", 3)
 
 
+@on_one_engine
 def test_run_takes_a_file_or_stdin_and_uses_servers(user: User) -> None:
     """As python does."""
     (user.project / "program.py").write_text("print((await mcp_workshop.add(a=2, b=3)).sum)")
@@ -73,6 +74,7 @@ def _complains(user: User, arguments: list[str], status: int, complaint: str) ->
     assert 'File "/' not in done.stderr
 
 
+@on_one_engine
 def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
     """Told apart from a program that failed."""
     config = user.project / ".mcp.json"
@@ -82,6 +84,7 @@ def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
     assert "/no/such/command" in done.stderr
 
 
+@on_one_engine
 def test_run_json_prints_the_structured_result(user: User) -> None:
     """For scripts; errors too."""
     document = json.loads(user.command("run", "--json", "-c", "print(1); {'a': 2}").stdout)
@@ -133,6 +136,7 @@ def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     assert "layers seen from inside: no-network" in plain.stdout
 
 
+@on_one_engine
 def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
     """Exit status 1, and never a run without a sandbox."""
     done = user.command("doctor", "--runtime", "/no/such/podman")
@@ -152,4 +156,4 @@ async def test_the_command_line_leaves_nothing(user: User) -> None:
     """After a run, no container and no server."""
     user.command("run", "-c", "await mcp_workshop.add(a=1, b=1)")
     await until(lambda: not user.server_processes())
-    await until(lambda: not containers(user.engine))
+    await until(lambda: not user.containers())

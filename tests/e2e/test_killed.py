@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 
-from tests.e2e.rig import User, containers, document_of, text_of
+from tests.e2e.rig import BRIDGE, User, containers, document_of, text_of
 from tests.waiting import until, until_exists
 
 BEGIN = """
@@ -52,7 +52,9 @@ def _bridge() -> int:
     """Return the id of the only bridge that this process has started."""
     own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     [bridge] = [
-        pid for pid in own if b"mcp-code-bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in own
+        if os.fsencode(BRIDGE) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     ]
     return int(bridge)
 
@@ -109,6 +111,6 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
             if user.engine == "podman":
                 assert containers(user.engine, bridge) == []
                 assert len(containers(user.engine, _bridge())) == 1
-        await until(lambda: user.engine == "bubblewrap" or not containers(user.engine))
+        await until(lambda: user.engine == "bubblewrap" or not user.containers())
         files = [path.name for path in (user.home / "run").rglob("*") if not path.is_dir()]
         assert [name for name in files if not name.startswith("seccomp-")] == []

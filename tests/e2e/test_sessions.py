@@ -39,7 +39,7 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
                 assert document["isolation"]["backend"] == user.engine
             assert user.servers_running() == 2
     await until(lambda: not user.server_processes())
-    await until(lambda: not containers(user.engine))
+    await until(lambda: not user.containers())
 
 
 async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
@@ -137,7 +137,7 @@ async def test_a_cancelled_call_ends_the_container_and_the_upstream_call(
                 await until_exists(started)
                 tasks.cancel_scope.cancel()
             await until_exists(cancelled)
-            await until(lambda: not containers(user.engine))
+            await until(lambda: not user.containers())
 
 
 async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_
             await until_exists(started)
             tasks.cancel_scope.cancel()
     await until(lambda: not user.server_processes())
-    await until(lambda: not containers(user.engine))
+    await until(lambda: not user.containers())
 
 
 async def test_a_bridge_killed_outright_leaves_nothing_for_long(user: User) -> None:
@@ -162,4 +162,4 @@ async def test_a_bridge_killed_outright_leaves_nothing_for_long(user: User) -> N
         await process.wait()
     await until(lambda: not user.server_processes())
     assert user.command("run", "-c", "print(1)").stdout == "1\n"
-    await until(lambda: not containers(user.engine))
+    await until(lambda: not user.containers())

@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from bridge.clock import Clock
-from bridge.engine import Engine
+from bridge.engine import Engine, open_engine
 from bridge.engine.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, OneRun, clipped, is_wanted
 from bridge.errors import CannotAskError
 from bridge.model import Json, RunRequest
+from bridge.settings import Settings
 from tests.asker_rig import asker, remote_asker
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, settings_in
+from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.waiting import until, until_exists
 
+ERAS = {"newer": "http", "older": "older-http"}
+"""Names of the servers over HTTP, and how each is run."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that an engine can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def backend() -> FakeBackend:
+    """The backend under the engine."""
+    return FakeBackend()
+
+
+@pytest.fixture(scope="module")
+async def opened(
+    backend: FakeBackend, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    """One engine for all tests, with servers that ask, each of which takes a second to start."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    settings = settings_in(tmp_path_factory.mktemp("home"))
+    with ExitStack() as stack:
+        remote = {name: stack.enter_context(remote_asker(kind)) for name, kind in ERAS.items()}
+        finder = ListFinder(asker(), *(replace(spec, name=name) for name, spec in remote.items()))
+        async with open_engine(settings, finder=finder, choose_backend=choose) as made:
+            yield made
+
 
 @pytest.fixture
-def finder() -> ListFinder:
-    """The server that asks, and nothing else."""
-    return ListFinder(asker())
+async def engine(opened: Engine, backend: FakeBackend) -> AsyncIterator[Engine]:
+    """The same for each test, none of which leaves a run to the next."""
+    yield opened
+    await until(lambda: not backend.live)
 
 
 async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -46,20 +83,16 @@ async def test_a_servers_question_reaches_the_client_with_the_servers_name(engin
     assert asked["mode"] == "form"
 
 
-@pytest.mark.parametrize("kind", ["http", "older-http"])
-async def test_servers_of_either_era_ask_over_http(
-    engine: Engine, finder: ListFinder, kind: str
-) -> None:
+@pytest.mark.parametrize("era", ERAS)
+async def test_servers_of_either_era_ask_over_http(engine: Engine, era: str) -> None:
     """By requests on a stream, or by their answers."""
-    with remote_asker(kind) as spec:
-        finder.specs = (spec,)
-        client = FakeClient(answer=accept)
-        code = "[await mcp_asker.name(), await mcp_asker.visit()]"
-        result = await engine.run(RunRequest(code=code), client)
-        assert result.result == ["accept {'name': 'Ann'}", "accept"], result.error
-        client = FakeClient(answer=four)
-        result = await engine.run(RunRequest(code="await mcp_asker.think()"), client)
-        assert result.result == "it says four"
+    client = FakeClient(answer=accept)
+    code = f"[await mcp_{era}.name(), await mcp_{era}.visit()]"
+    result = await engine.run(RunRequest(code=code), client)
+    assert result.result == ["accept {'name': 'Ann'}", "accept"], result.error
+    client = FakeClient(answer=four)
+    result = await engine.run(RunRequest(code=f"await mcp_{era}.think()"), client)
+    assert result.result == "it says four"
 
 
 async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
@@ -83,22 +116,20 @@ async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine
     assert (asked["mode"], asked["message"]) == ("url", "[asker] Please enrol.")
 
 
-@pytest.mark.parametrize("kind", ["http", "older-http"])
+@pytest.mark.parametrize("era", ERAS)
 async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
-    engine: Engine, finder: ListFinder, kind: str
+    engine: Engine, era: str
 ) -> None:
     """In either era, as before a tool's result."""
-    with remote_asker(kind) as spec:
-        finder.specs = (spec,)
-        client = FakeClient(answer=accept)
-        code = (
-            "one = await mcp_asker.read_resource('note://x')\n"
-            "other = await mcp_asker.get_prompt('p')\n"
-            "[one, other['messages'][0]['content']]"
-        )
-        result = await engine.run(RunRequest(code=code), client)
-        assert result.result == ["for Ann", "for Ann"], result.error
-        assert [asked["message"] for asked in client.asked] == ["[asker] Who?"] * 2
+    client = FakeClient(answer=accept)
+    code = (
+        f"one = await mcp_{era}.read_resource('note://x')\n"
+        f"other = await mcp_{era}.get_prompt('p')\n"
+        "[one, other['messages'][0]['content']]"
+    )
+    result = await engine.run(RunRequest(code=code), client)
+    assert result.result == ["for Ann", "for Ann"], result.error
+    assert [asked["message"] for asked in client.asked] == [f"[{era}] Who?"] * 2
 
 
 async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:

@@ -130,6 +130,7 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
         ("bridge://artifacts/0000", "Nothing is kept"),
         ("bridge://runs/../../../etc/passwd", "Nothing is kept"),
         ("bridge://skills/x", "Nothing is kept"),
+        ("bridge://runs/4f2c/stdout?lines=1-3", "Leave out `?lines=1-3`"),
         ("data:text/plain", "comma"),
         ("data:;base64,?", "not base64"),
         ("data:,\ud800", "is no text"),

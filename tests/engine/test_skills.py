@@ -93,7 +93,7 @@ REFUSED: Mapping[str, str] = {
     "lambda": "save_tool(lambda: 1)",
     "`frame`": "frame = object()\ndef f():\n    return frame\nsave_tool(f)",
     "`PATTERN`": "import re\nPATTERN = re.compile('x')\ndef f():\n    return PATTERN\nsave_tool(f)",
-    "`n` of the function around it": (
+    "it uses `n` of the function around it": (
         "def g(n):\n    def f():\n        return n\n    return f\nsave_tool(g(1))"
     ),
     "`gone`, which is defined nowhere": "def f():\n    return gone\nsave_tool(f)",
@@ -102,6 +102,9 @@ REFUSED: Mapping[str, str] = {
     "would do something": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",
     "SyntaxError": "save_tool('def f(:')",
+    "or its source, not the text 'f'": "save_tool('f', 'def f(): return 1', 'does f')",
+    "the function comes first": "def f():\n    pass\nsave_tool('f', f)",
+    "not 'my skill'": "def f():\n    pass\nsave_tool(f, name='my skill')",
     "no server is called": "save_tool('async def f():\\n    return await mcp_nowhere.x()')",
 }
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from bridge.engine import Engine, open_engine
-from bridge.model import Json
+from bridge.engine.skills.review import question
+from bridge.library.skills import MAX_DESCRIPTION_CHARS, Header, encode_skill, read_skill
+from bridge.model import Json, Provenance
 from bridge.settings import Settings
 from tests.engine.skill_rig import run, value
 from tests.engine_rig import ListFinder, backend, engine, finder, settings
@@ -133,3 +135,12 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
         result = await run(opened, code, client)
         assert "guard does not allow the skill 'hello'" in result.error
         assert client.asked == []
+
+
+def test_a_question_has_the_whole_description() -> None:
+    """It counts as seen by whoever answers."""
+    hidden = "\u202e" * (MAX_DESCRIPTION_CHARS - 3) + "end"
+    header = Header(description=hidden, version=1, provenance=Provenance(anything=True))
+    skill = read_skill("f", encode_skill(header, "def f():\n    pass\n"))
+    asked = str(question(skill, "", ())["message"])
+    assert r"\u202e\u202eend" + "\n" in asked

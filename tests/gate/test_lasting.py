@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import ApprovalNeededError, CallDeniedError
+from bridge.errors import ApprovalNeededError, AuditError, CallDeniedError
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.calls import Gate, Grant
 from bridge.gate.decision import CallFacts
@@ -214,3 +214,20 @@ async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
     asked = question(CallFacts(server="chat", tool="send"), [decision], ["call"], {}, Others())
     [line] = [line for line in str(asked["message"]).split("\n") if "what came before" in line]
     assert line.endswith(f'(saved by run {"f" * 40})"')
+
+
+async def test_what_could_not_be_recorded_is_not_had_by_trying_again(tmp_path: Path) -> None:
+    place = tmp_path / "audit"
+    place.write_text("no directory")
+    log = AuditLog(place)
+    lasting = Lasting(_seen("r2", DENIED, audit=RunAudit(log, "r2")))
+    made = Provenance(run_id="r1", labels=frozenset({PRIVATE_DATA}))
+    for _ in range(2):
+        with pytest.raises(AuditError):
+            await lasting.find("memory 'a'", made)
+    place.unlink()
+    await lasting.find("memory 'a'", made)
+    log.close()
+    [file] = place.glob("*.jsonl")
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["what"] for one in found if one["kind"] == "found"] == ["memory 'a'"]

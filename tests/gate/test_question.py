@@ -196,6 +196,15 @@ def test_nothing_stands_where_nobody_scrolls() -> None:
     assert shown[2].endswith("  fine()")
 
 
+@pytest.mark.parametrize("character", ["\u200b", "\u202e", "\U000e0041", "\u3164"])
+def test_what_stands_behind_much_that_is_written_out_is_shown(character: str) -> None:
+    """Or it is said that there is more."""
+    line = f"x = '{character * 300}'; evil()"
+    [shown], rest = visible_lines(line, 10, 10_000)
+    assert (shown.endswith("'; evil()"), rest) == (True, 0)
+    assert visible_lines(line, 10, 1_000) == ([], 1)
+
+
 def test_every_size_has_a_bound() -> None:
     """However many arguments there are, however deep, and whatever they consist of."""
     deep: Json = "x"

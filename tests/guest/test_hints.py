@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from bridge.guest import surroundings
 from bridge.guest.hints import hint
 
 
@@ -55,6 +57,38 @@ def test_a_missing_module_is_asked_for_where_that_is_allowed(
 ) -> None:
     """And else it is said what there is instead."""
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
+
+
+def test_an_address_is_no_path(workspace: Path) -> None:
+    """What the bridge keeps is had in two ways; the file system is none of them."""
+    told = missing("bridge://runs/4f2c/stdout")
+    assert 'await runtime.read_output("bridge://runs/4f2c/stdout")' in told
+    assert "files=[{" in missing("bridge://artifacts/5f0c")
+    assert "read_output" not in missing("bridge://artifacts/5f0c")
+
+
+def test_where_one_can_write_is_said_where_one_cannot(workspace: Path) -> None:
+    """`out/` is in the working directory and not at the root."""
+    assert missing("/out/a.csv") == "\nHint: out/ is in the working directory: 'out/a.csv'."
+    refused = OSError(errno.EROFS, "Read-only file system", "/data.csv")
+    assert "write to 'out/'" in hint(refused)
+
+
+def test_a_session_that_went_elsewhere_is_told_where_the_runs_files_are(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are put where its first program began."""
+    monkeypatch.setattr(surroundings, "_workspace", str(workspace))
+    (workspace / "sub").mkdir()
+    monkeypatch.chdir(workspace / "sub")
+    assert missing("sales.csv").startswith(f"\nHint: there is '{workspace}/data/Sales.csv'")
+    assert missing("notes.txt") == ""
+
+
+def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:
+    """Elsewhere a loop runs all the time; here one runs in programs that await."""
+    assert "`await" in hint(RuntimeError("no running event loop"))
+    assert hint(RuntimeError("dictionary changed size during iteration")) == ""
 
 
 def test_a_library_that_the_image_does_not_have_is_named() -> None:

@@ -82,9 +82,24 @@ def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
 
 @pytest.mark.parametrize("done", [float("nan"), float("inf"), "3", None, 10**400])
 def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
-    with pytest.raises(TypeError, match="finite numbers"):
+    with pytest.raises(TypeError, match="finite numbers") as refused:
         reporter(line).progress(done, 10)
     assert line.sent == []
+    assert 'progress(3, 10, "loading")' in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [((10, 3), "the first line comes first: (3, 10)"), ((-3, -1), "offset=-1000 is the end")],
+)
+async def test_lines_that_there_cannot_be_are_refused(
+    line: Line, lines: tuple[int, int], told: str
+) -> None:
+    """Nothing at all would read as an output that ends there."""
+    with pytest.raises(ValueError, match="^lines ") as refused:
+        await reporter(line).read_output("4f2c", lines=lines)
+    assert told in str(refused.value)
 
 
 def test_a_report_that_nobody_takes_is_no_failure(line: Line) -> None:

@@ -84,6 +84,15 @@ def test_a_failed_program_leaves_what_it_had_done_and_its_line_in_later_tracebac
     assert 'File "<run_python 2>", line 4' in later.outcome.error
 
 
+def test_streams_that_a_program_replaced_are_back_for_the_next(session: Session) -> None:
+    """One that captured its output and failed would take that of all later runs along."""
+    first = session.run("import io, sys\nsys.stdout = sys.stderr = taken = io.StringIO()\n1 / 0")
+    assert first.outcome.error_type == "ZeroDivisionError"
+    code = "print('seen'); print('told', file=sys.stderr)\ntaken.getvalue()"
+    after = session.run(code)
+    assert (after.stdout, after.stderr, after.value) == ("seen\n", "told\n", "")
+
+
 def test_exiting_ends_the_run_and_not_the_session(session: Session) -> None:
     assert session.run("a = 1\nimport sys; sys.exit(3)").outcome.exit_code == 3
     assert session.run("a").value == 1

@@ -13,7 +13,7 @@ from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.machine_command import CommandResult, SystemRunner
 from tests.contract.rig import EngineShelf
-from tests.e2e.rig import User, containers, document_of
+from tests.e2e.rig import User, document_of
 from tests.waiting import until
 
 PATIENCE_SECONDS = 120.0
@@ -54,7 +54,7 @@ async def test_a_program_out_of_time_leaves_no_container_while_the_bridge_lives(
             result = await client.call_tool("run_python", {"code": HOLD_ON, "timeout": 1})
             document = document_of(result)
             assert (document["status"], document["stdout"]) == ("timeout", ["before"])
-            await until(lambda: not containers(user.engine))
+            await until(lambda: not user.containers())
             again = await client.call_tool("run_python", {"code": "1 + 1"})
             assert document_of(again)["result"] == 2
 

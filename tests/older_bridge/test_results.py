@@ -262,7 +262,7 @@ async def test_a_program_may_bring_its_own_event_loop(bridge: Client) -> None:
         ("import sys\nsys.stderr.write('x' * 20_000_000)", "stderr"),
         ("print('fifteen letters\\n' * 1_000_000)", "stdout"),
         ("print('\\0' * 20_000_000)", "stdout"),
-        ("'x' * 20_000_000", "result"),
+        ("'x' * 20_000_000", "stdout"),
         ("class Big:\n    def __repr__(self): return 'x' * 20_000_000\nBig()", ""),
         ("raise ValueError('x' * 20_000_000)", ""),
         ("raise SystemExit('x' * 20_000_000)", "stderr"),

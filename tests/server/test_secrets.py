@@ -123,14 +123,18 @@ class RecordingBackend(FakeBackend):
             yield Recorded(sandbox, self.sent)
 
 
-def leaky(name: str, *words: str) -> ServerSpec:
-    """Return the definition of the server that tells its secret."""
+BROKEN = "import os, sys; sys.exit(f'cannot log in with {os.environ[\"LEAKY_TOKEN\"]}')"
+"""Tells the secret instead of starting; without the SDK, since the bridge tries again and again."""
+
+
+def leaky(name: str, *arguments: str) -> ServerSpec:
+    """Return the definition of a server that tells its secret."""
     return ServerSpec(
         name=name,
         transport="stdio",
         source=Source(client="Test", scope="user", path="/test.json", key=name),
         command=sys.executable,
-        args=(str(LEAKY), *words),
+        args=arguments,
         env={"LEAKY_TOKEN": TOKEN, "OTHER_PASSWORD": ARGUMENT, "LOG_LEVEL": "debug"},
     )
 
@@ -144,7 +148,7 @@ def backend() -> RecordingBackend:
 @pytest.fixture
 def finder() -> ListFinder:
     """The server, and one that cannot be started."""
-    return ListFinder(leaky("leaky"), leaky("broken", "broken"))
+    return ListFinder(leaky("leaky", str(LEAKY)), leaky("broken", "-c", BROKEN))
 
 
 class Listener:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -11,7 +13,7 @@ from mcp import Client
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server import transports
-from bridge.server.transports import http_server, parse_address
+from bridge.server.transports import http_server, parse_address, serve_http
 from tests.waiting import until, until_exists
 
 
@@ -89,3 +91,42 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
             server.should_exit = True
     assert over == ["stream", "done"]
     assert "timeout graceful shutdown exceeded" not in caplog.text
+
+
+async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
+    engine: Engine,
+) -> None:
+    """A signal cancels `serve`; a stream that broke off would be opened anew at once."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ended = anyio.Event()
+    listening = anyio.Event()
+
+    async def listen(started: Callable[[], bool]) -> None:
+        await until(started)
+        async with Client(f"http://127.0.0.1:{port}/mcp", mode="2026-07-28") as client:
+            async with client.listen(tools_list_changed=True) as stream:
+                listening.set()
+                # Raises if the stream breaks off.
+                async for _ in stream:
+                    pass
+            ended.set()
+
+    async def serve(scope: anyio.CancelScope) -> None:
+        with scope:
+            await serve_http(engine, "127.0.0.1", port)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            scope = anyio.CancelScope()
+            tasks.start_soon(serve, scope)
+            tasks.start_soon(listen, lambda: _answers(port))
+            await listening.wait()
+            scope.cancel()
+            await ended.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

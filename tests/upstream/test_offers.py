@@ -29,15 +29,32 @@ from bridge.upstream.pool import Pool
 from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
 
 LIBRARY = str(SERVERS / "library.py")
+WORKSHOP = str(SERVERS / "workshop.py")
 
 EVERYTHING = (
     Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-everything"
 ) / "dist/index.js"
 
 
-@pytest.fixture(params=["stdio", "http"])
-async def library(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
-    """A server with a bit of everything, in the older era over a pipe and the newer over HTTP."""
+pytestmark = pytest.mark.xdist_group("offers")
+"""One worker, so that the servers below are not started in each."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that a pool can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["stdio", "http"])
+async def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pool]:
+    """A server with a bit of everything, in the older era over a pipe and the newer over HTTP.
+
+    One for all tests, since it takes a second to start.
+    """
+    rig = Rig(tmp_path_factory.mktemp("library"))
     with ExitStack() as stack:
         if request.param == "stdio":
             spec = rig.spec(sys.executable, LIBRARY, "stdio")
@@ -130,7 +147,7 @@ async def test_a_misspelt_name_is_answered_with_the_nearest(library: Pool) -> No
 
 async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> None:
     """Some answer nothing at all to what they do not know."""
-    async with rig.pool(rig.toolbox()) as pool:
+    async with rig.pool(rig.spec(sys.executable, WORKSHOP)) as pool:
         assert await pool.offers("server", "resources") == ()
         assert await pool.offers("server", "prompts") == ()
         with pytest.raises(ToolCallError, match="offers no resources, only tools"):
@@ -141,14 +158,13 @@ async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> 
 
 async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(rig: Rig) -> None:
     """Whatever a program says: this is decided here."""
-    spec = rig.toolbox(
-        tools=ToolFilter(only=frozenset({"echo", "big"}), without=frozenset({"big"}))
-    )
+    chosen = ToolFilter(only=frozenset({"echo", "big"}), without=frozenset({"big"}))
+    spec = rig.spec(sys.executable, WORKSHOP, tools=chosen)
     async with rig.pool(spec) as pool:
         assert [tool.name for tool in await pool.tools("server")] == ["echo"]
         assert pool.states()["server"].tool_count == 1
         await pool.call_tool("server", "echo", {})
-        for name in ("big", "headers", "no such"):
+        for name in ("big", "add", "no such"):
             with pytest.raises(CallDeniedError, match="configuration leaves it out") as caught:
                 await pool.call_tool("server", name, {})
             assert "/tmp/servers.json" not in caught.value.message
@@ -157,7 +173,7 @@ async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(ri
 
 async def test_another_choice_of_tools_takes_effect_at_once(rig: Rig) -> None:
     """A session goes with its definition."""
-    spec = rig.toolbox()
+    spec = rig.spec(sys.executable, WORKSHOP)
     async with rig.pool(spec) as pool:
         await pool.call_tool("server", "echo", {})
         pool.update([replace(spec, tools=ToolFilter(without=frozenset({"echo"})))])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import anyio
 import pytest
@@ -19,83 +21,94 @@ from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
 
 KINDS = ["http", "older-http", "sse"]
 
+Web = Callable[[str], str]
+
+pytestmark = pytest.mark.xdist_group("remote")
+"""One worker, so that the servers below are not started in each."""
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The URL of a server of each kind, for all tests: it takes a second to start."""
+    with ExitStack() as stack:
+        rig = Rig(tmp_path_factory.mktemp("web"))
+        yield cache(lambda kind: stack.enter_context(rig.web(kind)))
+
 
 def transport_of(kind: str) -> Transport:
     return "sse" if kind == "sse" else "http"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, kind: str) -> None:
+async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, kind: str) -> None:
     """Over either transport, with the headers of its entry on every request."""
-    with rig.web(kind) as url:
-        spec = rig.remote(
-            url, transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
-        )
-        async with rig.pool(spec) as pool:
-            assert "echo" in [tool.name for tool in await pool.tools("server")]
-            echoed = await pool.call_tool("server", "echo", {"a": [1, None]})
-            headers = await pool.call_tool("server", "headers", {})
-            state = pool.states()["server"]
+    spec = rig.remote(
+        web(kind), transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
+    )
+    async with rig.pool(spec) as pool:
+        assert "echo" in [tool.name for tool in await pool.tools("server")]
+        echoed = await pool.call_tool("server", "echo", {"a": [1, None]})
+        headers = await pool.call_tool("server", "headers", {})
+        state = pool.states()["server"]
     assert echoed["structuredContent"] == {"a": [1, None]}
     assert headers["structuredContent"]["x-team"] == "blue"
     assert headers["structuredContent"]["authorization"] == "Bearer t"
     assert (state.state, state.pid, state.server_info["name"]) == ("ready", None, "toolbox")
 
 
-async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig) -> None:
+async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig, web: Web) -> None:
     """And event streams in the older, which is all they have."""
-    with rig.web("http") as url:
-        async with rig.pool(rig.remote(url)) as pool:
-            await pool.start("server")
-            assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
+    async with rig.pool(rig.remote(web("http"))) as pool:
+        await pool.start("server")
+        assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
-async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig) -> None:
+async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig, web: Web) -> None:
     """Entries often carry such a URL without a type."""
-    with rig.web("sse") as url:
-        async with rig.pool(rig.remote(url, "http")) as pool:
-            assert (await pool.call_tool("server", "echo", {}))["content"]
+    async with rig.pool(rig.remote(web("sse"), "http")) as pool:
+        assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_answer_of_ten_megabytes_arrives(rig: Rig, kind: str) -> None:
+async def test_an_answer_of_ten_megabytes_arrives(rig: Rig, web: Web, kind: str) -> None:
     """The SDK's own limit for an event is one."""
     size = 10 * MEBIBYTE
-    with rig.web(kind) as url:
-        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
-            result = await pool.call_tool("server", "big", {"size": size})
+    async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
+        result = await pool.call_tool("server", "big", {"size": size})
     assert len(result["content"][0]["text"]) == size
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, kind: str) -> None:
+async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, kind: str) -> None:
     """Over HTTP it costs the call; an event stream is opened anew. Calls go on either way."""
-    with rig.web(kind) as url:
-        async with rig.pool(rig.remote(url, transport_of(kind)), max_message_bytes=100_000) as pool:
-            with pytest.raises(MessageTooLargeError, match="100000 byte limit"):
-                await pool.call_tool("server", "big", {"size": MEBIBYTE})
-            result = await pool.call_tool("server", "echo", {"still": "here"})
+    async with rig.pool(
+        rig.remote(web(kind), transport_of(kind)), max_message_bytes=100_000
+    ) as pool:
+        with pytest.raises(MessageTooLargeError, match="100000 byte limit"):
+            await pool.call_tool("server", "big", {"size": MEBIBYTE})
+        result = await pool.call_tool("server", "echo", {"still": "here"})
     assert result["structuredContent"] == {"still": "here"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["timeout", "caller"])
-async def test_cancellation_reaches_a_remote_server(rig: Rig, kind: str, how: str) -> None:
+async def test_cancellation_reaches_a_remote_server(
+    rig: Rig, web: Web, kind: str, how: str
+) -> None:
     """Whether the time is up or the caller has gone."""
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
-    with rig.web(kind) as url:
-        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
-            await pool.start("server")
-            if how == "timeout":
-                with pytest.raises(CallTimeoutError):
-                    await pool.call_tool("server", "slow", arguments, timeout=0.5)
-            else:
-                async with anyio.create_task_group() as tg:
-                    tg.start_soon(pool.call_tool, "server", "slow", arguments)
-                    await wait_file(rig.path("started"))
-                    tg.cancel_scope.cancel()
-            await wait_file(rig.path("cancelled"))
-            assert (await pool.call_tool("server", "echo", {}))["content"]
+    async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
+        await pool.start("server")
+        if how == "timeout":
+            with pytest.raises(CallTimeoutError):
+                await pool.call_tool("server", "slow", arguments, timeout=0.5)
+        else:
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(pool.call_tool, "server", "slow", arguments)
+                await wait_file(rig.path("started"))
+                tg.cancel_scope.cancel()
+        await wait_file(rig.path("cancelled"))
+        assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,22 +122,23 @@ async def test_an_address_where_nothing_listens_is_explained(rig: Rig, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_server_that_wants_authorization_is_explained(rig: Rig, kind: str) -> None:
+async def test_a_server_that_wants_authorization_is_explained(
+    rig: Rig, web: Web, kind: str
+) -> None:
     """Together with where to put it."""
-    with rig.web("guarded") as url:
-        async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
-            with pytest.raises(ServerStartError, match="wants authorization.*401") as caught:
-                await pool.start("server")
+    async with rig.pool(rig.remote(web("guarded"), transport_of(kind))) as pool:
+        with pytest.raises(ServerStartError, match="wants authorization.*401") as caught:
+            await pool.start("server")
     assert "headers" in caught.value.remedy
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_wrong_path_is_explained(rig: Rig, kind: str) -> None:
+async def test_a_wrong_path_is_explained(rig: Rig, web: Web, kind: str) -> None:
     """The status says more than that the session ended."""
-    with rig.web(kind) as url:
-        async with rig.pool(rig.remote(f"{url}/nowhere", transport_of(kind))) as pool:
-            with pytest.raises(ServerStartError, match="HTTP status 404"):
-                await pool.start("server")
+    url = web(kind)
+    async with rig.pool(rig.remote(f"{url}/nowhere", transport_of(kind))) as pool:
+        with pytest.raises(ServerStartError, match="HTTP status 404"):
+            await pool.start("server")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,14 +165,13 @@ async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
 
 
 @pytest.mark.parametrize("kind", ["http", "older-http"])
-async def test_changed_tools_are_noticed_in_either_era(rig: Rig, kind: str) -> None:
+async def test_changed_tools_are_noticed_in_either_era(rig: Rig, web: Web, kind: str) -> None:
     """In the newer by a subscription, since such servers announce nothing unasked."""
-    with rig.web(kind) as url:
-        async with rig.pool(rig.remote(url)) as pool:
-            before = await pool.tools("server")
-            await pool.call_tool("server", "grow", {})
-            await wait_until(lambda: pool.states()["server"].tool_count is None)
-            after = await pool.tools("server")
+    async with rig.pool(rig.remote(web(kind))) as pool:
+        before = await pool.tools("server")
+        await pool.call_tool("server", "grow", {})
+        await wait_until(lambda: pool.states()["server"].tool_count is None)
+        after = await pool.tools("server")
     assert {t.name for t in after} - {t.name for t in before} == {"grown"}
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 from packaging.requirements import Requirement
 
@@ -78,6 +81,66 @@ def test_a_page_that_is_none_holds_nothing(page: str) -> None:
     assert files_of(page, "text/html") == []
 
 
+@pytest.mark.parametrize("page", ["<a " + "x" * 2_000_000, "<a " + '"x"' * 600_000])
+def test_a_page_takes_no_more_memory_than_a_few_times_its_length(page: str) -> None:
+    """In a process of its own: of what a regular expression takes Python itself says nothing."""
+    measure = """
+import resource, sys
+from bridge.wheels.offers import files_of
+page = sys.stdin.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+files_of(page, "text/html")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    words = [sys.executable, "-c", measure]
+    told = subprocess.run(words, input=page, capture_output=True, text=True, check=True)
+    assert int(told.stdout) * 1024 < 10 * len(page)
+
+
+NO_FILES = [
+    # Nobody can say which address that is.
+    "<a href='http://[alpha-1.0-py3-none-any.whl'>",
+    # Python reads no number of so many digits.
+    f"<a href='alpha-{'1' * 5000}-py3-none-any.whl'>",
+    f"<a href='alpha-{'1' * 5000}.tar.gz'>",
+    # Each of the first with each of the others: a quarter of a million tags.
+    f"<a href='alpha-1.0-{'.'.join(['p'] * 63)}-{'.'.join('a' * 63)}-{'.'.join('b' * 63)}.whl'>",
+]
+
+
+@pytest.mark.parametrize("page", NO_FILES)
+async def test_names_that_only_cost_time_to_read_are_of_no_file(tmp_path: Path, page: str) -> None:
+    with Index(tmp_path) as index:
+        index.answers["/simple/alpha/"] = 200, {"content-type": "text/html"}, page.encode()
+        dependencies = allowing(index.url, "*")
+        async with client(dependencies) as http:
+            assert await offer("alpha", dependencies, http) == Offer()
+
+
+def test_what_a_file_says_of_pythons_may_be_no_specifier() -> None:
+    for python in ("any", f"=={'9' * 5000}"):
+        assert why("alpha", offered(PURE, python=python)) == ("", "")
+
+
+async def test_nothing_is_believed_that_came_in_the_clear_where_the_index_uses_tls() -> None:
+    """A digest that is demanded would be whoever's who sits on the line."""
+    page = b"<a href='alpha-1.0-py3-none-any.whl#sha256=" + b"a" * 64 + b"'>"
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.host == "index.invalid":
+            return httpx2.Response(302, headers={"location": f"{scheme}://other.invalid/alpha/"})
+        return httpx2.Response(200, stream=httpx2.ByteStream(page))
+
+    dependencies = allowing("https://index.invalid/simple", "*")
+    transport = httpx2.MockTransport(answer)
+    async with httpx2.AsyncClient(transport=transport, follow_redirects=True) as http:
+        scheme = "https"
+        assert (await offer("alpha", dependencies, http)).files
+        scheme = "http"
+        found = await offer("alpha", dependencies, http)
+    assert found == Offer(problem="it sends elsewhere, and not over TLS")
+
+
 async def test_an_index_that_does_not_answer_is_told_apart_from_one_without_the_package(
     tmp_path: Path,
 ) -> None:
@@ -89,6 +152,8 @@ async def test_an_index_that_does_not_answer_is_told_apart_from_one_without_the_
             assert [file.name for file in (await offer("alpha", dependencies, http)).files]
             assert await offer("beta", dependencies, http) == Offer()
             assert "answered 403: `index` of" in (await offer("shut", dependencies, http)).problem
+            index.answers["/simple/away/"] = 302, {"location": "http://127.0.0.1:70000/"}, b""
+            assert "cannot be reached" in (await offer("away", dependencies, http)).problem
     async with client(dependencies) as http:
         assert "cannot be reached" in (await offer("alpha", dependencies, http)).problem
     nowhere = allowing(tmp_path / "nowhere", "*")

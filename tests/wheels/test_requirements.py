@@ -55,6 +55,7 @@ def test_script_metadata_is_read() -> None:
 def test_a_program_without_metadata_asks_for_nothing() -> None:
     assert script_metadata("x = '# /// script'\n").dependencies == ()
     assert script_metadata("# /// pyproject\n# dependencies = 1\n# ///\n").dependencies == ()
+    assert script_metadata(script("other = 1", "[tool.dependency]", "x = 1")).dependencies == ()
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,14 @@ def test_a_program_without_metadata_asks_for_nothing() -> None:
         (script("a = 1", "dependencies = {"), 4, "it is not TOML"),
         (script('dependencies = "polars"'), 3, "`dependencies` must be a list"),
         (script("dependencies = [", '"ok",', '"a b",', "]"), 5, "'a b' is no requirement"),
+        (script("dependencies = [", f'"a=={"9" * 5000}"', "]"), 4, "is no requirement"),
+        (script(f"a = {'9' * 5000}"), 2, "a number in it is too long"),
+        (script(f"a = {'[' * 5000}"), 2, "a value too deep"),
         (script("requires-python = 3"), 3, "must be a text"),
+        (script(f'requires-python = "=={"9" * 5000}"'), 3, "says nothing of versions"),
         (script('requires-python = "three"'), 3, "says nothing of versions"),
+        (script('dependancies = ["polars"]'), 3, "means nothing; write `dependencies`"),
+        (script('requires_python = ">=3.11"'), 3, "means nothing; write `requires-python`"),
         ("# /// script\n# a = 1\nx = 1\n", 1, "no `# ///` to end it"),
         ("# /// script\n#a = 1\n# ///\n", 2, "does not begin with `# `"),
         (script() + "\n" + script(), 6, "a second"),
@@ -83,3 +90,11 @@ def test_a_program_that_demands_another_python_is_refused() -> None:
     refusal = refused_python(">=3.10", "3.9.2")
     assert isinstance(refusal, PackageRefusedError)
     assert "requires Python >=3.10; the sandbox has 3.9.2" in refusal.message
+
+
+def test_of_many_keys_that_mean_nothing_the_first_are_looked_at() -> None:
+    """To compare each with those there are would take seconds, in which nobody else is served."""
+    others = [f"depend{number}xyz = 1" for number in range(20)]
+    assert script_metadata(script(*others, "dependencie = []")).dependencies == ()
+    with pytest.raises(InvalidRequestError, match="write `dependencies`"):
+        script_metadata(script(*others[1:], "dependencie = []"))

@@ -17,6 +17,9 @@ from bridge.shares import Taken, place_for, yields
 MAX_WAITING = 32
 """Sessions that wait for a place at a time."""
 
+MAX_WAITING_OF_OWNER = 8
+"""Of one owner, so that nobody keeps others from waiting."""
+
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
@@ -72,6 +75,10 @@ class Admission:
         if len(self._waiting) >= MAX_WAITING:
             message = f"{MAX_WAITING} sessions wait for a place already."
             remedy = f"Try again later, or run this without `session`. {_SETTING}"
+            raise SessionLimitError(message, remedy=remedy)
+        if [each.owner for each in self._waiting].count(session.owner) >= MAX_WAITING_OF_OWNER:
+            message = f"{MAX_WAITING_OF_OWNER} of your sessions wait for a place already."
+            remedy = f"Wait for their results, or run this without `session`. {_SETTING}"
             raise SessionLimitError(message, remedy=remedy)
         self._waiting.append(session)
         try:

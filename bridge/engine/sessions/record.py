@@ -209,6 +209,9 @@ class Record:
         """Note what was found of it, or why that was of no use."""
         self.saved = 0 if saved is None else saved.run
         self._gone = why or self._gone
+        if saved is not None and saved.facts.get("flow") != self.flow.document():
+            # Another bridge may have saved it since this record was made.
+            self.flow.absorb(FlowState.of(saved.facts.get("flow")))
 
     def given_up(self) -> None:
         """Note that a run had to be killed, and nobody knows how far it got."""

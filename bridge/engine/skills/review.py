@@ -25,7 +25,7 @@ from bridge.errors import (
 from bridge.gate.lasting import Lasting
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.library.reviewing import Approvals
-from bridge.library.skills import Skill
+from bridge.library.skills import MAX_DESCRIPTION_CHARS, Skill
 from bridge.model import Action, Json, Provenance
 from bridge.settings import GuardMode
 
@@ -188,7 +188,9 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     changed = ", edited by hand since it was saved" if skill.edited else ""
     lines.append(f"{_INDENT}version {skill.version}{changed}")
     if skill.description:
-        lines.append(f"{_INDENT}described as: {one_line(skill.description, 400)}")
+        # The whole: it counts as seen.
+        told = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
+        lines.append(f"{_INDENT}described as: {told}")
     tools = [
         f"{safe_name(server)}.{safe_name(tool)}"
         for server, found in skill.header.tools.items()

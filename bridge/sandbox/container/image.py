@@ -185,5 +185,5 @@ def _stale(labels: Mapping[str, str], matches: bool | None, version: str) -> str
     if built != version:
         return f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
     if not matches:
-        return "It carries another version's guest, so runs compile their own and start slower."
+        return "It carries another version's guest, so runs start slower until it is built anew."
     return ""

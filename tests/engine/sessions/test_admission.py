@@ -162,6 +162,20 @@ async def test_waiting_is_bounded_in_time_and_number_and_leaves_nothing(
         await OneSession("bob", short).opened()
 
 
+async def test_nobody_keeps_others_from_waiting(places: Admission, make: Make) -> None:
+    for _ in range(4):
+        await make("ada").opened(busy=True)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(admission.MAX_WAITING_OF_OWNER):
+            tasks.start_soon(make("bob").opened)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(SessionLimitError, match="of your sessions wait"):
+            await make("bob").opened()
+        tasks.start_soon(make("eve").opened)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_who_gives_up_waiting_is_not_waited_for(places: Admission, make: Make) -> None:
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
     async with anyio.create_task_group() as tasks:

@@ -65,7 +65,7 @@ Answer = CallToolResult | InputRequiredResult
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
-released = anyio.Event()
+held: list[anyio.Event] = []
 visits: list[None] = []
 
 
@@ -117,13 +117,14 @@ async def visit(context: Context, params: Params) -> Answer:
 
 
 async def enrol(context: Context, params: Params) -> Answer:
-    """Refuse until it is called a second time, as if the user had been at the address by then."""
+    """Refuse every first of two calls, as if the user had been at the address by the second."""
     if not visits:
         visits.append(None)
         url = ElicitRequestURLParams(
             message="Please enrol.", url="https://example.com/enrol", elicitation_id="e2"
         )
         raise UrlElicitationRequiredError([url])
+    visits.clear()
     return text("enrolled")
 
 
@@ -144,6 +145,7 @@ async def roots(context: Context, params: Params) -> Answer:
 async def hold(context: Context, params: Params) -> Answer:
     """Wait until `release` is called."""
     path = (params.arguments or {}).get("started")
+    held.append(released := anyio.Event())
     if path:
         await anyio.Path(path).write_text("yes")
     await released.wait()
@@ -152,7 +154,8 @@ async def hold(context: Context, params: Params) -> Answer:
 
 async def release(context: Context, params: Params) -> Answer:
     await say(context, "info", "released")
-    released.set()
+    while held:
+        held.pop().set()
     return text("done")
 
 

@@ -1,9 +1,7 @@
 """An MCP server, over stdio, that puts its own secret wherever it can say anything.
 
-    leaky.py [broken]
-
-The secret is LEAKY_TOKEN of its environment. "broken" writes it to stderr instead of starting. Each
-place is named in front of the secret, so that a test sees which were reached.
+The secret is LEAKY_TOKEN of its environment. Each place is named in front of the secret, so that a
+test sees which were reached.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -152,6 +149,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["broken"]:
-        sys.exit(f"cannot log in with {TOKEN}")
     anyio.run(main)
