@@ -6,6 +6,7 @@ words that stand for it in the result. Imported for the first of them: few progr
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 TYPE_CHECKING = False
@@ -39,12 +40,16 @@ def print_repr(value: Any) -> str:
 
 
 def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
+    # Past whatever the program put there, which nobody will read.
+    stream = sys.__stdout__ or sys.stdout
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
     try:
         piece = ""
         for piece in pieces:
-            sys.stdout.write(piece)
-        sys.stdout.write("" if piece.endswith("\n") else "\n")
-        sys.stdout.flush()
+            stream.write(piece)
+        stream.write("" if piece.endswith("\n") else "\n")
+        stream.flush()
     except Exception as error:
         # The program may have closed it, or put something of its own there.
         return "%s; it cannot be printed: %s" % (shape(value), type(error).__name__)

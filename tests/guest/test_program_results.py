@@ -107,6 +107,24 @@ def test_what_json_cannot_hold_is_printed_as_a_whole_when_it_is_long(
     assert eval(finished.stdout) == eval(code)
 
 
+def test_a_large_value_is_printed_past_what_a_program_put_in_place_of_stdout(
+    make_guest: Any,
+) -> None:
+    """As a notebook shows it; what was written before stands ahead of it."""
+    limits = {"result_bytes": 1000}
+    code = "import io, sys\nsys.stdout = io.StringIO()\nprint('captured')\nlist(range(1000))"
+    finished = make_guest().run(code, limits=limits)
+    assert finished.stdout.startswith("[\n0,\n1,\n")
+    code = (
+        "import io, sys\n"
+        "sys.stdout = io.TextIOWrapper(sys.stdout.buffer)\n"
+        "sys.stdout.write('first\\n')\n"
+        "list(range(1000))"
+    )
+    finished = make_guest().run(code, limits=limits)
+    assert finished.stdout.startswith("first\n[\n0,\n1,\n")
+
+
 def test_a_large_value_that_cannot_be_printed_is_told_of(make_guest: Any) -> None:
     code = "import sys\nsys.stdout.close()\nlist(range(1000))"
     finished = make_guest().run(code, limits={"result_bytes": 1000})
