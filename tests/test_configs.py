@@ -61,7 +61,8 @@ def test_what_the_example_of_settings_leaves_out_loads_as_well(tmp_path: Path) -
     environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(whole)}
     settings, usual = load({}, environ), load({}, {"HOME": str(tmp_path)})
     assert [(one.inside, one.writable) for one in settings.directories] == [("/mnt/data", False)]
-    assert [entry.text for entry in settings.dependencies.allow] == ["polars==1.*", "types-*"]
+    allowed = [entry.text for entry in settings.dependencies.allow]
+    assert allowed == ["polars==1.*", "polars-runtime-*", "types-*"]
     assert settings.skills_dir == tmp_path / "skills"
     for name in re.findall("(?m)^#([a-z_]+) = ", text.partition("[profiles")[0]):
         if name != "skills_dir":
