@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
 from bridge.engine import Engine
-from bridge.server.app import build_server
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
+from tests.server.web_rig import web
 from tests.waiting import until
 
 ERAS = ["legacy", "2026-07-28"]
@@ -27,22 +25,6 @@ ERAS = ["legacy", "2026-07-28"]
 def finder() -> ListFinder:
     """The server that asks, and nothing else."""
     return ListFinder(asker())
-
-
-@asynccontextmanager
-async def _web(engine: Engine) -> AsyncIterator[str]:
-    """Serve the bridge as `serve --http` does."""
-    app = build_server(engine).streamable_http_app()
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
-    web = uvicorn.Server(config)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(web.serve)
-        await until(lambda: web.started)
-        port = web.servers[0].sockets[0].getsockname()[1]
-        try:
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            web.should_exit = True
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -67,7 +49,7 @@ async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, 
                 answers[who].append(text_of(result))
 
     with anyio.fail_after(90):
-        async with _web(engine) as url, anyio.create_task_group() as tasks:
+        async with web(engine) as url, anyio.create_task_group() as tasks:
             tasks.start_soon(work, url, "me")
             tasks.start_soon(work, url, "you")
     for who, texts in answers.items():
@@ -90,7 +72,7 @@ async def test_over_http_a_client_that_goes_while_it_is_asked(
 
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(60))
-        url = await stack.enter_async_context(_web(engine))
+        url = await stack.enter_async_context(web(engine))
         async with anyio.create_task_group() as tasks:
 
             async def use() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -14,7 +13,6 @@ import anyio
 import httpx2
 import mcp_types as types
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -27,7 +25,7 @@ from bridge.server.app import build_server
 from bridge.server.content import MAX_LINKS, cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import MAX_PAGES, PAGE
-from tests.waiting import until
+from tests.server.web_rig import web
 
 PATIENCE_SECONDS = 30.0
 ERAS = ["legacy", "2026-07-28"]
@@ -293,22 +291,6 @@ async def test_subscriptions_are_bounded(mode: str) -> None:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         assert f"{MAX_URIS} resources" in str(error)
-
-
-@asynccontextmanager
-async def web(engine: Engine) -> AsyncIterator[str]:
-    """Serve the bridge as `serve --http` does."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        app = build_server(engine).streamable_http_app()
-        serving = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serving.serve, [listener])
-            await until(lambda: serving.started)
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-            finally:
-                serving.should_exit = True
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.shared.subscriptions import ResourcesListChanged, ToolsListChanged
 
@@ -18,7 +16,7 @@ from bridge.engine import Engine
 from bridge.server.app import build_server
 from bridge.server.notices import Notices
 from tests.engine_rig import ListFinder, workshop
-from tests.waiting import until
+from tests.server.web_rig import web
 
 PATIENCE_SECONDS = 30.0
 
@@ -145,18 +143,8 @@ async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine
 
 async def test_over_http_clients_of_both_eras_are_told(engine: Engine, finder: ListFinder) -> None:
     """Each over its own connection, or the stream that it opened."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-        app = build_server(engine).streamable_http_app()
-        serving = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serving.serve, [listener])
-            await until(lambda: serving.started)
-            try:
-                await _all_are_told(url, engine, finder)
-            finally:
-                serving.should_exit = True
+    async with web(engine) as url:
+        await _all_are_told(url, engine, finder)
 
 
 async def _all_are_told(url: str, engine: Engine, finder: ListFinder) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import httpx2
 import jsonschema
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -19,7 +17,7 @@ from bridge.engine import Engine
 from bridge.server.app import build_server
 from bridge.server.schemas import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder
-from tests.waiting import until
+from tests.server.web_rig import web
 
 SESSIONS_URI = "bridge://sessions"
 
@@ -68,26 +66,11 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         assert await _listed(client) == []
 
 
-@asynccontextmanager
-async def _web(engine: Engine) -> AsyncIterator[str]:
-    """Serve the bridge as `serve --http` does."""
-    app = build_server(engine).streamable_http_app()
-    web = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(web.serve)
-        await until(lambda: web.started)
-        port = web.servers[0].sockets[0].getsockname()[1]
-        try:
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            web.should_exit = True
-
-
 async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: Engine) -> None:
     """Another caller can neither use nor see it; without credentials nobody sees any."""
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(90))
-        url = await stack.enter_async_context(_web(engine))
+        url = await stack.enter_async_context(web(engine))
 
         async def caller(credential: str) -> Client:
             headers = {"Authorization": f"Bearer {credential}"} if credential else {}

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
-import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from bridge.engine import Engine
-from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.fakes.backend import FakeBackend
+from tests.server.web_rig import web
 from tests.session_rig import reopened, waits_for
 from tests.waiting import until, until_exists
-
-
-@asynccontextmanager
-async def _web(engine: Engine) -> AsyncIterator[str]:
-    """Serve the bridge as `serve --http` does."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        app = build_server(engine).streamable_http_app()
-        serving = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serving.serve, [listener])
-            await until(lambda: serving.started)
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-            finally:
-                serving.should_exit = True
 
 
 async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
@@ -82,7 +63,7 @@ async def test_one_caller_takes_nothing_of_anothers_share(
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(120))
         engine = await stack.enter_async_context(reopened(settings, backend, **shares))
-        url = await stack.enter_async_context(_web(engine))
+        url = await stack.enter_async_context(web(engine))
 
         async def caller(credential: str) -> Client:
             headers = {"Authorization": f"Bearer {credential}"}
