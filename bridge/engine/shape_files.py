@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
 from bridge.discovery.files import read_regular
-from bridge.engine.tool_cache import definition_digest
+from bridge.engine.tool_cache import listing_digest
 from bridge.model import MEBIBYTE, Json, ServerSpec
 from bridge.saving import UNFINISHED, replace_file, turn
 
@@ -137,7 +137,7 @@ class ShapeFiles:
             Path(path).unlink(missing_ok=True)
 
     def _path(self, spec: ServerSpec) -> Path:
-        return self._directory / f"{definition_digest(spec)}.json"
+        return self._directory / f"{listing_digest(spec)}.json"
 
 
 def _joined(stored: Memories, news: Memories) -> dict[str, Memory]:

@@ -75,20 +75,11 @@ class Listing:
 _LISTING = TypeAdapter(Listing)
 
 
-def definition_digest(spec: ServerSpec) -> str:
-    """Return what identifies a server's definition between bridges: 32 hexadecimal digits.
-
-    Values of variables and headers stay out: they are secrets, and rarely change the tools.
-    """
+def listing_digest(spec: ServerSpec) -> str:
+    """Return what identifies a server's list of tools between bridges: 32 hexadecimal digits."""
     identity = [
         spec.name,
-        spec.transport,
-        spec.command,
-        spec.args,
-        spec.cwd,
-        spec.url,
-        sorted(spec.env),
-        sorted(spec.headers),
+        spec.definition,
         None if spec.tools.only is None else sorted(spec.tools.only),
         sorted(spec.tools.without),
     ]
@@ -165,7 +156,7 @@ class ToolCache:
             ]
 
     def _path(self, spec: ServerSpec) -> Path:
-        return self._directory / f"{definition_digest(spec)}.json"
+        return self._directory / f"{listing_digest(spec)}.json"
 
 
 def _described_bytes(tool: Tool) -> int:

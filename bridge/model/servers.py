@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bridge.model.names import Json, Transport
 
@@ -93,6 +96,26 @@ class ServerSpec:
     oauth: OAuthHints | None = None
     also: tuple[Source, ...] = field(default=(), compare=False)
     differences: tuple[str, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def definition(self) -> str:
+        """The identity of this server: "sha256:" and 64 hexadecimal digits.
+
+        It covers what is started or connected to: transport, command, arguments, working directory,
+        address, and the names of variables and headers. Their values stay out, so that a renewed
+        secret makes no other server. The server's own name stays out, too.
+        """
+        identity = [
+            self.transport,
+            self.command,
+            self.args,
+            self.cwd,
+            self.url,
+            sorted(self.env),
+            sorted(self.headers),
+        ]
+        text = json.dumps(identity).encode("utf-8", "surrogatepass")
+        return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from bridge.engine import shape_files
 from bridge.engine.known import Known
 from bridge.engine.observed import CLOSE_LOOKS, SPARSE, Observed, version_digest
 from bridge.engine.shape_files import MAX_SCHEMA_BYTES, MAX_TOOLS, Memory, ShapeFiles
-from bridge.engine.tool_cache import definition_digest
+from bridge.engine.tool_cache import listing_digest
 from bridge.model import ServerSpec, Source, Tool
 from tests.waiting import until
 
@@ -46,7 +46,7 @@ def opened(directory: Path, *specs: ServerSpec) -> Observed:
 
 def stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
     """Return the tools in a file, by name."""
-    text = (directory / f"{definition_digest(spec)}.json").read_text()
+    text = (directory / f"{listing_digest(spec)}.json").read_text()
     return {entry["tool"]: entry for entry in json.loads(text)["tools"].values()}
 
 
@@ -136,7 +136,7 @@ async def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> Non
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     await observed.save()
-    assert not (tmp_path / f"{definition_digest(SPEC)}.json").exists()
+    assert not (tmp_path / f"{listing_digest(SPEC)}.json").exists()
     os.close(descriptor)
     await observed.save()
     assert stored(tmp_path)["find"]["count"] == 1
@@ -146,7 +146,7 @@ async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -
     """A bridge may be killed at any time."""
     observed = Observed(tmp_path, save_seconds=0.0)
     observed.take([SPEC], observed.load([SPEC]))
-    path = tmp_path / f"{definition_digest(SPEC)}.json"
+    path = tmp_path / f"{listing_digest(SPEC)}.json"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.keep)
         observed.learn("shop", TOOL, {"json": 1})
@@ -177,7 +177,7 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
 )
 def test_a_file_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
     """It may be another version's, or broken, or somebody's."""
-    path = tmp_path / f"{definition_digest(SPEC)}.json"
+    path = tmp_path / f"{listing_digest(SPEC)}.json"
     path.write_text(text.replace("KEY", version_digest(TOOL)))
     assert opened(tmp_path).now("shop", TOOL) is None
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.engine import Engine, open_engine
-from bridge.engine.tool_cache import definition_digest
+from bridge.engine.tool_cache import listing_digest
 from bridge.model import RunRequest, RunResult, ServerSpec, ToolFilter
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, settings_in, workshop
@@ -270,7 +270,7 @@ except MCPError:
         assert tools["image"].observed == {"title": "Blob"}
         assert tools["fail"].observed is None
         assert engine.servers.known.settled() == before
-    path = settings.state_dir / "shapes" / f"{definition_digest(workshop())}.json"
+    path = settings.state_dir / "shapes" / f"{listing_digest(workshop())}.json"
     written = json.loads(path.read_text())["tools"].values()
     assert {entry["tool"]: entry["count"] for entry in written} == {
         "echo": 1,

@@ -18,7 +18,7 @@ from bridge.engine.tool_cache import (
     MAX_ENTRIES,
     Listing,
     ToolCache,
-    definition_digest,
+    listing_digest,
 )
 from bridge.model import RunRequest, Tool, ToolFilter
 from bridge.settings import Settings
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path: Path, content: byte
 def test_a_pipe_in_a_file_s_place_holds_nobody_up(tmp_path: Path) -> None:
     """Whoever made it."""
     cache = ToolCache(tmp_path)
-    os.mkfifo(tmp_path / f"{definition_digest(workshop())}.json")
+    os.mkfifo(tmp_path / f"{listing_digest(workshop())}.json")
     assert cache.load(workshop()) is None
 
 
@@ -119,9 +119,9 @@ def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -
         replace(spec, tools=ToolFilter(only=frozenset({"a"}))),
         replace(spec, tools=ToolFilter(without=frozenset({"a"}))),
     )
-    digests = {definition_digest(other) for other in (spec, *others)}
+    digests = {listing_digest(other) for other in (spec, *others)}
     assert len(digests) == 1 + len(others)
-    assert definition_digest(replace(spec, description="x", call_timeout=1.0)) in digests
+    assert listing_digest(replace(spec, description="x", call_timeout=1.0)) in digests
 
 
 def test_what_is_old_or_too_much_is_removed(
