@@ -21,7 +21,7 @@ import anyio
 from bridge.cli.flags import FLAGS, parser, with_default
 from bridge.cli.output import VisibleFormatter, visible
 from bridge.errors import BridgeError
-from bridge.settings import Settings, load
+from bridge.settings import Settings, load, prepare_state
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load(_flags(arguments))
         _set_up_logging(settings, arguments)
+        prepare_state(settings)
         command = _command(arguments.handler)
         status = anyio.run(partial(_until_signalled, command, arguments, settings))
     except BridgeError as error:

@@ -38,7 +38,22 @@ class Grant:
     writable: bool
 
 
-def grants(profile: CommandProfile, *, home: str, realpath: Realpath) -> tuple[Grant, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """Paths of the host that no command may change.
+
+    Attributes:
+        private: The bridge's own files and the engines': nothing in or above them is granted.
+        trusted: What the bridge executes or believes: nothing above it is granted to write to.
+    """
+
+    private: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+
+
+def grants(
+    profile: CommandProfile, *, home: str, realpath: Realpath, guarded: Guarded | None = None
+) -> tuple[Grant, ...]:
     """Return what a profile grants, shortest path first.
 
     Raises:
@@ -46,13 +61,16 @@ def grants(profile: CommandProfile, *, home: str, realpath: Realpath) -> tuple[G
     """
     workspace = realpath(str(profile.workspace))
     _check(workspace, home, realpath, f"{profile.place}.workspace", writable=False)
+    guarded = guarded or Guarded()
     found = {WORKSPACE: Grant(source=workspace, inside=WORKSPACE, writable=False)}
+    _insist_unguarded(found[WORKSPACE], guarded, realpath, f"{profile.place}.workspace")
     entries = [(path, False) for path in profile.read] + [(path, True) for path in profile.write]
     for path, writable in entries:
         place = f"{profile.place}.{'write' if writable else 'read'}: {path}"
         grant = _grant(path, workspace, realpath, place, writable=writable)
         if not is_within(grant.inside, (WORKSPACE,)) or grant.inside == WORKSPACE:
             _check(grant.source, home, realpath, place, writable=writable)
+        _insist_unguarded(grant, guarded, realpath, place)
         if grant.inside not in found or writable:
             found[grant.inside] = grant
     kept: dict[str, Grant] = {}
@@ -91,6 +109,21 @@ def _check(source: str, home: str, realpath: Realpath, place: str, *, writable: 
     if problem:
         message = f"{place} ({source}) {problem}."
         raise SettingsError(message)
+
+
+def _insist_unguarded(grant: Grant, guarded: Guarded, realpath: Realpath, place: str) -> None:
+    source = grant.source
+    problem = ""
+    for path in guarded.private:
+        real = realpath(path)
+        if is_within(real, (source,)) or is_within(source, (real,)):
+            problem = f"is in or above {path}, where the bridge or an engine has its own files"
+    for path in guarded.trusted:
+        if grant.writable and (is_within(path, (source,)) or is_within(realpath(path), (source,))):
+            problem = f"holds {path}, which the bridge relies on, and could be written to"
+    if problem:
+        message = f"{place} ({source}) {problem}."
+        raise SettingsError(message, remedy="Grant a directory that holds only the command's data.")
 
 
 class View:

@@ -11,6 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+from bridge.private import exposed_by
+
 MAX_FILES_PER_DIRECTORY = 256
 """Files taken of one directory of server files; by name, so the choice is stable."""
 
@@ -19,8 +21,11 @@ Fingerprint = tuple[str, int, int, int, int, int]
 number and zeros. The last time cannot be set back, as copying tools do with the first."""
 
 
-def read_regular(path: Path, *, limit: int) -> bytes | str:
+def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | str:
     """A regular file's bytes, or the reason why there are none.
+
+    Args:
+        private: Whether a file that other users may change is not read.
 
     Returns:
         bytes, or a sentence; `ABSENT` when there is no such file.
@@ -35,6 +40,8 @@ def read_regular(path: Path, *, limit: int) -> bytes | str:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return _kind_reason(status.st_mode)
+            if private and (reason := exposed_by(status)):
+                return f"it is not used: it {reason}"
             if status.st_size > limit:
                 return _size_reason(limit)
             raw = file.read(limit + 1)

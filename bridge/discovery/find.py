@@ -9,7 +9,6 @@ All of it is synchronous and bounded; a caller on an event loop runs it in a thr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approv
 from bridge.discovery.clients import APPROVAL_FILES, Format, Location, Platform
 from bridge.discovery.documents import MalformedError, decode, kind, size_limit
 from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
+from bridge.discovery.exposed import EXPOSED, Exposed, guard
 from bridge.discovery.files import (
     ABSENT,
     Fingerprint,
@@ -71,8 +71,8 @@ class DiscoveryContext:
         system_root: Where the system's own configuration directories start.
         sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
             in front for all but those; all if empty.
-        exposed: Directories that programs may write to: no file in them defines a server, since
-            that would be a command for this machine.
+        exposed: Places that programs may write to: no file in them defines a server or is read for
+            one, and no server is started from them.
     """
 
     home: Path
@@ -123,7 +123,8 @@ class _Candidate:
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
     project, places = _survey(context)
-    reader = _Reader(context.exposed)
+    exposed = Exposed(context.exposed)
+    reader = _Reader(exposed)
     candidates = list(_candidates(context, places, reader.warnings))
     # Before any read, so that a change during one is noticed by the next comparison.
     stamp, absent = _stamp(project, places, candidates)
@@ -139,13 +140,16 @@ def discover(context: DiscoveryContext) -> Discovery:
         approvals=approvals,
     )
     servers, skipped = merge(files, rules)
+    search = context.environ.get("PATH", "")
+    guarded = guard(servers, exposed, cwd=context.cwd, home=context.home, search=search)
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources)
-    warnings = (*about_sources, *reader.warnings, *said, *_missing_directories(servers))
+    missing = _missing_directories(guarded.servers)
+    warnings = (*about_sources, *reader.warnings, *said, *guarded.warnings, *missing)
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
-        servers=servers,
-        skipped=skipped,
+        servers=guarded.servers,
+        skipped=(*skipped, *guarded.skipped),
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
         references=tuple(reader.references),
@@ -193,8 +197,8 @@ def _stamp(
 class _Reader:
     """Reads each file once, and gathers what is wrong with files as a whole."""
 
-    def __init__(self, exposed: Iterable[Path] = ()) -> None:
-        self._exposed = tuple(exposed)
+    def __init__(self, exposed: Exposed) -> None:
+        self._exposed = exposed
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
@@ -218,7 +222,11 @@ class _Reader:
         """The text of a file that a configuration names; None when it cannot be had."""
         path = Path(name)
         if path not in self.references and len(self.references) < MAX_REFERENCES:
-            raw = read_regular(path, limit=MAX_ENV_FILE_BYTES)
+            if self._exposed.holds(path):
+                self._warn(path, EXPOSED)
+                raw: bytes | str = EXPOSED
+            else:
+                raw = read_regular(path, limit=MAX_ENV_FILE_BYTES)
             self.references[path] = (
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
@@ -230,13 +238,14 @@ class _Reader:
             self._warn(path, ABSENT)
 
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
-        if self._is_exposed(path):
-            self._warn(path, "it is not used: programs may write to the directory that it is in")
+        if self._exposed.holds(path):
+            self._warn(path, EXPOSED)
             return None
         limit = size_limit(format)
         if in_project:
             limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
-        raw = read_regular(path, limit=limit)
+        # A project's files need the person's approval; the user's own are believed as they are.
+        raw = read_regular(path, limit=limit, private=not in_project)
         if isinstance(raw, str):
             if raw == ABSENT:
                 self._absent.add(path)
@@ -254,12 +263,6 @@ class _Reader:
             self._warn(path, f"the file must hold an object, not {kind(value)}")
             return None
         return value
-
-    def _is_exposed(self, path: Path) -> bool:
-        if not self._exposed:
-            return False
-        places = (path, Path(os.path.realpath(path)))
-        return any(place.is_relative_to(each) for place in places for each in self._exposed)
 
     def _warn(self, path: Path, reason: str) -> None:
         unread = reason != ABSENT

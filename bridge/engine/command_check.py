@@ -16,7 +16,6 @@ from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import ENGINES
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
-from bridge.settings.places import home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,7 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
         probes: What was found out about backends; none of them is tried here.
     """
     profiles = settings.commands.values()
-    own = str(home(settings.environ))
-    planner = Planner(settings.environ, own, profiles, settings.offered_directories)
+    planner = Planner(settings)
     return [_check(profile, settings, planner, probes) for profile in profiles]
 
 

@@ -7,7 +7,7 @@ What follows from them is decided in `bridge.command`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,11 +19,12 @@ from bridge.command.environment import (
     credential_files,
     environment,
 )
-from bridge.command.grants import MAX_LINKS, Grant, View, grants
+from bridge.command.grants import MAX_LINKS, Grant, Guarded, View, grants
 from bridge.errors import InvalidRequestError, SettingsError
-from bridge.model import CommandRequest, Directory, Limits
+from bridge.model import CommandRequest, Limits
 from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
 from bridge.sandbox.process.executables import find_executables
+from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 
 MAX_CREDENTIAL_BYTES = 1024 * 1024
@@ -50,28 +51,18 @@ class Plan:
 class Planner:
     """Makes plans; blocks, so it is called in threads.
 
-    Args:
-        environ: The bridge's environment.
-        home: The user's home directory.
-        profiles: All that there are: what one of them may write, no other may execute.
+    What one profile may write, no other may execute.
     """
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        home: str,
-        profiles: Iterable[CommandProfile] = (),
-        directories: Iterable[Directory] = (),
-    ) -> None:
-        """Make one.
-
-        Args:
-            directories: What programs find of this machine.
-        """
-        self._writable = [one.path for one in directories if one.writable]
-        self._environ = environ
-        self._home = home
-        self._profiles = tuple(profiles)
+    def __init__(self, settings: Settings) -> None:
+        self._writable = [one.path for one in settings.offered_directories if one.writable]
+        self._environ = settings.environ
+        self._home = str(home(settings.environ))
+        self._profiles = tuple(settings.commands.values())
+        self._guarded = Guarded(
+            private=tuple(map(str, private_places(settings))),
+            trusted=tuple(map(str, trusted_places(settings))),
+        )
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
@@ -129,10 +120,13 @@ class Planner:
 
     def _settle(self, profile: CommandProfile) -> tuple[tuple[Grant, ...], tuple[Executable, ...]]:
         """Return what a profile grants and its executables, all of them there."""
-        granted = grants(profile, home=self._home, realpath=_real)
+        granted = self._grants(profile)
         self._insist_fixed(profile, granted, self._home)
         _insist_present(granted, profile)
         return granted, self._find(profile, granted, self._home)
+
+    def _grants(self, profile: CommandProfile) -> tuple[Grant, ...]:
+        return grants(profile, home=self._home, realpath=_real, guarded=self._guarded)
 
     def _find(
         self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
@@ -180,7 +174,7 @@ class Planner:
             if other.name != profile.name:
                 # One that grants what it may not runs nothing.
                 with suppress(SettingsError):
-                    found.append((other.place, grants(other, home=own_home, realpath=_real)))
+                    found.append((other.place, self._grants(other)))
         places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
         return [*places, ("[directories]", self._writable)]
 

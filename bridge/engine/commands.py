@@ -32,7 +32,6 @@ from bridge.gate.audit import RunAudit
 from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
-from bridge.settings.places import home
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +68,7 @@ class Commands:
         }
         # By image as well: one is settled when its runner is opened.
         self._runners: dict[tuple[Runtime, str], Runner] = {}
-        self._planner = Planner(
-            settings.environ,
-            str(home(settings.environ)),
-            settings.commands.values(),
-            settings.offered_directories,
-        )
+        self._planner = Planner(settings)
         self._lock = anyio.Lock()
 
     @property

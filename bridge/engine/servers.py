@@ -31,7 +31,7 @@ from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.model import Tool
-from bridge.settings import Settings, home
+from bridge.settings import Settings, home, writable_places
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         allow_self=settings.allow_self_server,
         project_servers=settings.project_servers,
         sources=settings.sources,
-        exposed=tuple(Path(one.path) for one in settings.offered_directories if one.writable),
+        exposed=writable_places(settings),
     )
 
 

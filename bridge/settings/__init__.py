@@ -23,6 +23,7 @@ from bridge.settings.parsers import parse_size
 from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
+from bridge.settings.state import insist_private, prepare_state
 from bridge.settings.values import (
     AuditMode,
     GuardMode,
@@ -48,8 +49,12 @@ __all__ = [
     "home",
     "load",
     "parse_size",
+    "prepare_state",
+    "private_places",
     "reload_policy",
     "runtime_dir",
+    "trusted_places",
+    "writable_places",
 ]
 
 
@@ -161,6 +166,7 @@ def load(
             {"state_dir": default_state_dir(environment), **values},
         ),
     )
+    insist_private(settings.state_dir, "The state directory")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
 
@@ -190,20 +196,41 @@ def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
 
 
 def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
-    own = (settings.state_dir, runtime_dir(settings), file.path)
-    chosen = (settings.skills_dir, settings.dependencies.cache)
-    private = (*own, *filter(None, chosen), *engine_directories(settings.environ))
-    place = f"{file.path}: directories"
-    code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
-    named = (settings.servers_config, settings.dependencies.directory, settings.packages)
     found = settled(
         file.directories,
-        place,
+        f"{file.path}: directories",
         home=home(settings.environ),
-        private=private,
-        trusted=(*code, *filter(None, named)),
+        private=private_places(settings),
+        trusted=trusted_places(settings),
     )
     return replace(settings, directories=found)
+
+
+def private_places(settings: Settings) -> tuple[Path, ...]:
+    """Return where the bridge and the engines keep their own files: nothing there is granted."""
+    chosen = (settings.policy.path, settings.skills_dir, settings.dependencies.cache)
+    own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
+    return (*own, *engine_directories(settings.environ))
+
+
+def trusted_places(settings: Settings) -> tuple[Path, ...]:
+    """Return what the bridge executes or believes: nothing that holds it is granted to write to."""
+    code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
+    named = (settings.servers_config, settings.dependencies.directory, settings.packages)
+    return (*code, *filter(None, named))
+
+
+def writable_places(settings: Settings) -> tuple[Path, ...]:
+    """Return the directories of the host that programs, commands and packages fill.
+
+    Nothing in them may say what the bridge starts.
+    """
+    offered = (Path(one.path) for one in settings.offered_directories if one.writable)
+    written = (
+        profile.workspace / path for profile in settings.commands.values() for path in profile.write
+    )
+    packages = settings.dependencies.cache or settings.state_dir / "packages"
+    return (*offered, *written, packages)
 
 
 def _named(name: str, file: ConfigFile) -> ProfileSpec:

@@ -14,6 +14,7 @@ from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
+from bridge.settings.state import insist_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
@@ -76,8 +77,12 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
             raise SettingsError(message)
+        insist_private(path, "The settings file")
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
+        if (dangling := _dangling_link(path)) is not None:
+            message = f"{path} leads through the link {dangling}, to something that does not exist."
+            raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
         if demanded:
             message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."
             raise SettingsError(message) from None
@@ -85,6 +90,13 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
     except (OSError, ValueError) as error:
         message = f"{path} could not be read: {error}."
         raise SettingsError(message) from None
+
+
+def _dangling_link(path: Path) -> Path | None:
+    """Return the link on the way to a path that leads nowhere; None if there is none."""
+    return next(
+        (each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None
+    )
 
 
 def as_text(value: Json, place: str, *, many: bool = False, boolean: bool = False) -> str:

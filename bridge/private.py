@@ -1,0 +1,124 @@
+"""Directories and files that no other user of the machine can change.
+
+Owns how the bridge's own directories are made, and the answer to who else could replace what a path
+leads to: whoever can write to a directory on the way can put something else in its place.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MODE = 0o700
+"""Of the bridge's directories, whatever the umask."""
+
+_MAX_PLACES = 1000
+"""Looked at for one path; loops of links end here, and such a path cannot be opened anyway."""
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and the parents that are missing, with mode 0700. Existing ones stay.
+
+    Raises:
+        OSError: It cannot be made, or something else is in its place.
+    """
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    try:
+        path.mkdir(mode=MODE)
+    except FileExistsError:
+        # Another bridge was faster. A file in the way is an error.
+        if not path.is_dir():
+            raise
+        return
+    path.chmod(MODE)
+
+
+def exposure(path: Path) -> str:
+    """Return who else could change what is at a path, as the end of a sentence; empty if nobody.
+
+    Looks at what exists: the file or directory, every directory above it, and the same of whatever
+    symbolic links lead to. Root may change everything and counts as nobody else.
+    """
+    real = Path(os.path.realpath(path))
+    for place in _ways(path):
+        try:
+            found = place.lstat()
+        except OSError:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            continue
+        itself = place in (path, real)
+        reason = exposed_by(found, sticky_counts=not itself)
+        if reason:
+            return f"it {reason}" if itself else f"{place} {reason}"
+    return ""
+
+
+def exposed_by(found: os.stat_result, *, sticky_counts: bool = False) -> str:
+    """Return why others may change a file or directory with this status; empty if they may not.
+
+    Args:
+        sticky_counts: Whether the sticky bit protects what lies in the directory, as in `/tmp`.
+    """
+    owner = found.st_uid
+    if owner not in (os.geteuid(), 0) and not _is_unmapped(owner):
+        return f"belongs to another user ({_user_name(owner)})"
+    if sticky_counts and found.st_mode & stat.S_ISVTX:
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "may be written by every user"
+    if found.st_mode & stat.S_IWGRP and not _is_own_group(owner, found.st_gid):
+        return "may be written by other users of its group"
+    return ""
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Yield a path, everything above it, and the same for where links on the way lead."""
+    pending = [path.absolute(), Path(os.path.realpath(path))]
+    seen: set[Path] = set()
+    while pending and len(seen) < _MAX_PLACES:
+        way = pending.pop()
+        for place in (way, *way.parents):
+            if place in seen:
+                continue
+            seen.add(place)
+            yield place
+            with suppress(OSError):
+                pending.append(place.parent / place.readlink())
+
+
+def _is_own_group(owner: int, group: int) -> bool:
+    """Tell whether a group is one user's own, as distributions make one for each user."""
+    with suppress(KeyError):
+        user, found = pwd.getpwuid(owner), grp.getgrgid(group)
+        return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+    return False
+
+
+def _is_unmapped(owner: int) -> bool:
+    """Tell whether an owner is a user of the host whom this user namespace does not have.
+
+    The kernel shows the system's directories so in a container. Nobody in here can be that user.
+    """
+    try:
+        overflow = int(Path("/proc/sys/fs/overflowuid").read_text("ascii"))
+        lines = Path("/proc/self/uid_map").read_text("ascii").splitlines()
+    except (OSError, ValueError):
+        return False
+    ranges = [tuple(map(int, line.split())) for line in lines]
+    return owner == overflow and not any(
+        first <= owner < first + count for first, _, count in ranges
+    )
+
+
+def _user_name(uid: int) -> str:
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return f"user {uid}"

@@ -1,0 +1,96 @@
+"""The state directory, looked at and made ready before anything is kept in it.
+
+Owns the refusal of directories and settings files that other users could change, and the memory of
+a policy: one that was in force and is lost stops the next bridge, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from bridge.errors import SettingsError
+from bridge.private import exposure, make_directory
+from bridge.saving import replace_file
+from bridge.settings.values import Settings
+
+logger = logging.getLogger(__name__)
+
+POLICY_MARK = "policy-in-force.json"
+"""In the state directory: the settings files that held a policy when a bridge last read them."""
+
+MAX_MARKED = 50
+"""Settings files remembered; beyond, the one that was first marked is forgotten."""
+
+
+def insist_private(path: Path, what: str) -> None:
+    """Refuse a file or directory that other users of this machine could change.
+
+    Raises:
+        SettingsError: They could.
+    """
+    reason = exposure(path)
+    if reason:
+        message = f"{what} {path} is not used: {reason}."
+        remedy = "Have it belong to you, and to nobody else to write (chown, chmod go-w)."
+        raise SettingsError(message, remedy=remedy)
+
+
+def prepare_state(settings: Settings) -> None:
+    """Make the state directory, and insist on a policy that was in force.
+
+    Raises:
+        SettingsError: The settings file held a policy before, and is gone or empty now.
+    """
+    try:
+        make_directory(settings.state_dir)
+    except OSError as error:
+        # Read-only homes exist. What needs the directory says so when it needs it.
+        logger.debug("%s cannot be made: %s", settings.state_dir, error)
+    _insist_on_policy(settings)
+
+
+def _insist_on_policy(settings: Settings) -> None:
+    config = settings.policy.path
+    if config is None:
+        return
+    mark = settings.state_dir / POLICY_MARK
+    marked = _marked(mark)
+    if settings.policy.present:
+        if str(config) not in marked:
+            _remember(mark, [*marked, str(config)])
+        return
+    if str(config) not in marked:
+        return
+    if not _holds_text(config):
+        message = f"{config} held a policy, and now is empty or gone."
+        remedy = (
+            "Restore it. To go on without a policy, put a file there that has no [policy]; "
+            "a comment is enough."
+        )
+        raise SettingsError(message, remedy=remedy)
+    # Somebody took the table out of a file that is still there.
+    _remember(mark, [path for path in marked if path != str(config)])
+
+
+def _marked(mark: Path) -> list[str]:
+    try:
+        found = json.loads(mark.read_bytes())
+        return [str(path) for path in found["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _remember(mark: Path, files: list[str]) -> None:
+    try:
+        replace_file(mark, json.dumps({"files": files[-MAX_MARKED:]}).encode())
+    except OSError as error:
+        logger.warning("it cannot be remembered that there is a policy: %s", error)
+
+
+def _holds_text(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False

@@ -1,0 +1,104 @@
+"""Nothing that programs may write to decides what is started on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.discovery.find import Discovery, DiscoveryContext, discover
+
+
+@pytest.fixture
+def given(context: DiscoveryContext, tmp_path: Path) -> Path:
+    """A directory that programs may write to; with a script and a data directory in it."""
+    given = tmp_path / "given"
+    (given / "data").mkdir(parents=True)
+    (given / "server.py").touch()
+    (given / "server.py").chmod(0o755)
+    return given
+
+
+def found(context: DiscoveryContext, given: Path, **entry: Any) -> Discovery:
+    """Discover with one server in the user's own configuration."""
+    context.home.mkdir(parents=True, exist_ok=True)
+    document = {"mcpServers": {"one": entry}}
+    (context.home / ".claude.json").write_text(json.dumps(document))
+    return discover(replace(context, exposed=(given,)))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "{given}/server.py"},
+        {"command": "{link}/server.py"},
+        {"command": "python3", "args": ["{given}/server.py"]},
+        {"command": "python3", "args": ["-X", "utf8", "{link}/server.py", "--flag"]},
+        {"command": "node", "args": ["--require={given}/server.py", "/opt/x.js"]},
+        {"command": "uv", "args": ["--directory", "{given}/data", "run", "server"]},
+        {"command": "npm", "args": ["--prefix={given}/data", "start"]},
+        {"command": "server.py", "env": {"PATH": "{given}"}},
+    ],
+    ids=str,
+)
+def test_a_server_whose_code_programs_may_change_is_not_used(
+    context: DiscoveryContext, given: Path, tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(given)
+    text = json.dumps(entry).replace("{given}", str(given)).replace("{link}", str(link))
+    discovery = found(context, given, **json.loads(text))
+    assert discovery.servers == ()
+    (skipped,) = discovery.skipped
+    assert skipped.name == "one"
+    assert "programs may write to" in skipped.reason
+    assert "which it is started from" in skipped.reason
+
+
+def test_a_directory_that_a_server_serves_may_be_written_by_programs_too(
+    context: DiscoveryContext, given: Path
+) -> None:
+    args = ["-y", "server-filesystem", str(given / "data")]
+    (spec,) = found(context, given, command="npx", args=args).servers
+    assert spec.args[-1] == str(given / "data")
+    assert spec.cwd is None
+
+
+def test_no_server_starts_where_programs_may_write(context: DiscoveryContext, given: Path) -> None:
+    """`python -m` and `npx` read code from the directory that they are started in."""
+    inside = replace(context, cwd=given / "data")
+    discovery = found(inside, given, command="python3", args=["-m", "server"])
+    (spec,) = discovery.servers
+    assert spec.cwd == str(context.home)
+    assert any(
+        "programs may write to the current directory" in w.reason for w in discovery.warnings
+    )
+    (remote,) = found(inside, given, type="http", url="https://example.org/mcp").servers
+    assert remote.cwd is None
+
+
+def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
+    context: DiscoveryContext, given: Path
+) -> None:
+    (given / "variables").write_text("NODE_OPTIONS=--require /tmp/evil.js\n")
+    place = context.home / ".cursor" / "mcp.json"
+    place.parent.mkdir(parents=True)
+    entry = {"command": "node", "envFile": str(given / "variables")}
+    place.write_text(json.dumps({"mcpServers": {"one": entry}}))
+    assert any(spec.env for spec in discover(context).servers)
+    discovery = discover(replace(context, exposed=(given,)))
+    assert not any(spec.env for spec in discovery.servers)
+    assert any("programs may write" in warning.reason for warning in discovery.warnings)
+
+
+def test_a_configuration_that_other_users_may_change_is_not_used(
+    context: DiscoveryContext, given: Path
+) -> None:
+    assert found(context, given, command="python3").servers
+    (context.home / ".claude.json").chmod(0o666)
+    discovery = discover(context)
+    assert discovery.servers == ()
+    assert any("may be written by every user" in warning.reason for warning in discovery.warnings)

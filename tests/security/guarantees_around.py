@@ -1,0 +1,56 @@
+"""Promises about what stands around the sandbox, and the tests that hold them.
+
+Repositories, servers, terminals, approvers and other users of the machine; the sandbox's own
+promises stand in `guarantees.py`.
+"""
+
+from __future__ import annotations
+
+from tests.security.guarantee import Guarantee
+
+COMMANDS_GUARDED = "tests/engine/test_command_guarded.py"
+EXPOSED = "tests/discovery/test_exposed.py"
+FIND = "tests/discovery/test_find.py"
+PRIVATE = "tests/test_private.py"
+STATE = "tests/settings/test_state.py"
+
+AROUND_GUARANTEES = (
+    Guarantee(
+        id="written-configuration",
+        promise="What programs and commands may write to defines no server, is read for none, and "
+        "holds no code that a server is started from.",
+        attacks=(),
+        tests=(
+            f"{FIND}::test_no_file_that_programs_may_write_to_defines_a_server",
+            f"{EXPOSED}::test_a_server_whose_code_programs_may_change_is_not_used",
+            f"{EXPOSED}::test_variables_are_not_read_from_a_file_that_programs_may_write_to",
+            f"{EXPOSED}::test_no_server_starts_where_programs_may_write",
+            f"{COMMANDS_GUARDED}::test_neither_settings_nor_state_nor_skills_are_granted",
+            f"{COMMANDS_GUARDED}::test_what_the_bridge_relies_on_is_granted_to_read_only",
+            f"{COMMANDS_GUARDED}::test_other_places_are_granted_and_known_as_written_by_commands",
+        ),
+    ),
+    Guarantee(
+        id="other-users",
+        promise="Other users of the machine can neither read the bridge's state nor change its "
+        "settings, its state or the user's configurations without the bridge refusing them.",
+        attacks=(),
+        tests=(
+            f"{PRIVATE}::test_a_directory_and_its_missing_parents_are_private_whatever_the_umask",
+            f"{PRIVATE}::test_links_are_followed_step_by_step",
+            f"{STATE}::test_the_state_directory_and_its_parents_are_made_private",
+            f"{STATE}::test_a_state_directory_that_others_could_change_is_refused",
+            f"{STATE}::test_settings_that_others_could_write_are_refused",
+            f"{EXPOSED}::test_a_configuration_that_other_users_may_change_is_not_used",
+        ),
+    ),
+    Guarantee(
+        id="policy-lost",
+        promise="A policy that was in force and is lost stops every bridge, the next one included.",
+        attacks=(),
+        tests=(
+            f"{STATE}::test_a_policy_that_was_in_force_and_is_lost_stops_the_next_bridge",
+            f"{STATE}::test_a_settings_file_behind_a_link_to_nowhere_is_an_error",
+        ),
+    ),
+)

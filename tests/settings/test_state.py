@@ -1,0 +1,125 @@
+"""The state directory and the settings file: nobody else's, and not forgotten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.settings import Settings, load, prepare_state
+
+POLICY = '[policy.defaults]\nread = "allow"\n'
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / ".config" / "mcp-code-bridge" / "config.toml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def started(home: Path, **environ: str) -> Settings:
+    """Return the settings of a bridge that starts in this home."""
+    settings = load({}, {"HOME": str(home), **environ})
+    prepare_state(settings)
+    return settings
+
+
+def test_the_state_directory_and_its_parents_are_made_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        settings = started(tmp_path)
+    finally:
+        os.umask(before)
+    made = settings.state_dir
+    while made != tmp_path:
+        assert made.stat().st_mode & 0o777 == 0o700
+        made = made.parent
+
+
+def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    with pytest.raises(SettingsError, match="The state directory .* may be written by every user"):
+        started(tmp_path, MCP_BRIDGE_STATE_DIR=str(state))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_settings_of_another_user_are_refused(tmp_path: Path, config: Path, what: str) -> None:
+    config.write_text("timeout = 5\n")
+    assert started(tmp_path).timeout == 5
+    os.chown(config if what == "file" else config.parent, 65534, 65534)
+    with pytest.raises(SettingsError, match="belongs to another user") as caught:
+        started(tmp_path)
+    assert "chown" in caught.value.remedy
+
+
+def test_settings_that_others_could_write_are_refused(tmp_path: Path, config: Path) -> None:
+    config.write_text("timeout = 5\n")
+    config.chmod(0o666)
+    with pytest.raises(SettingsError, match="The settings file .* may be written by every user"):
+        started(tmp_path)
+
+
+@pytest.mark.parametrize("link", ["config.toml", "directory"])
+def test_a_settings_file_behind_a_link_to_nowhere_is_an_error(
+    tmp_path: Path, config: Path, link: str
+) -> None:
+    """Such as dotfiles on a disk that is not mounted: the policy in them must not be skipped."""
+    at = config
+    if link == "directory":
+        config.parent.rmdir()
+        at = config.parent
+    at.symlink_to(tmp_path / "not mounted")
+    with pytest.raises(SettingsError, match="leads through the link") as caught:
+        started(tmp_path)
+    assert str(at) in str(caught.value)
+
+
+def test_a_link_to_settings_that_are_there_is_followed(tmp_path: Path, config: Path) -> None:
+    (tmp_path / "dotfiles.toml").write_text("timeout = 5\n")
+    config.symlink_to(tmp_path / "dotfiles.toml")
+    assert started(tmp_path).timeout == 5
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_text("")])
+def test_a_policy_that_was_in_force_and_is_lost_stops_the_next_bridge(
+    tmp_path: Path, config: Path, lose: Callable[[Path], object]
+) -> None:
+    config.write_text(POLICY)
+    started(tmp_path)
+    lose(config)
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="held a policy, and now is empty or gone"):
+            started(tmp_path)
+    config.write_text(POLICY)
+    assert started(tmp_path).policy.present
+
+
+def test_a_policy_can_be_given_up_by_taking_it_out_of_its_file(
+    tmp_path: Path, config: Path
+) -> None:
+    config.write_text(POLICY)
+    started(tmp_path)
+    config.write_text("# no policy\n")
+    assert not started(tmp_path).policy.present
+    config.unlink()
+    assert not started(tmp_path).policy.present
+
+
+def test_another_settings_file_does_not_inherit_a_policy(tmp_path: Path, config: Path) -> None:
+    config.write_text(POLICY)
+    started(tmp_path)
+    other = tmp_path / "other.toml"
+    other.write_text("timeout = 5\n")
+    assert started(tmp_path, MCP_BRIDGE_CONFIG=str(other)).timeout == 5
+    other.write_text(POLICY)
+    started(tmp_path, MCP_BRIDGE_CONFIG=str(other))
+    config.unlink()
+    with pytest.raises(SettingsError, match="held a policy"):
+        started(tmp_path)
