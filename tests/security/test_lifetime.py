@@ -98,13 +98,13 @@ async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> N
 
 async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     """Attack 10: a session of its own, an orphan, no descriptor in common."""
-    outside = f"daemon-beside-{arena.name}-{arena.lane}-{os.getpid()}"
+    outside = f"daemon-beside-{arena.name}-{arena.lane}-{os.getpid()}-"
     assert control(DAEMON.format(mark=outside)).out == "left\n"
     survivors = with_argument(outside)
     for pid in survivors:
         os.kill(pid, signal.SIGKILL)
     assert survivors, "void: it dies outside as well"
-    mark = f"daemon-of-{arena.name}-{arena.lane}-{os.getpid()}"
+    mark = f"daemon-of-{arena.name}-{arena.lane}-{os.getpid()}-"
     found = (await arena.attack(DAEMON.format(mark=mark))).result
     assert found.stdout == "left\n", found
     assert with_argument(mark) == []
