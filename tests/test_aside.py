@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from bridge.aside import LARGE, MAX_THREADS, VALUE, aside, burden
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -54,11 +55,11 @@ async def test_few_go_on_at_once() -> None:
             most = max(most, busy)
             if most == MAX_THREADS:
                 go_on.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_SECONDS)
         with lock:
             busy -= 1
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             for _ in range(4 * MAX_THREADS):
                 tasks.start_soon(aside, "x" * LARGE, work)

@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 
 from bridge.clock import Clock
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def test_time_passes_until_it_is_stopped_and_goes_on_where_it_stood() -> None:
@@ -58,7 +59,7 @@ async def test_a_limit_does_not_fall_due_while_time_stands_still() -> None:
 async def test_a_limit_that_falls_due_ends_what_is_inside() -> None:
     """As any other deadline does."""
     clock = Clock()
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         with clock.limit(0.0) as scope:
             await anyio.sleep_forever()
     assert scope.cancelled_caught

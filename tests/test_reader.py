@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from bridge.reader import Reader
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Pipe:
@@ -55,7 +56,7 @@ async def test_what_comes_is_read_until_its_end(pipe: Pipe) -> None:
         while data := await pipe.reader.read():
             got.append(data)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             for word in (b"then", b"last"):
@@ -75,7 +76,7 @@ async def test_a_cancelled_wait_loses_nothing(pipe: Pipe) -> None:
         with scope:
             await pipe.reader.read()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()
@@ -91,7 +92,7 @@ async def test_a_task_cancelled_when_its_bytes_have_come_leaves_them_to_the_next
     loop = asyncio.get_running_loop()
     task = loop.create_task(pipe.reader.read())
     pipe.on_data = lambda: loop.call_soon(task.cancel)
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         await anyio.wait_all_tasks_blocked()
         os.write(pipe.sink, b"kept")
         with pytest.raises(asyncio.CancelledError):
@@ -101,7 +102,7 @@ async def test_a_task_cancelled_when_its_bytes_have_come_leaves_them_to_the_next
 
 async def test_nothing_is_read_that_nobody_waits_for(pipe: Pipe) -> None:
     """What a flood can fill is the pipe; and who is busy is not woken for it."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipe.reader.read)
             await anyio.wait_all_tasks_blocked()
@@ -119,7 +120,7 @@ async def test_closing_wakes_who_waits(pipe: Pipe) -> None:
         with pytest.raises(OSError, match="closed"):
             await pipe.reader.read()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()
@@ -142,7 +143,7 @@ async def test_a_descriptor_that_fails_fails_who_waits() -> None:
         with pytest.raises(OSError, match="broken"):
             await reader.read()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()

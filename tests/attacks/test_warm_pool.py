@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from bridge.sandbox.pool import WarmPool
+from tests.waiting import PATIENCE_SECONDS
 
 
 @dataclass(eq=False)
@@ -40,7 +41,7 @@ async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
     async def wait_dead(thing: _Thing) -> None:
         await thing.died.wait()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with WarmPool(opener, most=1, wait_dead=wait_dead) as pool:
             async with pool.reserve("any") as reservation:
                 (await reservation.get()).may_close.set()

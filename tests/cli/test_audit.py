@@ -18,6 +18,7 @@ from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.decision import Decision
 from bridge.settings import load
 from tests.audit_rig import ALLOWED, FakeClock, a_call, note
+from tests.waiting import PATIENCE_SECONDS
 
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -125,7 +126,7 @@ async def test_records_that_come_are_followed(
     arguments = parser.parse_args(words)
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tail, arguments, settings)
             await anyio.wait_all_tasks_blocked()

@@ -15,7 +15,7 @@ import pytest
 
 from bridge.cli import person as module
 from bridge.cli.person import MAX_LINE_BYTES, Person
-from tests.waiting import typing_answers
+from tests.waiting import PATIENCE_SECONDS, typing_answers
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def desk() -> Iterator[tuple[int, TextIO, Person]]:
     with (
         os.fdopen(line, encoding="utf-8") as reader,
         os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-        anyio.fail_after(30),
+        anyio.fail_after(PATIENCE_SECONDS),
     ):
         yield typist, reader, Person(reader, writer)
     os.close(typist)
@@ -69,7 +69,7 @@ async def test_no_answer_is_none() -> None:
     typist, line = pty.openpty()
     with os.fdopen(line, encoding="utf-8") as reader:
         os.close(typist)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE_SECONDS):
             assert await Person(reader, io.StringIO()).ask("Anybody? ") is None
 
 

@@ -14,7 +14,7 @@ import pytest
 from bridge.cli.terminal import MAX_TRIES, Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
-from tests.waiting import typing_answers
+from tests.waiting import PATIENCE_SECONDS, typing_answers
 
 FORM: dict[str, Json] = {
     "type": "object",
@@ -41,7 +41,7 @@ async def _ask(
 ) -> tuple[object, str]:
     """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
     typist, reader = desk
-    with os.fdopen(os.dup(reader.fileno()), "w") as writer, anyio.fail_after(20):
+    with os.fdopen(os.dup(reader.fileno()), "w") as writer, anyio.fail_after(PATIENCE_SECONDS):
         async with typing_answers(typist, *typed) as shown:
             answered = await Terminal(reader, writer).elicit(params)
     return answered, shown[0]

@@ -57,7 +57,7 @@ SET_UP = {
 }
 """The ordinary user's environment, and where scripts/with-engines gives it."""
 
-SERVICE_SECONDS = 30.0
+SERVICE_SECONDS = 120.0
 COMMAND_SECONDS = 120.0
 
 

@@ -15,7 +15,7 @@ from bridge.model import MEBIBYTE
 from tests.contract.programs import FOREVER, ready, spec
 from tests.contract.rig import Rig
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """For a test, on a machine that does other things too."""
 
 

@@ -28,7 +28,7 @@ from tests.contract.programs import (
 )
 from tests.contract.rig import LANE, EngineShelf, Rig, rig_on
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """For a test, on a machine that does other things too."""
 
 

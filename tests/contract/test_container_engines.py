@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -192,7 +193,7 @@ def exists(engine: Engine, container: str) -> bool:
 
 
 async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
-    real_engine: str, engines: EngineShelf, tmp_path: Path
+    real_engine: str, engines: EngineShelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours, other people's and a dead bridge's side by side: only the last goes (law 3)."""
     engine = engines.get(real_engine)
@@ -216,6 +217,8 @@ async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
                     assert await mine.receive() == b"alive"
         finally:
             client.remove_container(stranger, force=True)
+    # What others left is nothing to bother a program's user with.
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def test_a_program_that_reads_sees_its_bridge_die(

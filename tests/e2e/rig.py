@@ -23,6 +23,9 @@ BRIDGE = SCRIPTS / "mcp-code-bridge"
 REPOSITORY = Path(__file__).parents[2]
 WORKSHOP = REPOSITORY / "tests" / "fakes" / "servers" / "workshop.py"
 
+PATIENCE_SECONDS = 600.0
+"""For one test or command, with all that it starts; it only ends what hangs."""
+
 RUN_LABEL = "org.mcp-code-bridge.run"
 """On every container that the bridge makes."""
 OWNER_LABEL = "org.mcp-code-bridge.owner"
@@ -35,12 +38,14 @@ class User:
 
     Attributes:
         mark: In the environment of every server process, to find them by.
+        bridges: The process ids of the bridges that were started.
     """
 
     home: Path
     project: Path
     engine: str
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    bridges: set[int] = field(default_factory=set)
 
     def configure(self) -> None:
         """Write what `claude mcp add` writes: servers of the user, and of the project."""
@@ -89,53 +94,53 @@ class User:
         )
         with (self.home / "bridge.log").open("a") as log:
             async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+                self.bridges.update(processes_with(f"HOME={self.home}"))
                 yield client
 
     def command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run the bridge's command line."""
-        return subprocess.run(
-            [str(BRIDGE), *arguments],
-            input=stdin,
-            capture_output=True,
+        command = [str(BRIDGE), *arguments]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.project,
             env=self.environ(),
-            timeout=120,
-            check=False,
-        )
+        ) as process:
+            self.bridges.add(process.pid)
+            try:
+                out, err = process.communicate(stdin, PATIENCE_SECONDS)
+            finally:
+                process.kill()
+            return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def server_processes(self) -> list[str]:
         """Return the command lines of this user's servers and of all that they started."""
-        needle = f"MARK={self.mark}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue
-        return found
+        return list(processes_with(f"MARK={self.mark}").values())
 
     def containers(self) -> list[str]:
-        """Return the ids of the containers, dead or alive, of bridges of this user or that ended.
-
-        Those of bridges that tests in other workers have are left out.
-        """
-        found = _containers(self.engine)
-        return [name for name, bridge in found.items() if self._started_or_gone(bridge)]
-
-    def _started_or_gone(self, bridge: int) -> bool:
-        try:
-            variables = Path(f"/proc/{bridge}/environ").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        # One that has ended and that nobody has collected has none.
-        return variables == [b""] or os.fsencode(f"HOME={self.home}") in variables
+        """Return the ids of the containers, dead or alive, of the bridges of this user."""
+        return [found for found, of in _containers(self.engine).items() if of in self.bridges]
 
     def servers_running(self) -> int:
         """Return how many server processes there are, without what they started."""
         processes = self.server_processes()
         return sum("mcp-server-" in command or WORKSHOP.name in command for command in processes)
+
+
+def processes_with(variable: str) -> dict[int, str]:
+    """Return the processes with a variable in their environment, and their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if entry.name.isdigit() and os.fsencode(variable) in variables:
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return found
 
 
 def containers(engine: str, owner: int) -> list[str]:
@@ -146,7 +151,7 @@ def containers(engine: str, owner: int) -> list[str]:
 def _containers(engine: str) -> dict[str, int]:
     """Return the ids of all bridges' containers, and the process ids of the bridges.
 
-    Tests in other workers may have some of them: those of one bridge or user can be counted.
+    Tests of others may have some of them: those of one bridge or user can be counted.
     """
     if engine == "docker":
         client = docker.APIClient(base_url=os.environ["DOCKER_HOST"])

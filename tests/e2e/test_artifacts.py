@@ -10,7 +10,7 @@ import anyio.abc
 from mcp import Client
 from mcp.types import ResourceLink
 
-from tests.e2e.rig import User, document_of
+from tests.e2e.rig import PATIENCE_SECONDS, User, document_of
 
 PROGRAM = """
 from pathlib import Path
@@ -30,7 +30,7 @@ async def test_a_client_lists_and_reads_what_a_run_left_and_the_command_line_has
         await client.list_resources()
         result = await client.call_tool("run_python", {"code": PROGRAM})
         run_id = document_of(result)["runId"]
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_SECONDS):
             await told.wait()
         links = {block.name: block for block in result.content if isinstance(block, ResourceLink)}
         assert links.keys() == {"stdout", "table.csv"}

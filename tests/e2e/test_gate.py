@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
 
-from tests.e2e.rig import BRIDGE, REPOSITORY, SCRIPTS, User, document_of, text_of
+from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, REPOSITORY, SCRIPTS, User, document_of, text_of
 from tests.recorder_rig import Generation, recorded, recorder_entry
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules" / ".bin"
@@ -104,7 +104,7 @@ class Office:
         )
         parameters = StdioServerParameters(command=str(BRIDGE), cwd=self.user.project, env=environ)
         ask = None if person is None else person.elicit
-        with (self.user.home / "bridge.log").open("a") as log, anyio.fail_after(120):
+        with (self.user.home / "bridge.log").open("a") as log, anyio.fail_after(PATIENCE_SECONDS):
             bridge = stdio_client(parameters, errlog=log)
             async with Client(bridge, mode=mode, elicitation_callback=ask) as client:
                 yield client

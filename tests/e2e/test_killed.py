@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 
-from tests.e2e.rig import BRIDGE, User, containers, document_of, text_of
+from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, User, containers, document_of, text_of
 from tests.waiting import until, until_exists
 
 BEGIN = """
@@ -84,7 +84,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
         with pytest.raises(MCPError):
             await _run(client, hold_on)
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client(MCP_BRIDGE_WARM="0") as client:
             first = await _run(client, BEGIN.format(mark=user.mark))
             async with anyio.create_task_group() as tasks:

@@ -12,7 +12,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.e2e.rig import BRIDGE, REPOSITORY, SCRIPTS, User, document_of, engines, text_of
+from tests.e2e.rig import (
+    BRIDGE,
+    PATIENCE_SECONDS,
+    REPOSITORY,
+    SCRIPTS,
+    User,
+    document_of,
+    engines,
+    text_of,
+)
+from tests.ports import reserved_port
 from tests.waiting import until
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules"
@@ -76,7 +86,7 @@ async def _node(user: User, *command: str | Path) -> tuple[int, str]:
 
 async def test_claude_code_connects(user: User) -> None:
     """`claude mcp list` starts what it lists and shakes hands."""
-    with anyio.fail_after(120):
+    with anyio.fail_after(PATIENCE_SECONDS):
         claude = _peer("claude")
         added = await _node(
             user, claude, "mcp", "add", "--scope", "user", "code-bridge", "--", BRIDGE
@@ -100,7 +110,7 @@ async def test_the_bridge_does_not_start_itself_from_claudes_configuration(user:
 
 async def test_the_inspector_lists_and_calls(user: User) -> None:
     """Over stdio, as its command line does it."""
-    with anyio.fail_after(180):
+    with anyio.fail_after(PATIENCE_SECONDS):
         # It hands on only what it is told to of its environment.
         environ = user.environ()
         passed = [f"{name}={environ[name]}" for name in PASSED_ON if name in environ]
@@ -140,7 +150,7 @@ read = await mcp_filesystem.read_text_file(path={str(user.project / "hello.txt")
 echo = await mcp_everything.echo(message="across")
 print(str(read), "|", echo)
 """
-    with anyio.fail_after(120):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client() as client:
             result = await client.call_tool("run_python", {"code": code})
     assert "hello from a file" in text_of(result)
@@ -151,20 +161,19 @@ print(str(read), "|", echo)
 @pytest.fixture
 def http_bridge(user: User) -> Iterator[str]:
     """The bridge over HTTP on a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [str(BRIDGE), "serve", "--http", f"127.0.0.1:{port}"],
-        cwd=user.project,
-        env=user.environ(),
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        anyio.run(_until_listening, port)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    with reserved_port() as port:
+        process = subprocess.Popen(
+            [str(BRIDGE), "serve", "--http", f"127.0.0.1:{port}"],
+            cwd=user.project,
+            env=user.environ(),
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            anyio.run(_until_listening, port)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+            process.wait(timeout=PATIENCE_SECONDS)
 
 
 async def _until_listening(port: int) -> None:
@@ -178,7 +187,7 @@ async def _until_listening(port: int) -> None:
 async def test_the_conformance_suites_scenarios_pass(user: User, http_bridge: str) -> None:
     """Those that need no fixtures, of the released suite and of the next."""
     failures = []
-    with anyio.fail_after(300):
+    with anyio.fail_after(PATIENCE_SECONDS):
         for suite, scenario in FIXTURE_FREE:
             package = PEERS / ("conformance-next" if "next" in suite else "@modelcontextprotocol")
             entry = package if "next" in suite else package / "conformance"

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp.types import ImageContent, TextContent
 
-from tests.e2e.rig import User, document_of, text_of
+from tests.e2e.rig import PATIENCE_SECONDS, User, document_of, text_of
 from tests.png import read_png
 
 AUTHORS = {"ann": 6, "ben": 3, "cyn": 2}
@@ -68,7 +68,7 @@ def analyst(tmp_path: Path) -> User:
 @pytest.mark.podman
 async def test_a_plot_of_a_server_s_data_is_what_it_shows(analyst: User, data_image: str) -> None:
     """In size and in the areas of its colours; and nothing complains of fonts or displays."""
-    with anyio.fail_after(240):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with analyst.client(
             MCP_BRIDGE_IMAGE=data_image, MCP_BRIDGE_SHOWN_BYTES=str(ROOM)
         ) as client:

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import textwrap
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.rig import RUN_LABEL, WORKSHOP
+from tests.e2e.rig import OWNER_LABEL, WORKSHOP, processes_with
 from tests.waiting import until
 
 pytestmark = pytest.mark.rootless
@@ -41,7 +42,7 @@ def home(become: list[str]) -> Path:
 
 def _as_user(become: list[str], *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*become, *command], input=stdin, capture_output=True, text=True, timeout=180, check=False
+        [*become, *command], input=stdin, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -113,17 +114,23 @@ def test_doctor_names_the_mode(become: list[str], home: Path) -> None:
 
 async def test_nothing_is_left_of_an_ordinary_users_runs(become: list[str], home: Path) -> None:
     """No container, no podman service, no server; processes take a moment to go."""
-    _run(become, "await mcp_workshop.add(a=1, b=2)")
-    listing = _as_user(become, "podman", "ps", "--all", "--quiet", "--filter", f"label={RUN_LABEL}")
+    mark = f"MARK={uuid.uuid4().hex}"
+    code = "await mcp_workshop.add(a=1, b=2)"
+    # Of this run, whatever others do as the same user: its process, and all that inherits the mark.
+    bridge = ["sh", "-c", 'echo $$; exec "$@"', "sh", "mcp-code-bridge", "run", "-c", code]
+    done = _as_user(become, "env", mark, *bridge, "--runtime", "podman")
+    assert done.returncode == 0, done.stderr
+    pid, *_ = done.stdout.split()
+    owned = f"label={OWNER_LABEL}={pid}"
+    listing = _as_user(become, "podman", "ps", "--all", "--quiet", "--filter", owned)
     assert (listing.returncode, listing.stdout) == (0, "")
-    uid = int(os.environ["MCP_TEST_ROOTLESS_UID"])
     left: list[str] = []
 
     def gone() -> bool:
         left[:] = [
             command
-            for command in _commands_of(uid)
-            # Other tests' services for that user have their sockets elsewhere.
+            for command in processes_with(mark).values()
+            # podman keeps a process of its own for the user.
             if "mcp-code-bridge/podman-" in command or "workshop.py" in command
         ]
         return not left
@@ -132,14 +139,3 @@ async def test_nothing_is_left_of_an_ordinary_users_runs(become: list[str], home
         await until(gone)
     except TimeoutError:
         pytest.fail(f"left behind: {left}")
-
-
-def _commands_of(uid: int) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and entry.stat().st_uid == uid:
-                found.append((entry / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found

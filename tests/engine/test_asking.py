@@ -20,7 +20,7 @@ from tests.asker_rig import asker, remote_asker
 from tests.engine_rig import ListFinder, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
-from tests.waiting import until, until_exists
+from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
 ERAS = {"newer": "http", "older": "older-http"}
 """Names of the servers over HTTP, and how each is run."""
@@ -169,7 +169,7 @@ async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
     """What was left of it, and no more."""
     client = FakeClient(answer=accept)
     code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         result = await engine.run(RunRequest(code=code, timeout=1.0), client)
     assert (result.status, result.stdout) == ("timeout", "asked\n")
 

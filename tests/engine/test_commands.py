@@ -263,7 +263,7 @@ async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place)
 
 async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> None:
     """Whatever was printed before it is in the result."""
-    mark = "987654.25"
+    mark = f"987654.{os.getpid()}25"
     async with Commands(there.settings(executables=TOOLS)) as commands:
         stages = [["sleep", mark], ["sleep", mark], ["cat"]]
         result = await run(commands, *stages, timeout=1.0)
@@ -281,7 +281,7 @@ def _is_sleep(line: str) -> bool:
 
 async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
     """However many stages it has."""
-    mark = "987654.5"
+    mark = f"987654.{os.getpid()}5"
     async with Commands(there.settings(executables=TOOLS)) as commands:
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:

@@ -175,7 +175,7 @@ async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
 ) -> None:
     """Its time was up, or its client has gone: what was under way is unknown."""
     code = "await mcp_notes.create(title='one')\nawait mcp_notes.slow()"
-    timed_out = await _run(trusting, code, timeout=1.0)
+    timed_out = await _run(trusting, code, timeout=3.0)
     assert timed_out.status == "timeout"
     assert timed_out.receipt is not None
     assert timed_out.receipt.calls == {"notes": 2}

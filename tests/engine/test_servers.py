@@ -25,7 +25,7 @@ from bridge.settings import Settings
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.fakes.backend import FakeBackend
-from tests.waiting import until, until_exists
+from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
 RAW = WORKSHOP.parent / "raw.py"
 
@@ -309,6 +309,6 @@ async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_pat
     )
     async with servers:
         assert servers.names() == ()
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE_SECONDS):
             await servers.refresh()
         assert servers.names() == ("work-shop",)

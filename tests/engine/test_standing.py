@@ -13,6 +13,7 @@ from bridge.engine.following import MAX_LOGGED, MAX_PIECE, Following, LoggedOutp
 from bridge.engine.standing import MAX_LINE, MAX_MESSAGE, Standing, told
 from bridge.model import Json
 from tests.fakes.client import FakeClient
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
@@ -168,7 +169,7 @@ async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
             await anyio.sleep_forever()
 
     run = OneRun(Stuck(), Clock())
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run.tick)
             for number in range(1000):

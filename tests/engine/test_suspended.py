@@ -10,7 +10,7 @@ import pytest
 from bridge.engine.suspended import MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 OWNER = "me"
 REQUEST = "the call"
@@ -19,7 +19,7 @@ REQUEST = "the call"
 @pytest.fixture
 async def runs() -> AsyncIterator[SuspendedRuns]:
     """Runs of an engine that is open; a test leaves none of them behind."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with SuspendedRuns() as opened:
             yield opened
         assert (opened.live, opened.waiting) == (0, 0)
@@ -218,7 +218,7 @@ async def test_runs_that_ended_while_their_clients_were_away_count_as_well(
 
 async def test_leaving_ends_all() -> None:
     """As the engine does when it closes."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with SuspendedRuns() as runs:
             await _suspended(runs)
     assert (runs.live, runs.waiting) == (0, 0)

@@ -17,6 +17,7 @@ from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
 from bridge.model import HeldCall, Json, Plan, Tool
 from bridge.settings.policy import PolicySpec, parse_policy
+from tests.waiting import PATIENCE_SECONDS
 
 TOOL = Tool(server="git", name="push", input_schema={"type": "object"})
 CALL = CallFacts(server="git", tool="push", arguments={"branch": "main"}, definition=TOOL)
@@ -64,7 +65,7 @@ async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> l
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             outcomes[number] = error
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             for number in range(count):
                 tasks.start_soon(one, number)

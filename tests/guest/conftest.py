@@ -44,7 +44,7 @@ from bridge.guest.wire import (
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
 from tests.guest.finished import Finished
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
 
 PIPE_BYTES = 65536

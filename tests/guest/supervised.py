@@ -6,6 +6,8 @@ from pathlib import Path
 
 import anyio
 
+from tests.waiting import PATIENCE_SECONDS
+
 FIND_CHANNEL = """
 import os, stat
 fd = max(n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{n}")
@@ -23,6 +25,6 @@ def alive(pid: int) -> bool:
 
 async def gone(*pids: int) -> None:
     """Wait until none of the processes is left."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         while any(alive(pid) for pid in pids):  # noqa: ASYNC110 - processes of strangers have no event
             await anyio.sleep(0.01)

@@ -18,7 +18,7 @@ from bridge.guest.nursery import Nursery
 from bridge.guest.processes import Children, cpu_clock
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 
-SOON = 30.0
+SOON = 120.0
 
 
 def wait_until(holds: Callable[[], object]) -> None:

@@ -18,6 +18,7 @@ from bridge.errors import (
 )
 from bridge.guest.wire import Call, Reply, WireError, decode_host_frame
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits
+from tests.waiting import PATIENCE_SECONDS
 
 
 class _Host:
@@ -68,7 +69,7 @@ LIMITS = DispatchLimits(concurrent=4, reply_bytes=10_000, pending=8)
 
 
 async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
             for call in calls:
@@ -79,7 +80,7 @@ async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> 
 async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
     """Serving them one by one is what made the older bridge's gather useless."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             for number in range(8):
@@ -95,7 +96,7 @@ async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
 async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
     """What a flood can queue on the host is bounded."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             for number in range(8):
@@ -122,7 +123,7 @@ async def test_an_id_in_use_is_a_violation() -> None:
 async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
     """The program gave up on it; the server is told through the handler's cancellation."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             await dispatcher.accept(_call(1, "wait"))
@@ -202,7 +203,7 @@ async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
     """Few calls with large arguments fill a host as well as many small ones."""
     host = _Host()
     limits = DispatchLimits(concurrent=1, reply_bytes=10_000, pending=8, pending_cost=100)
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
             await dispatcher.accept(_call(1, "wait"), 1_000)
@@ -226,7 +227,7 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
         await going_on.wait()
         written.append(line[5:])
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, send_in_halves, _Host().handle, LIMITS)
             await dispatcher.accept(_call(1))
@@ -241,7 +242,7 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
 async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
     """The program gave up before the host had begun: there is nothing to stop or to do."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             await dispatcher.accept(_call(1))
@@ -259,7 +260,7 @@ async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
 async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled() -> None:
     """A task ends with the call that is called off; its place is taken by another."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             for number in range(4):
@@ -278,7 +279,7 @@ async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled()
 async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_task() -> None:
     """It may come when the answer is there already, and the task is about to go on."""
     host = _Host()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
             await dispatcher.accept(_call(1, "wait"))
@@ -305,7 +306,7 @@ async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole()
         await going_on.wait()
         written.extend(line[5:])
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, send_in_halves, host.handle, LIMITS)
             await dispatcher.accept(_call(1))

@@ -17,7 +17,7 @@ import pytest
 from bridge.model import RunRequest, RunResult
 from tests.contract.rig import EngineShelf
 from tests.guest.supervised import FIND_CHANNEL
-from tests.security.rig import Arena, control, peak_memory
+from tests.security.rig import PATIENCE_SECONDS, Arena, control, peak_memory
 from tests.security.rig import arena as opened
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -37,10 +37,10 @@ async def box(
 
 
 async def left(
-    box: Arena, code: str, *, timeout: float = 20.0
+    box: Arena, code: str, *, timeout: float = 60.0
 ) -> tuple[RunResult, dict[str, bytes]]:
     """Run a program; return its result, and what came out by name."""
-    with anyio.fail_after(90):
+    with anyio.fail_after(PATIENCE_SECONDS):
         result = await box.engine.run(RunRequest(code=code, servers=(), timeout=timeout))
     store = box.engine.artifacts
     return result, {one.name: store.read("", one.uri) for one in result.artifacts}
@@ -257,6 +257,6 @@ async def test_what_was_written_by_then_comes_out_however_a_program_ends(
 ) -> None:
     """Out of time, killed, gone without a word, or out of memory."""
     code = f"import os\nopen('out/part', 'w').write('so far')\n{ends}"
-    result, files = await left(box, code, timeout=1 if status == "timeout" else 20)
+    result, files = await left(box, code, timeout=1 if status == "timeout" else 60)
     assert result.status == status, result
     assert files == {"part": b"so far"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import docker.errors
 import pytest
 
 from bridge.model import RunRequest, RunResult
@@ -97,13 +98,13 @@ async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> N
 
 async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     """Attack 10: a session of its own, an orphan, no descriptor in common."""
-    outside = f"daemon-beside-{arena.name}-{arena.lane}-{os.getpid()}"
+    outside = f"daemon-beside-{arena.name}-{arena.lane}-{os.getpid()}-"
     assert control(DAEMON.format(mark=outside)).out == "left\n"
     survivors = with_argument(outside)
     for pid in survivors:
         os.kill(pid, signal.SIGKILL)
     assert survivors, "void: it dies outside as well"
-    mark = f"daemon-of-{arena.name}-{arena.lane}-{os.getpid()}"
+    mark = f"daemon-of-{arena.name}-{arena.lane}-{os.getpid()}-"
     found = (await arena.attack(DAEMON.format(mark=mark))).result
     assert found.stdout == "left\n", found
     assert with_argument(mark) == []
@@ -122,9 +123,9 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
         "import os, signal, time\n"
         "os.kill(1, signal.SIGKILL)\n"
         "os.kill(os.getppid(), signal.SIGTERM)\n"
-        "time.sleep(30)"
+        "time.sleep(600)"
     )
-    found = (await arena.attack(code, timeout=5)).result
+    found = (await arena.attack(code)).result
     assert (found.status, found.reason) == ("error", "crash"), found
     own = await arena.engine.run(RunRequest(code="import os; os.kill(os.getpid(), 9)"))
     assert (own.status, own.reason) == ("error", "crash"), own
@@ -135,7 +136,7 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(arena: Arena, tmp_
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
     await arena.with_server()
-    found = (await arena.attack(code, timeout=1)).result
+    found = (await arena.attack(code, timeout=3)).result
     assert (found.reason, started.exists()) == ("timeout", True), found
     await until_exists(cancelled)
     code = "[await mcp_work_shop.add(a=n, b=0) for n in (1, 2)]"
@@ -189,8 +190,9 @@ async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
             await bridge.wait()
         for sandbox in theirs:
             await until(_ended(sandbox, arena))
-        assert await arena.backend.reap() >= (0 if arena.outside is None else len(theirs))
-        assert _sandboxes_of(bridge.pid, arena) == []
+        # Another bridge on the same engine may do it first.
+        await arena.backend.reap()
+        await until(lambda: _sandboxes_of(bridge.pid, arena) == [])
         for sandbox in theirs:
             await until(_gone(sandbox))
         assert list(arena.backend.live) == mine
@@ -207,7 +209,10 @@ def _ended(sandbox: str, arena: Arena) -> Callable[[], bool]:
         if arena.outside is None:
             return not Path(sandbox, "cgroup.procs").read_text().split()
         with arena.outside.outside() as client:
-            return not client.inspect_container(sandbox)["State"]["Running"]
+            try:
+                return not client.inspect_container(sandbox)["State"]["Running"]
+            except docker.errors.NotFound:
+                return True
 
     return look
 

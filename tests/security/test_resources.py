@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from bridge.model import RunRequest
-from tests.security.rig import MEMORY, PIDS, Arena, control, peak_memory
+from tests.security.rig import MEMORY, PATIENCE_SECONDS, PIDS, Arena, control, peak_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
 
@@ -168,7 +168,7 @@ async def test_a_fork_bomb_ends_with_its_run_and_hurts_no_neighbour(arena: Arena
     """Attack 1: while it goes off another run does its work."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_bombed, arena)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_SECONDS):
             found = await arena.engine.run(RunRequest(code="sum(range(100_000))"))
         assert found.result == 4999950000
 
@@ -203,7 +203,7 @@ async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
         "    if not pid:\n"
         f"        block = bytearray(b'x') * ({size} << 20)\n"
         "        os.write(w, b'x')\n"
-        "        time.sleep(20)\n"
+        "        time.sleep(600)\n"
         "    pids.append(pid)\n"
         "fed, ended = 0, 0\n"
         "while fed < 8 and not ended:\n"
@@ -218,7 +218,7 @@ async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
         "print(fed)\n"
     )
     assert control(split).out == "8\n"
-    found = (await arena.attack(split, timeout=10)).result
+    found = (await arena.attack(split)).result
     assert found.stdout != "8\n", found
     assert found.reason in ("oom", "crash", None), found
 
@@ -282,7 +282,7 @@ async def test_a_program_on_every_processor_leaves_time_for_others(arena: Arena)
             assert found.reason == "timeout", found
 
         tasks.start_soon(attacked)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_SECONDS):
             assert (await arena.engine.run(RunRequest(code="1 + 1"))).result == 2
 
 

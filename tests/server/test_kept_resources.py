@@ -27,7 +27,7 @@ from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import MAX_PAGES, PAGE
 from tests.server.web_rig import web
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 ERAS = ["legacy", "2026-07-28"]
 RUN = "0123456789abcdef0123456789abcdef"
 

@@ -18,7 +18,7 @@ from bridge.server.notices import Notices
 from tests.engine_rig import ListFinder, workshop
 from tests.server.web_rig import web
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 ERAS = ["legacy", "2026-07-28"]
 

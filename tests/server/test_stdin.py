@@ -21,7 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from bridge.server.stdin import MAX_LINE_BYTES
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
-PATIENCE = 30
+PATIENCE = 120
 """Starting the bridge imports the SDK, which is slow on a busy machine."""
 
 MAX_ANSWER_BYTES = 1024 * 1024

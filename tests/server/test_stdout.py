@@ -17,7 +17,7 @@ from mcp.types import JSONRPCNotification
 
 from bridge.server.stdout import StdoutMessages
 
-PATIENCE = 10
+PATIENCE = 120
 LARGE = 300_000
 """Several times what a pipe holds."""
 

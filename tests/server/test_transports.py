@@ -14,6 +14,7 @@ from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server import transports
 from bridge.server.transports import http_server, parse_address, serve_http
+from tests.ports import reserved_port
 from tests.waiting import until, until_exists
 
 
@@ -97,9 +98,11 @@ async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
     engine: Engine,
 ) -> None:
     """A signal cancels `serve`; a stream that broke off would be opened anew at once."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_port() as port:
+        await _served(engine, port)
+
+
+async def _served(engine: Engine, port: int) -> None:
     ended = anyio.Event()
     listening = anyio.Event()
 

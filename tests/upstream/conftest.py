@@ -12,6 +12,7 @@ from keyring.backends import fail
 from bridge.upstream.tokens_keyring import unanswered
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def ring() -> Iterator[Ring]:
     made.release.set()
     for question in unanswered:
         # The next test's keyring is not asked before.
-        assert question.wait(5)
+        assert question.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from bridge.upstream.asking import (
     roots_of,
 )
 from bridge.upstream.asking_rounds import MAX_QUESTIONS, MAX_ROUNDS, answered
+from tests.waiting import PATIENCE_SECONDS
 
 CONTEXT: Any = None
 QUESTION = ElicitRequestFormParams(message="?", requested_schema={"type": "object"})
@@ -79,7 +80,7 @@ async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
 async def test_runs_of_one_client_are_one_to_a_server() -> None:
     """Either may pass its question on; both wait."""
     callers, first, second = Callers("server"), FakeCaller("me", ready=False), FakeCaller("me")
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         with on_behalf_of(first), callers.use(), on_behalf_of(second), callers.use():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(callers.elicit, CONTEXT, QUESTION)
@@ -155,7 +156,7 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
     async def ask() -> None:
         answers.append(await callers.elicit(CONTEXT, QUESTION))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             with on_behalf_of(caller), callers.use():
                 tasks.start_soon(ask)
@@ -171,7 +172,7 @@ async def test_an_answer_that_never_comes_counts_as_cancelled(
     """After a bound, which is ten minutes."""
     assert asking.ANSWER_SECONDS == 600
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_SECONDS):
         caller = FakeCaller(ready=False)
         assert await put(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
         with pytest.raises(CannotAskError, match="no answer within"):
@@ -182,7 +183,7 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
     """In size, and in number."""
     callers, caller = Callers("server"), FakeCaller(ready=False)
     long = ElicitRequestFormParams(message="x" * 70_000, requested_schema={})
-    with anyio.fail_after(20), on_behalf_of(caller), callers.use():
+    with anyio.fail_after(PATIENCE_SECONDS), on_behalf_of(caller), callers.use():
         refused = await callers.elicit(CONTEXT, long)
         assert isinstance(refused, ErrorData)
         assert "bytes" in refused.message
@@ -259,7 +260,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
         assert caller.clock.running
         return {}
 
-    with anyio.fail_after(20), on_behalf_of(caller):
+    with anyio.fail_after(PATIENCE_SECONDS), on_behalf_of(caller):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answered, "server", "tool 't'", _wants(a=FORM), retry)
             await caller.reached.wait()

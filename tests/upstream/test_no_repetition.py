@@ -21,6 +21,7 @@ from bridge.errors import CallTimeoutError, MessageTooLargeError, ServerLostErro
 from bridge.gate.outcomes import Outcome, outcome_after
 from bridge.upstream.pool import Pool
 from tests.upstream.rig import SERVERS, Rig, wait_until
+from tests.waiting import PATIENCE_SECONDS
 
 Era = Literal["newer", "older"]
 
@@ -83,7 +84,7 @@ class _Web(BaseHTTPRequestHandler):
         if tool in statuses:
             self._reply(statuses[tool], b"<html>no</html>", "text/html")
         elif tool == "hang":
-            self.given_up.wait(20)
+            self.given_up.wait(PATIENCE_SECONDS)
             self._answer(message, {"content": []})
         elif tool == "cut":
             self.close_connection = True
@@ -159,7 +160,7 @@ def web(era: Era) -> Iterator[tuple[str, list[str]]]:
 
 
 async def _error(pool: Pool, tool: str) -> UpstreamError:
-    with anyio.fail_after(20), pytest.raises(UpstreamError) as caught:
+    with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(UpstreamError) as caught:
         await pool.call_tool("server", tool, {})
     return caught.value
 
@@ -215,7 +216,7 @@ async def test_only_the_request_that_a_server_forgot_is_made_again(rig: Rig) -> 
     with web("older") as (url, calls):
         async with rig.pool(rig.remote(url)) as pool:
             with pytest.raises(CallTimeoutError):
-                await pool.call_tool("server", "hang", {}, timeout=0.3)
+                await pool.call_tool("server", "hang", {}, timeout=2.0)
             # Its cancellation was answered with the status for a session that is not known.
             await wait_until(lambda: expired(pool))
             assert outcome_after(await _error(pool, "proxy")) == "unknown"

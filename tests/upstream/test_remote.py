@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -17,6 +16,7 @@ from bridge.errors import (
     ServerStartError,
 )
 from bridge.model import MEBIBYTE, Transport
+from tests.ports import reserved_port
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
 
 KINDS = ["http", "older-http", "sse"]
@@ -101,7 +101,7 @@ async def test_cancellation_reaches_a_remote_server(
         await pool.start("server")
         if how == "timeout":
             with pytest.raises(CallTimeoutError):
-                await pool.call_tool("server", "slow", arguments, timeout=0.5)
+                await pool.call_tool("server", "slow", arguments, timeout=3.0)
         else:
             async with anyio.create_task_group() as tg:
                 tg.start_soon(pool.call_tool, "server", "slow", arguments)
@@ -112,9 +112,11 @@ async def test_cancellation_reaches_a_remote_server(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_address_where_nothing_listens_is_explained(rig: Rig, kind: str) -> None:
+async def test_an_address_where_nothing_listens_is_explained(
+    rig: Rig, kind: str, port: int
+) -> None:
     """With the reason, and without what may be secret in the URL."""
-    url = f"http://user:secret@127.0.0.1:{_free_port()}/mcp?token=secret"
+    url = f"http://user:secret@127.0.0.1:{port}/mcp?token=secret"
     async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="connection refused") as caught:
             await pool.start("server")
@@ -143,10 +145,9 @@ async def test_a_wrong_path_is_explained(rig: Rig, web: Web, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
-    rig: Rig, kind: str
+    rig: Rig, kind: str, port: int
 ) -> None:
     """The call under way fails at once, and a later one reaches its successor."""
-    port = _free_port()
     started = rig.path("started")
     arguments = {"started": started, "cancelled": rig.path("cancelled")}
     with rig.web(kind, port=port) as url:
@@ -180,15 +181,15 @@ async def _expect_loss(call: Awaitable[object]) -> None:
         await call
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port on which nobody listens unless the test does."""
+    with reserved_port() as reserved:
+        yield reserved
 
 
-async def test_a_server_that_forgot_its_session_is_asked_again(rig: Rig) -> None:
+async def test_a_server_that_forgot_its_session_is_asked_again(rig: Rig, port: int) -> None:
     """It was restarted between calls; it cannot have acted on a request that it refused."""
-    port = _free_port()
     with rig.web("older-http", port=port) as url:
         async with rig.pool(rig.remote(url)) as pool:
             await pool.call_tool("server", "echo", {})

@@ -10,6 +10,7 @@ import pytest
 
 from bridge.upstream.direct import Direct
 from bridge.upstream.writer import MAX_QUEUED, LineWriter
+from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
 
@@ -41,7 +42,7 @@ def test_a_message_is_written_by_whoever_sends_it(pipe: tuple[int, int]) -> None
 
 async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             writer.put(b"a" * MORE_THAN_A_PIPE)
@@ -62,7 +63,7 @@ async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
     with anyio.move_on_after(0) as scope:
         await writer.room()
     assert scope.cancelled_caught
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             data = await read(pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
@@ -79,7 +80,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         writer.put_if_room(b"-")
     with anyio.move_on_after(0):
         await direct.request("tools/call", b"{}")
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             data = await read(pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
@@ -112,7 +113,7 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
         except TimeoutError:
             ends.append("late")
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(direct.run)
             async with anyio.create_task_group() as asking:
@@ -174,7 +175,7 @@ async def test_only_plain_answers_are_taken(
 
 async def test_messages_put_at_the_same_moment_stay_in_order(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             writer.put(b"1")

@@ -17,6 +17,7 @@ from bridge.wheels import fetching, tools
 from bridge.wheels.asking import Paced, Question, ask
 from bridge.wheels.pins import Pin
 from bridge.wheels.tools import Tool, not_found, said, surroundings
+from tests.waiting import PATIENCE_SECONDS
 from tests.wheels.rig import PATH, REAL, TARGET, Index, allowing, wheel
 
 
@@ -79,7 +80,7 @@ async def test_what_pip_reads_is_told_while_it_reads(tmp_path: Path) -> None:
 async def test_steps_that_come_faster_than_anybody_reads_are_left_out() -> None:
     told = Told()
     paced = Paced(told.say)
-    with anyio.move_on_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         await paced.say("")
         for number in range(1000):
             await paced.say(str(number))

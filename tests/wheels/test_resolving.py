@@ -22,7 +22,7 @@ from bridge.wheels.requirements import parse_requirements
 from bridge.wheels.resolving import Resolver
 from bridge.wheels.target import Target
 from bridge.wheels.tools import Tool
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 from tests.wheels.rig import PATH, PIP, REAL, TARGET, Index, allowing, entry, wheel
 
 
@@ -363,7 +363,7 @@ async def test_a_resolver_that_nobody_waits_for_is_killed_with_all_it_started(
     said = tmp_path / "pids"
     pretended = Pretended(command=sleeper(said))
     made = resolver(tmp_path, allowing("/wheels", "*"), pretended.tool())
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(provided, made, told, "alpha")
             await until(lambda: said.exists() and said.read_text().endswith("\n"))
@@ -382,5 +382,8 @@ def _runs(pid: str) -> bool:
 async def test_a_resolver_has_a_deadline(tmp_path: Path, told: Told) -> None:
     pretended = Pretended(command=sleeper(tmp_path / "pids"))
     made = resolver(tmp_path, allowing("/wheels", "*", timeout=1), pretended.tool())
-    with anyio.fail_after(30), pytest.raises(PackageUnavailableError, match="within 1 s"):
+    with (
+        anyio.fail_after(PATIENCE_SECONDS),
+        pytest.raises(PackageUnavailableError, match="within 1 s"),
+    ):
         await provided(made, told, "alpha")

@@ -212,7 +212,7 @@ class ContainerBackend:
                 continue
             if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
                 continue
-            logger.warning("removing container %s of a bridge that died", container[:12])
+            logger.info("removing container %s of a bridge that died", container[:12])
             if await remove_surely(connection.api, container):
                 reaped += 1
             else:

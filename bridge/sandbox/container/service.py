@@ -238,7 +238,7 @@ def _reap_services(runtime_dir: Path) -> int:
         if owner is None or not is_dead(owner, judge=judge):
             continue
         for pid in _listeners(f"unix://{directory / _SOCKET}"):
-            logger.warning("ending podman service %d of a bridge that died", pid)
+            logger.info("ending podman service %d of a bridge that died", pid)
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(directory, ignore_errors=True)

@@ -215,7 +215,7 @@ def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = N
                 continue
             if not (dead(owner) if dead is not None else is_dead(owner, judge=judge)):
                 continue
-            logger.warning("removing the control group of a bridge that died: %s", directory)
+            logger.info("removing the control group of a bridge that died: %s", directory)
             if _remove(directory, time.monotonic() + REMOVE_SECONDS):
                 gone.add(directory.name)
     return len(gone)

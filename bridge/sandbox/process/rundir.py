@@ -117,7 +117,7 @@ def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = Non
             if entry.stat(follow_symlinks=False).st_uid != os.getuid():
                 continue
             if dead(owner) if dead is not None else is_dead(owner, judge=judge):
-                logger.warning("removing the directory of a bridge that died: %s", entry.path)
+                logger.info("removing the directory of a bridge that died: %s", entry.path)
                 count += remove(Path(entry.path))
     return count
 

@@ -12,7 +12,7 @@ import pytest
 from bridge.engine.sessions import admission
 from bridge.engine.sessions.admission import Admission
 from bridge.errors import SessionLimitError
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class OneSession:
@@ -107,7 +107,7 @@ async def test_who_has_less_gets_the_place_of_the_next_run_that_ends(
 ) -> None:
     """Also of one who has more to run there, and asks for the place again at once."""
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             bob = make("bob")
             tasks.start_soon(bob.opened)
@@ -133,7 +133,7 @@ async def test_several_that_wait_are_served_in_the_order_they_came(
         await make(owner).opened(busy=True)
         served.append(owner)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             for owner in ("bob", "eve", "joe"):
                 tasks.start_soon(wait, owner)

@@ -29,6 +29,7 @@ from tests.audit_rig import (
     write,
     wrong,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 MIDNIGHT = 1_790_035_200.0
 """Between 2026-09-21 and 2026-09-22, in UTC."""
@@ -235,7 +236,7 @@ async def test_a_lock_that_is_never_let_go_of_stops_calls_after_a_bounded_wait(
     """A stopped bridge must not stop the others without a word."""
     log = AuditLog(tmp_path, now=FakeClock(), patience=0.05)
     await write(log, "one")
-    with _locked(tmp_path), anyio.fail_after(10):
+    with _locked(tmp_path), anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(AuditError, match="locked by another bridge") as caught:
             await write(log, "two")
         assert "end it" in caught.value.remedy
@@ -256,7 +257,7 @@ async def test_a_lock_is_waited_for_while_other_tasks_go_on(tmp_path: Path) -> N
         await write(log, "two")
         done.set()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             with _locked(tmp_path):
                 tasks.start_soon(append)
@@ -345,7 +346,10 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
     directory = tmp_path / "audit"
     prepare(directory)
     log = AuditLog(directory, now=FakeClock())
-    with anyio.fail_after(10), pytest.raises(AuditError, match=r"written \(.*it.*\)") as caught:
+    with (
+        anyio.fail_after(PATIENCE_SECONDS),
+        pytest.raises(AuditError, match=r"written \(.*it.*\)") as caught,
+    ):
         await write(log, "one")
     assert "0700" in caught.value.remedy
     log.close()

@@ -21,6 +21,7 @@ from bridge.sandbox.container.engines import (
     machine_endpoint,
 )
 from bridge.sandbox.container.machine_command import CommandResult
+from tests.waiting import PATIENCE_SECONDS
 
 
 def around(uid: int = 1000, **environ: str) -> Surroundings:
@@ -139,7 +140,10 @@ async def test_a_port_where_nobody_listens_is_an_error() -> None:
         unused.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
         endpoint = Endpoint(url=url, origin="DOCKER_HOST", explicit=True)
-        with anyio.fail_after(10), pytest.raises(EngineDownError, match="DOCKER_HOST"):
+        with (
+            anyio.fail_after(PATIENCE_SECONDS),
+            pytest.raises(EngineDownError, match="DOCKER_HOST"),
+        ):
             await first_listening([endpoint], engine="docker")
 
 

@@ -21,7 +21,7 @@ from bridge.sandbox.reaper import OWNER_LABEL, START_LABEL
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 
 def recorded(name: str) -> CommandResult:

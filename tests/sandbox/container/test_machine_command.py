@@ -11,7 +11,7 @@ import pytest
 from bridge.sandbox.container import machine_command
 from bridge.sandbox.container.machine_command import SystemRunner
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 
 
 def python(code: str) -> list[str]:

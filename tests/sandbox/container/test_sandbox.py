@@ -16,7 +16,7 @@ from bridge.sandbox.backend import ExitReport, Suspendable
 from bridge.sandbox.container.sandbox import ContainerSandbox, exit_report, run_container
 from bridge.sandbox.container.stream import AttachedStream
 
-PATIENCE = 10
+PATIENCE = 120
 ISOLATION = Isolation(backend="docker")
 
 

@@ -25,7 +25,7 @@ from bridge.sandbox.container.service import (
 )
 from bridge.sandbox.reaper import current_owner
 
-PATIENCE = 60
+PATIENCE = 120
 
 LISTENS = """#!/bin/sh
 for last; do :; done

@@ -15,7 +15,7 @@ import pytest
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.container.stream import AttachedStream, take_over
 
-PATIENCE = 10
+PATIENCE = 120
 
 
 def frame(stream: int, data: bytes) -> bytes:

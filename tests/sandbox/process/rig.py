@@ -15,11 +15,11 @@ import anyio
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
 
-LOOKS = 200
+LOOKS = 6000
 LOOK_SECONDS = 0.01
 """How often and how closely control groups are looked for that are being removed."""
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """For one test, on a machine that does other things too."""
 
 READY = "import os, sys, time\nos.write(1, b'ready\\n')\n"

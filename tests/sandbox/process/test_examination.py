@@ -15,6 +15,7 @@ from bridge.errors import BrokenIsolationError, LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.examination import compiled, examination, hear, judged, strays
+from tests.waiting import PATIENCE_SECONDS
 
 PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
 ISOLATION = Isolation(
@@ -103,7 +104,7 @@ async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, in
             os.read(waits, 2)
         return ISOLATION
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         assert await hear(status, leave, judge) == (ISOLATION, b"ok")
     assert os.read(waits, 10) == b"go"
 
@@ -121,7 +122,7 @@ async def test_an_answer_that_is_none_gets_no_leave(
         message = "no"
         raise BrokenIsolationError(message)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(LaunchError):
             await hear(status, leave, refuse)
         os.write(told, b"{}\n")

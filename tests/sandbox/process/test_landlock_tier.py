@@ -281,7 +281,7 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
 
 async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
     """Whatever detaches itself becomes its keeper's child, and the keeper ends it."""
-    mark = f"landlock-daemon-{os.getpid()}"
+    mark = f"landlock-daemon-{os.getpid()}-"
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
             await wait_ready(sandbox)
@@ -334,7 +334,7 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
     """The keeper's leash ends, daemons included; the next bridge removes directory and groups."""
-    mark = f"landlock-orphan-{os.getpid()}"
+    mark = f"landlock-orphan-{os.getpid()}-"
     environ = {**os.environ, "TMPDIR": str(room)}
     async with await anyio.open_process(
         [sys.executable, "-c", BRIDGE, mark], stderr=None, cwd=ROOT, env=environ
@@ -429,12 +429,12 @@ from tests.sandbox.process.rig import DAEMON, read_all, spec, wait_ready, with_a
 async def main():
     async with LandlockBackend(environ=dict(os.environ)) as backend:
         probe = await backend.probe()
-        daemon = DAEMON.format(mark="ordinary-%d" % os.getpid()) + "sys.stdin.read()"
+        daemon = DAEMON.format(mark="ordinary-%d-" % os.getpid()) + "sys.stdin.read()"
         async with backend.launch(spec(daemon)) as sandbox:
             await wait_ready(sandbox)
-            while not with_argument("ordinary-%d" % os.getpid()):
+            while not with_argument("ordinary-%d-" % os.getpid()):
                 await anyio.sleep(0.01)
-        left = with_argument("ordinary-%d" % os.getpid())
+        left = with_argument("ordinary-%d-" % os.getpid())
         signals = "import os\\ntry: os.kill(%d, 0)\\nexcept OSError: print('no')"
         async with backend.launch(spec(signals % os.getpid())) as sandbox:
             said = await read_all(sandbox)

@@ -60,7 +60,7 @@ def parent_of(pid: int) -> int:
 
 async def test_a_daemon_dies_with_the_program(backend: BubblewrapBackend) -> None:
     """Attack 10: setsid and a double fork lead nowhere."""
-    mark = f"daemon-{os.getpid()}"
+    mark = f"daemon-{os.getpid()}-"
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
             await wait_ready(sandbox)
@@ -162,7 +162,7 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
 ) -> None:
     """bubblewrap was told everything; nobody would be there to hear what it started."""
     found = await backend._look_around()
-    mark = f"launched-late-{os.getpid()}"
+    mark = f"launched-late-{os.getpid()}-"
     with late_bwrap(found.interpreter.executable, found.bwrap) as (late, told):
         argv = [sys.executable, "-c", LAUNCHER, str(late), mark]
         async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:

@@ -11,6 +11,7 @@ import pytest
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.process.job_run import JobPipes
 from bridge.sandbox.process.pipes import Pipes
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Drains(JobPipes):
@@ -40,7 +41,7 @@ async def test_a_process_that_closes_its_stderr_wakes_nobody_for_it_again(
     pipes = Drains(ends[0][1], ends[1][0], ends[2][0])
     said: list[bytes] = []
     pipes.on_error = said.append
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipes.receive)
             await anyio.wait_all_tasks_blocked()
@@ -64,7 +65,7 @@ async def test_closing_tells_who_waits_for_output(ends: list[tuple[int, int]]) -
         with pytest.raises(ChannelClosedError):
             await pipes.receive()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(receive)
             await anyio.wait_all_tasks_blocked()

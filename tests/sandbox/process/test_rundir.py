@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from dataclasses import replace
@@ -62,8 +63,10 @@ def test_what_a_program_left_is_removed_and_nothing_else(tmp_path: Path) -> None
     assert (keep / "file").read_text() == "x"
 
 
-def test_only_a_dead_bridges_directories_are_reaped(tmp_path: Path) -> None:
-    """Neither a living peer's, nor what only has such a name."""
+def test_only_a_dead_bridges_directories_are_reaped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a living peer's, nor what only has such a name; and no user is bothered with it."""
     owner = current_owner()
     dead, peer = replace(owner, start="1"), replace(owner, pid=os.getppid(), start="2")
     for other in (dead, peer):
@@ -79,6 +82,7 @@ def test_only_a_dead_bridges_directories_are_reaped(tmp_path: Path) -> None:
     assert (elsewhere / "file").exists()
     assert len(list(tmp_path.iterdir())) == 4
     assert rundir.reap(tmp_path / "none", owner) == 0
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
