@@ -51,6 +51,13 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 """Of messages, the least first."""
 
 
+NOT_IDENTIFIED = (
+    "Nobody can be asked: `serve --http` does not authenticate its callers, and an approval from "
+    "a caller that is not identified does not count. Connect over stdio (`mcp-code-bridge serve`) "
+    "to be asked."
+)
+
+
 class Client(Protocol):
     """Who asked for a run."""
 
@@ -128,8 +135,15 @@ class OneRun:
         tell: What the client may be told; whoever looks on is not the person who is asked.
     """
 
-    def __init__(self, client: Client | None, clock: Clock) -> None:
+    def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
+        """Make one.
+
+        Args:
+            identified: Whether it is known whose answers the client gives. Servers' questions
+                reach any client; the bridge's own are approvals, and only such a client's count.
+        """
         self._client = client
+        self._identified = identified
         self._clock = clock
         self.secretless: Tell = _unchanged
         self.tell: Tell = _unchanged
@@ -202,12 +216,14 @@ class OneRun:
         does not answer in time has cancelled.
 
         Raises:
-            CannotAskError: The client cannot be asked that, or was asked enough.
+            CannotAskError: The client cannot be asked that, was asked enough, or is not identified.
         """
         self._check("")
         if self._client is None:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message)
+        if not self._identified:
+            raise CannotAskError(NOT_IDENTIFIED)
         self._questions += 1
         params = self.secretless("", dict(params))
         self._asking.append("a question of the bridge")

@@ -20,6 +20,7 @@ from bridge.beside import beside
 from bridge.catalog.preflight import References
 from bridge.clock import Clock
 from bridge.engine.applying import Applying
+from bridge.engine.callers import is_identified
 from bridge.engine.carrying import Carrying, Places
 from bridge.engine.checking import Checking
 from bridge.engine.clearing import cleared
@@ -167,7 +168,7 @@ class Engine:
         )
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)
-        run, scan = OneRun(client, Clock()), reading.scan
+        run, scan = _run_of(request, client), reading.scan
         skills = await self.skills.of_program(request, reading.tree, run)
         job = self._job(request, limits, reading, run, skills)
         if self._settings.guard == "enforce" and not scan.allowed:
@@ -182,7 +183,7 @@ class Engine:
             RefusedError: Nobody approved of it.
         """
         await self._servers.refresh()
-        run = OneRun(client, Clock())
+        run = _run_of(request, client)
         work = _attended(run, self.applying.apply(request, run))
         return await cleared(work, self._servers.secrets.redactor)
 
@@ -260,6 +261,10 @@ class Engine:
             # The program chooses at run time, so everything is offered; what fails is left out.
             return self._servers.names(), True
         return references.servers, False
+
+
+def _run_of(request: RunRequest | ApplyRequest, client: Client | None) -> OneRun:
+    return OneRun(client, Clock(), identified=is_identified(request))
 
 
 async def _attended(run: OneRun, work: Awaitable[RunResult]) -> RunResult:

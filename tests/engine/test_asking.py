@@ -246,11 +246,23 @@ async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
         return {"action": "accept"}
 
     client = FakeClient(answer=answer)
-    assert await OneRun(client, clock).elicit({"message": "May it?"}) == {"action": "accept"}
+    run = OneRun(client, clock, identified=True)
+    assert await run.elicit({"message": "May it?"}) == {"action": "accept"}
     assert clock.running
     assert client.asked == [{"message": "May it?"}]
     with pytest.raises(CannotAskError, match="no client"):
         await OneRun(None, clock).elicit({"message": "May it?"})
+
+
+async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
+    """It may be the program that asks; servers' questions are no approvals, and reach it."""
+    client = FakeClient(answer=accept)
+    run = OneRun(client, Clock())
+    with pytest.raises(CannotAskError, match="not identified does not count.*over stdio"):
+        await run.elicit({"message": "May it?"})
+    assert client.asked == []
+    answer = await run.ask("shop", "elicitation/create", {"message": "One?"})
+    assert answer["action"] == "accept"
 
 
 async def test_a_run_asks_only_so_often() -> None:
