@@ -7,7 +7,6 @@ keys that were made alike are told apart.
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import unicodedata
 from collections.abc import Collection
@@ -64,17 +63,17 @@ def visible_json(text: str) -> str:
 class VisibleDecoder:
     """Decodes a stream for a terminal, in pieces of any size, with nothing in it that it obeys.
 
-    Bytes that are no UTF-8 are written out (`\\xff`). A return begins a new line, so that nothing
-    is written over what stands there already. What is incomplete waits for the next piece.
+    But for returns: they reach no further than the line that the stream itself has begun, and bars
+    are drawn with them. Bytes that are no UTF-8 are written out (`\\xff`). What is incomplete waits
+    for the next piece.
     """
 
     def __init__(self) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def decode(self, data: bytes, *, final: bool = False) -> str:
         """Return what the next piece of the stream says."""
-        return visible(self._decoder.decode(data, final))
+        return visible(self._decoder.decode(data, final), keep="\n\t\r")
 
 
 def unlike(key: str, taken: Collection[object]) -> str:

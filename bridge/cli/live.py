@@ -259,6 +259,7 @@ class Screen:
     def wrote(self, data: bytes) -> None:
         """Note what was written to the terminal."""
         if data:
+            # A bar that the program draws itself ends with a return, and is not to be drawn over.
             self._at_line_start = data.endswith(b"\n")
 
     @contextmanager

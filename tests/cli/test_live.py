@@ -270,7 +270,10 @@ async def seen(typist: int, end: bytes) -> bytes:
 
 
 async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None:
-    """In pieces of any size: escapes, C1, returns, what turns or hides text, what is no text."""
+    """In pieces of any size: escapes, C1, what turns or hides text, what is no text.
+
+    A return is left to it, which reaches its own line only; bars are drawn so.
+    """
     hostile = "a\x1b[2J\x9b31m\x00\x7f\r\nb\rc\t\u202e\u200bd\n".encode() + b"\xff\x80 e\n"
     for size in (1, 2, 3, 1000):
         with desk() as (typist, person):
@@ -279,15 +282,15 @@ async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None
                     await person.wrote("stdout", hostile[at : at + size])
             shown = await seen(typist, b" e\r\n")
         assert shown.decode() == (
-            "a\\x1b[2J\\x9b31m\\x00\\x7f\r\nb\r\nc\t\\u202e\\u200bd\r\n\\xff\\x80 e\r\n"
+            "a\\x1b[2J\\x9b31m\\x00\\x7f\r\r\nb\rc\t\\u202e\\u200bd\r\n\\xff\\x80 e\r\n"
         )
 
 
 async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
-    """Half a character, and a return that nothing follows."""
+    """Half a character."""
     with desk() as (typist, person):
         async with person.showing():
-            await person.wrote("stdout", b"end\r")
+            await person.wrote("stdout", b"end\n")
             await person.wrote("stderr", b"\xe2\x80")
         assert await seen(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
 

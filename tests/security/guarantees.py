@@ -8,6 +8,7 @@ starved, fooled or outlived.
 from __future__ import annotations
 
 from tests.security.guarantee import Guarantee
+from tests.security.guarantees_asking import ASKING_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
 
 ATTACKS = 42
@@ -383,4 +384,5 @@ GUARANTEES = (
         ),
     ),
     *KEPT_GUARANTEES,
+    *ASKING_GUARANTEES,
 )
