@@ -6,8 +6,13 @@ keys that were made alike are told apart.
 
 from __future__ import annotations
 
+import codecs
+import json
 import unicodedata
 from collections.abc import Collection
+
+_OBEYED = frozenset({"Cc", "Cf", "Zl", "Zp"})
+"""Categories of the characters that a terminal obeys, or that turn, hide or break text."""
 
 
 def valid_text(text: str) -> str:
@@ -25,7 +30,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
     """Return text from elsewhere with its control and format characters written out.
 
     A terminal obeys them: they move the cursor, change the title, hide or reverse what is shown.
-    Never for a program's own output, nor for JSON, which must stay as they are.
+    For JSON there is `visible_json`.
 
     Args:
         keep: The characters that are left alone all the same.
@@ -34,10 +39,41 @@ def visible(text: str, keep: str = "\n\t") -> str:
         return text
     return "".join(
         character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in ("Cc", "Cf") and character not in keep
+        if unicodedata.category(character) in _OBEYED and character not in keep
         else character
         for character in text
     )
+
+
+def visible_json(text: str) -> str:
+    """Return JSON with the same characters escaped as JSON escapes them (`\\u202e`).
+
+    It is as valid as before and means the same: outside of strings there are only newlines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        json.dumps(character)[1:-1]
+        if unicodedata.category(character) in _OBEYED and character != "\n"
+        else character
+        for character in text
+    )
+
+
+class VisibleDecoder:
+    """Decodes a stream for a terminal, in pieces of any size, with nothing in it that it obeys.
+
+    But for returns: they reach no further than the line that the stream itself has begun, and bars
+    are drawn with them. Bytes that are no UTF-8 are written out (`\\xff`). What is incomplete waits
+    for the next piece.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def decode(self, data: bytes, *, final: bool = False) -> str:
+        """Return what the next piece of the stream says."""
+        return visible(self._decoder.decode(data, final), keep="\n\t\r")
 
 
 def unlike(key: str, taken: Collection[object]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -20,7 +19,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
-from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.errors import ArtifactStoreError, UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
 from bridge.render.kept import artifact_fields
@@ -43,7 +42,7 @@ async def list_kept(arguments: argparse.Namespace, settings: Settings) -> int:
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, arguments.run))
     found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
     if arguments.json:
-        write_out(json.dumps([_fields(each) for each in found], indent=2) + "\n")
+        write_json([_fields(each) for each in found], indent=2)
         return 0
     if not found:
         write_err("Nothing that a run left is kept.\n")

@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.counting import By, Counting
 from bridge.gate.audit.folder import UnsafeError
@@ -65,7 +65,7 @@ async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
         report = await _in_thread(directory, partial(verify, directory, expect))
     found = report.whole and (not expect or report.expected is not None)
     if arguments.json:
-        _write_json({"ok": found, **_report(report), **_expected(report, expect)})
+        write_json({"ok": found, **_report(report), **_expected(report, expect)}, indent=2)
     else:
         _write_report(report, directory)
         if expect:
@@ -127,7 +127,7 @@ async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
             {**dict(zip(by, key, strict=True)), **asdict(count), "ms": round(count.ms)}
             for key, count in groups
         ]
-        _write_json({"runs": counting.runs, "records": counting.records, "groups": counts})
+        write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not groups:
         write_err(_nothing(directory))
@@ -218,7 +218,10 @@ def _finding(finding: Finding) -> dict[str, Json]:
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
     """Write records: as JSON lines, or as lines to read."""
     for record in found:
-        write_out(_json_line(record) if as_json else visible(_line(record), keep="") + "\n")
+        if as_json:
+            write_json(record)
+        else:
+            write_out(visible(_line(record), keep="") + "\n")
 
 
 def _line(record: Mapping[str, Json]) -> str:
@@ -239,14 +242,6 @@ def _line(record: Mapping[str, Json]) -> str:
 def _short(value: Json) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_ARGUMENTS else f"{text[:MAX_ARGUMENTS]}…"
-
-
-def _json_line(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"
-
-
-def _write_json(value: Json) -> None:
-    write_out(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
 def _nothing(directory: Path) -> str:

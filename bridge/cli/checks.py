@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import anyio
 
 from bridge.catalog.tokens import count_tokens, definition_text, tokenizer_name
-from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.output import redraw, table, terminal_width, visible, write_json, write_out
 from bridge.engine import Engine
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.server.app import offered
@@ -42,7 +41,7 @@ async def check(engine: Engine, *, as_json: bool) -> int:
     progress.clear()
     document = _document(engine, [rows[name] for name in names])
     if as_json:
-        write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        write_json(document, indent=2)
     else:
         _write(document)
     return SERVER_UNREACHABLE if any(row["state"] != "ready" for row in rows.values()) else 0
@@ -129,13 +128,11 @@ class _Progress:
 
     def show(self, name: str) -> None:
         if self._shown:
-            write_err(
-                f"\r\x1b[Kchecking {self._done + 1} of {self._total}: {visible(name, '')[:40]}"
-            )
+            redraw(f"checking {self._done + 1} of {self._total}: {visible(name, '')[:40]}")
 
     def count(self) -> None:
         self._done += 1
 
     def clear(self) -> None:
         if self._shown:
-            write_err("\r\x1b[K")
+            redraw("")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from bridge.cli.doctor_offers import (
     describe_packages,
     offers_document,
 )
-from bridge.cli.output import visible, write_out
+from bridge.cli.output import visible, write_json, write_out
 from bridge.engine.command_check import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
@@ -50,7 +49,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
             "servers": [spec.name for spec in found.servers],
             "warnings": [str(warning) for warning in found.warnings],
         }
-        write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        write_json(document, indent=2)
     else:
         for probe in probes:
             write_out(visible(_describe(probe)))

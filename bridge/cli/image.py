@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
-from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.choose import engines
@@ -52,7 +51,7 @@ async def _build(arguments: argparse.Namespace, settings: Settings) -> int:
                 engine, request, context, progress=lambda text: write_err(f"{text}\n")
             )
         if arguments.json:
-            write_out(json.dumps(asdict(built)) + "\n")
+            write_json(asdict(built))
 
     await _with_engines(settings, make, only_first=True)
     return 0
@@ -71,7 +70,7 @@ async def _status(arguments: argparse.Namespace, settings: Settings) -> int:
 
     await _with_engines(settings, look, only_first=False)
     if arguments.json:
-        write_out(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+        write_json([asdict(one) for one in found], indent=2)
     else:
         write_out("".join(_describe(one) for one in found))
     return 0 if any(one.present for one in found) else ImageMissingError.exit_status

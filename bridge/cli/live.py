@@ -1,9 +1,10 @@
 """A run at a terminal, while it goes on: its output as it comes, and below it a line on how it is.
 
-Owns the two streams of the terminal. The program's output is passed on exactly, to the stream it
-was written to. The line stands on stderr, only if that is a terminal, only below a whole line of
-output, and is gone before anything else is written: whether both streams go to one screen or not,
-what is left on it in the end is the output alone.
+Owns the two streams of the terminal. The program's output is passed on to the stream it was written
+to: exactly, but to a terminal with nothing in it that a terminal obeys. The line stands on stderr,
+only if that is a terminal, only below a whole line of output, and is gone before anything else is
+written: whether both streams go to one screen or not, what is left on it in the end is the output
+alone. While a question stands nothing is written; what comes meanwhile waits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import unicodedata
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import BinaryIO, TextIO
 
@@ -26,10 +28,11 @@ from bridge.beside import beside
 from bridge.cli.terminal import Terminal
 from bridge.engine.standing import Standing, told
 from bridge.model import Json
+from bridge.text import VisibleDecoder
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
-"""Of output that whoever reads it has not taken, such as a pager. More keeps the program waiting,
-whose time goes on, as with coreutils' `timeout`."""
+"""Of output that whoever reads it has not taken, such as a pager, or that waits for the answer to a
+question. More keeps the program waiting, whose time goes on, as with coreutils' `timeout`."""
 
 DRAW_SECONDS = 0.2
 FIRST_DRAW_SECONDS = 0.6
@@ -47,6 +50,14 @@ _ERASE = "\r\x1b[J"
 """Back to the first column, and everything from there on blank."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Pause:
+    """Where in the output a question stands."""
+
+    reached: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+
 class LiveTerminal(Terminal):
     """Someone who looks on. Shows while `showing` is open.
 
@@ -54,6 +65,7 @@ class LiveTerminal(Terminal):
         reader, writer: Where questions are answered and asked.
         screen: Where the line is drawn; None for nowhere.
         out, err: Where the program's streams go.
+        drawn: Whether the terminal knows attributes, which mark what is the bridge's.
     """
 
     def __init__(
@@ -64,13 +76,17 @@ class LiveTerminal(Terminal):
         screen: Screen | None,
         out: BinaryIO,
         err: BinaryIO,
+        drawn: bool = True,
     ) -> None:
-        super().__init__(reader, writer)
+        super().__init__(reader, writer, drawn=drawn)
         self._screen = screen
         self._streams = {"stdout": out, "stderr": err}
-        self._visible = {name: stream.isatty() for name, stream in self._streams.items()}
-        self._queue: deque[tuple[str, bytes]] = deque()
+        self._decoders = {
+            name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
+        }
+        self._queue: deque[tuple[str, bytes] | _Pause] = deque()
         self._queued = 0
+        self._writing = False
         self._changed = anyio.Event()
 
     @property
@@ -102,11 +118,27 @@ class LiveTerminal(Terminal):
         Raises:
             CannotAskError: There is no terminal, or the form is not one for lines.
         """
-        await self._written()
-        if self._screen is None:
-            return await super().elicit(params)
-        with self._screen.hidden():
-            return await super().elicit(params)
+        async with self._paused():
+            if self._screen is None:
+                return await super().elicit(params)
+            with self._screen.hidden():
+                return await super().elicit(params)
+
+    @asynccontextmanager
+    async def _paused(self) -> AsyncIterator[None]:
+        """Have what was written until now on the terminal, and nothing more meanwhile."""
+        pause = _Pause()
+        if self._writing:
+            # Behind it, for a program that goes on writing would keep the question away for ever.
+            self._queue.append(pause)
+            self._tell()
+        else:
+            pause.reached.set()
+        try:
+            await pause.reached.wait()
+            yield
+        finally:
+            pause.over.set()
 
     @asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
@@ -120,17 +152,28 @@ class LiveTerminal(Terminal):
                 stack.enter_context(self._screen.among_logs())
                 await stack.enter_async_context(beside(self._screen.run))
             await stack.enter_async_context(beside(self._write))
+            self._writing = True
             try:
                 yield
             except Exception:
                 # What the program wrote until then is worth as much as before.
-                await self._written()
+                await self._finish()
                 raise
-            await self._written()
+            finally:
+                self._writing = False
+            await self._finish()
 
-    async def _written(self) -> None:
+    async def _finish(self) -> None:
+        """Have all output written, and what a terminal's decoder held back as incomplete."""
         while self._queued:
             await self._changed.wait()
+        rests = [
+            (self._streams[name], decoder.decode(b"", final=True))
+            for name, decoder in self._decoders.items()
+        ]
+        for stream, rest in rests:
+            if rest:
+                await anyio.to_thread.run_sync(_pass_on, stream, rest.encode("utf-8", "replace"))
 
     def _tell(self) -> None:
         self._changed.set()
@@ -140,21 +183,40 @@ class LiveTerminal(Terminal):
         while True:
             while not self._queue:
                 await self._changed.wait()
-            pieces = list(self._queue)
-            self._queue.clear()
+            pause = self._queue[0]
+            if isinstance(pause, _Pause):
+                self._queue.popleft()
+                pause.reached.set()
+                await pause.over.wait()
+                continue
+            pieces = list(self._next_pieces())
             # Abandoned when somebody interrupts: whoever does not read must not keep us here.
             await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
             self._queued -= sum(len(data) for _, data in pieces)
             self._tell()
 
+    def _next_pieces(self) -> Iterator[tuple[str, bytes]]:
+        """Take what is to be written until the next question."""
+        while self._queue:
+            piece = self._queue[0]
+            if isinstance(piece, _Pause):
+                return
+            self._queue.popleft()
+            yield piece
+
     def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
         for name, data in pieces:
-            if self._screen is None or not self._visible[name]:
+            decoder = self._decoders.get(name)
+            if decoder is None:
                 _pass_on(self._streams[name], data)
-            else:
-                with self._screen.hidden():
-                    _pass_on(self._streams[name], data)
-                    self._screen.wrote(data)
+                continue
+            shown = decoder.decode(data).encode("utf-8", "backslashreplace")
+            if self._screen is None:
+                _pass_on(self._streams[name], shown)
+                continue
+            with self._screen.hidden():
+                _pass_on(self._streams[name], shown)
+                self._screen.wrote(shown)
 
 
 def _pass_on(stream: BinaryIO, data: bytes) -> None:
@@ -280,7 +342,14 @@ def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTermina
     if drawn and writer.isatty():
         descriptor = writer.fileno()
         screen = Screen(writer, lambda: _terminal_columns(descriptor))
-    return LiveTerminal(reader, writer, screen=screen, out=sys.stdout.buffer, err=sys.stderr.buffer)
+    return LiveTerminal(
+        reader,
+        writer,
+        screen=screen,
+        out=sys.stdout.buffer,
+        err=sys.stderr.buffer,
+        drawn=drawn,
+    )
 
 
 def _terminal_columns(descriptor: int) -> int:

@@ -19,7 +19,7 @@ from functools import partial
 import anyio
 
 from bridge.cli.flags import FLAGS, parser, with_default
-from bridge.cli.output import VisibleFormatter, visible
+from bridge.cli.output import VisibleFormatter, visible, write_err
 from bridge.errors import BridgeError
 from bridge.settings import Settings, load, prepare_state
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _command(arguments.handler)
         status = anyio.run(partial(_until_signalled, command, arguments, settings))
     except BridgeError as error:
-        print(f"mcp-code-bridge: {visible(str(error))}", file=sys.stderr)  # noqa: T201
+        write_err(f"mcp-code-bridge: {visible(str(error))}\n")
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED

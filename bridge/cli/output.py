@@ -1,16 +1,28 @@
-"""What commands print: text to stdout and stderr, tables, colour only on a terminal."""
+"""What commands print: text to stdout and stderr, JSON, tables.
+
+The only place that writes to the two. To a terminal goes nothing that it obeys, wherever a text
+comes from and whether or not its command thought of that; what is no terminal gets every byte.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 from bridge import text as texts
+from bridge.model import Json
 
 visible = texts.visible
+
+logger = logging.getLogger(__name__)
+
+MAX_HELD_LOGS = 200
+"""Log lines that wait for the answer to a question; further ones are counted."""
 
 _GAP = "  "
 _USUAL_WIDTH = 80
@@ -20,16 +32,31 @@ _BELOW = "    "
 
 
 def write_out(text: str) -> None:
-    """Write to stdout exactly."""
+    """Write to stdout: exactly, or made visible if it is a terminal."""
     _write(sys.stdout, text)
 
 
 def write_err(text: str) -> None:
-    """Write to stderr exactly."""
+    """Write to stderr, likewise."""
     _write(sys.stderr, text)
 
 
+def write_json(value: Json, *, indent: int | None = None) -> None:
+    """Write a value to stdout as JSON, in which nothing is raw that a terminal obeys."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    write_out(f"{texts.visible_json(text)}\n")
+
+
+def redraw(text: str) -> None:
+    """Replace the last line of stderr's terminal; the text is made visible."""
+    sys.stderr.write(f"\r\x1b[K{visible(text, keep='')}")
+    sys.stderr.flush()
+
+
 def _write(stream: TextIO, text: str) -> None:
+    if stream.isatty():
+        # A return begins a new line, so that nothing is written over what stands there.
+        text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
     # Lone surrogates and narrow terminals must not turn output into a traceback.
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -42,6 +69,40 @@ class VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's text with nothing in it that a terminal obeys."""
         return visible(super().format(record))
+
+
+class _Holding(logging.Filter):
+    """Keeps back what a handler is to log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self.more = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if len(self.records) < MAX_HELD_LOGS:
+            self.records.append(record)
+        else:
+            self.more += 1
+        return False
+
+
+@contextmanager
+def logs_held() -> Iterator[None]:
+    """Have nothing logged meanwhile, and the first `MAX_HELD_LOGS` of it afterwards."""
+    holding = {handler: _Holding() for handler in logging.getLogger().handlers}
+    for handler, held in holding.items():
+        handler.addFilter(held)
+    try:
+        yield
+    finally:
+        for handler, held in holding.items():
+            handler.removeFilter(held)
+            for record in held.records:
+                handler.handle(record)
+        more = sum(held.more for held in holding.values())
+        if more:
+            logger.warning("%s left out while a question stood", texts.counted(more, "log line"))
 
 
 def terminal_width() -> int | None:

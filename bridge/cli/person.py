@@ -25,17 +25,38 @@ MAX_LINE_BYTES = 4096
 """Of an answer, as much as a kernel takes for one line."""
 
 
-class Person:
-    """Reads from one stream and writes to another; both have to be a terminal to ask."""
+_RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
+"""The usual screen, attributes, letters and cursor, whatever wrote to the terminal before."""
 
-    def __init__(self, reader: TextIO, writer: TextIO) -> None:
+_REVERSE = "\x1b[7m"
+
+
+class Person:
+    """Reads from one stream and writes to another; both have to be a terminal to ask.
+
+    Args:
+        drawn: Whether the terminal knows attributes.
+    """
+
+    def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
         self._reader = reader
         self._writer = writer
+        self._drawn = drawn
 
     @property
     def attended(self) -> bool:
         """Whether somebody can be asked here."""
         return self._reader.isatty() and self._writer.isatty()
+
+    def begin(self, who: str) -> None:
+        """Begin a question on a line of its own, that nothing from elsewhere can look like.
+
+        Programs and servers reach a terminal without the attributes in which it is written.
+        """
+        line = visible(f" {who} ", keep="")
+        marked = f"{_RESET}\n{_REVERSE}{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
+        self._writer.write(marked)
+        self._writer.flush()
 
     def say(self, text: str) -> None:
         """Write a text from anywhere, with nothing in it that a terminal obeys."""

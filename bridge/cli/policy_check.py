@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from bridge.catalog.checking.foreseen import (
 )
 from bridge.catalog.guard import Scan
 from bridge.catalog.prose import clip
-from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.run import read_program
 from bridge.engine import Engine, open_engine
 from bridge.engine.guarding import read
@@ -93,9 +92,7 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
     counts = {"rules": len(spec.rules), "servers": len(spec.servers), "flow": len(spec.flows)}
     if as_json:
         place = str(spec.path) if spec.path is not None else None
-        write_out(
-            json.dumps({"present": spec.present, "path": place, **counts, "idle": idle}) + "\n"
-        )
+        write_json({"present": spec.present, "path": place, **counts, "idle": idle})
     elif not spec.present:
         write_out(NO_POLICY)
     else:
@@ -254,7 +251,7 @@ def _write_json(
         "unreachable": {name: str(error) for name, error in errors.items()},
         "denied": sum(each.final.action == "deny" for each in judged),
     }
-    write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    write_json(document, indent=2)
 
 
 def _call_json(judged: _Judged) -> dict[str, Json]:

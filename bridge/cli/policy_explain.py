@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.engine import Engine, open_engine
 from bridge.errors import UsageError
 from bridge.gate.calls import GET_PROMPT, READ_RESOURCE
@@ -68,7 +68,7 @@ async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
         Pins(settings.state_dir / "pins.json"),
     )
     if arguments.json:
-        write_out(json.dumps(_document(found), ensure_ascii=False, indent=2) + "\n")
+        write_json(_document(found), indent=2)
     else:
         write_out(visible("\n".join(_lines(found)) + "\n"))
     return 0

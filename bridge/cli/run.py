@@ -14,7 +14,7 @@ from typing import get_args
 import anyio.to_thread
 
 from bridge.cli.live import live_terminal
-from bridge.cli.output import write_err, write_out
+from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.run_shown import pictures, shown_lines
 from bridge.cli.terminal import Terminal
@@ -56,10 +56,10 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except BridgeError as error:
         if not arguments.json:
             raise
-        write_out(json.dumps(structured(failed_run(error)), ensure_ascii=False) + "\n")
+        write_json(structured(failed_run(error)))
         return error.exit_status
     if arguments.json:
-        write_out(json.dumps(structured(result), ensure_ascii=False) + "\n")
+        write_json(structured(result))
     else:
         show(result, terminal=sys.stderr.isatty(), printed=_is_live(request, arguments.json))
     for problem in problems:
@@ -78,10 +78,10 @@ def _is_live(request: RunRequest, scripted: bool) -> bool:
 async def _followed(
     engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
 ) -> RunResult:
-    if not _is_live(request, scripted):
-        person = Terminal(sys.stdin, sys.stderr)
-        return await carried_out(engine, request, person, scripted=scripted)
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
+    if not _is_live(request, scripted):
+        person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
+        return await carried_out(engine, request, person, scripted=scripted)
     on_looker = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
     async with on_looker.showing():
         return await carried_out(engine, request, on_looker, scripted=scripted)

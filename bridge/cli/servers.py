@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from bridge.cli.checks import check
-from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.person import Person
 from bridge.cli.servers_approve import approve_of
 from bridge.discovery.report import ProposedServer, SkippedServer
@@ -35,7 +34,7 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
         warnings = engine.servers.discovery.warnings
         to_mend = [str(each) for each in warnings if each.key and not each.told]
     if arguments.json:
-        write_out(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
+        write_json(rows, indent=2)
     elif not rows:
         write_err(none_found(settings))
     else:

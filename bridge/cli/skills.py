@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from bridge.catalog.guard import check
-from bridge.cli.output import table, terminal_width, visible, write_err, write_out
+from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.person import Person
 from bridge.engine import Engine, open_engine
 from bridge.engine.skills.shelf import unknown
@@ -37,7 +36,7 @@ async def list_skills(arguments: argparse.Namespace, settings: Settings) -> int:
         approved = await anyio.to_thread.run_sync(shelf.approvals.all)
         found = [_fields(engine, skill, approved) for skill in skills.values()]
     if arguments.json:
-        write_out(json.dumps(found, ensure_ascii=False, indent=2) + "\n")
+        write_json(found, indent=2)
     elif found:
         rows = [
             (each["name"], str(each["version"]), _state(each), each["description"])
@@ -57,9 +56,7 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
         approved = await anyio.to_thread.run_sync(engine.skills.shelf.approvals.all)
         fields = _fields(engine, skill, approved)
     if arguments.json:
-        write_out(
-            json.dumps({**fields, "source": skill.source}, ensure_ascii=False, indent=2) + "\n"
-        )
+        write_json({**fields, "source": skill.source}, indent=2)
         return 0
     write_out(_shown(skill))
     write_err(_about(skill, fields))

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import visible
+from bridge.cli.output import logs_held, visible
 from bridge.cli.person import Person
 from bridge.errors import CannotAskError
 from bridge.model import Json
@@ -26,6 +26,9 @@ MAX_FIELDS = 50
 MAX_TRIES = 5
 """For one field, before the question counts as cancelled."""
 
+OWN = "mcp-code-bridge"
+"""How the bridge's own questions begin."""
+
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 _LEVELS["warning"] = logging.WARNING
@@ -34,8 +37,8 @@ _LEVELS["warning"] = logging.WARNING
 class Terminal:
     """Asks on one stream and reads from another; both have to be a terminal."""
 
-    def __init__(self, reader: TextIO, writer: TextIO) -> None:
-        self._person = Person(reader, writer)
+    def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
+        self._person = Person(reader, writer, drawn=drawn)
         self._writer = writer
         self._turn = anyio.Lock()
 
@@ -68,15 +71,17 @@ class Terminal:
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Write it to the log."""
-        logger.info("%s", message)
+        logger.info("%s", visible(message, keep=""))
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Write it to the log."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-        logger.log(_LEVELS.get(level, logging.ERROR), "%s: %s", source, text)
+        # On one line, or what follows could pass for something of the bridge's.
+        shown = visible(f"{source}: {text}", keep="")
+        logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, field by field; the end of input (Ctrl-D) declines.
+        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile.
 
         Raises:
             CannotAskError: There is no terminal, or the form is not one for lines.
@@ -85,10 +90,18 @@ class Terminal:
             message = "Nobody can be asked: this run has no terminal."
             raise CannotAskError(message)
         async with self._turn:
-            self._person.say(f"\n{params.get('message', '')}\n(Ctrl-D declines.)\n")
-            if params.get("mode") == "url":
-                return await self._visit(str(params.get("url", "")))
-            return await self._fill(params.get("requestedSchema"))
+            with logs_held():
+                return await self._asked(params)
+
+    async def _asked(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        message = str(params.get("message", ""))
+        # Those of servers begin with their names in brackets.
+        own = message.startswith(OWN)
+        self._person.begin(f"{OWN} asks" if own else "a server asks")
+        self._person.say(f"{message}\n(Ctrl-D declines.)\n")
+        if params.get("mode") == "url":
+            return await self._visit(str(params.get("url", "")))
+        return await self._fill(params.get("requestedSchema"))
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Refuse.
@@ -136,8 +149,8 @@ class Terminal:
 
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
     """Return what asks for a field: a line, below its choices if they have titles. Pure."""
-    title = str(field.get("title") or name)
-    facts = [str(field.get("description") or "")]
+    title = visible(str(field.get("title") or name), keep="")
+    facts = [visible(str(field.get("description") or ""), keep="")]
     choices = _choices(field)
     titles = _titles(field)
     listed = ""
@@ -150,11 +163,11 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
         )
         facts.append("a number or a word in brackets")
     elif choices:
-        facts.append("one of " + ", ".join(map(str, choices)))
+        facts.append("one of " + visible(", ".join(map(str, choices)), keep=""))
     elif field.get("type") not in ("string", None):
-        facts.append(str(field.get("type")))
+        facts.append(visible(str(field.get("type")), keep=""))
     if field.get("default") is not None:
-        facts.append(f"default {field['default']}")
+        facts.append(visible(f"default {field['default']}", keep=""))
     elif not needed:
         facts.append("may be empty")
     about = "; ".join(fact for fact in facts if fact)

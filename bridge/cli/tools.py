@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed import server_stub, tool_stub
-from bridge.cli.output import terminal_width, visible, write_err, write_out
+from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
 from bridge.engine import Engine, open_engine
 from bridge.errors import BridgeError, UnknownServerError
@@ -44,7 +43,7 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
             return _warn(errors)
         found = await engine.guide.tools(names, query=arguments.query)
         if arguments.json:
-            write_out(json.dumps(found, ensure_ascii=False, indent=2) + "\n")
+            write_json(found, indent=2)
         elif arguments.stub:
             _write_stubs(engine, found)
         elif arguments.query:
@@ -83,7 +82,7 @@ def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
     """
     docs = engine.guide.tool_docs(server, tool, "full")
     if as_json:
-        write_out(json.dumps(docs, ensure_ascii=False, indent=2) + "\n")
+        write_json(docs, indent=2)
     else:
         write_out(visible(_stub(engine, server, docs["tool"])))
     return 0

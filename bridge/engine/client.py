@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,7 +23,10 @@ from bridge.clock import Clock
 from bridge.engine.following import REPORT_SECONDS, Following
 from bridge.engine.standing import Standing
 from bridge.errors import CannotAskError
+from bridge.gate.question import read_answer
+from bridge.gate.server_questions import ServerQuestions, may_sample
 from bridge.model import Json
+from bridge.settings.policy import Asking
 from bridge.upstream.asking import ANSWER_SECONDS, Method
 
 logger = logging.getLogger(__name__)
@@ -31,7 +35,8 @@ PROGRESS_SECONDS = 2.0
 """Between progress reports: well inside the 60 s after which clients give up on a silent call."""
 
 MAX_QUESTIONS = 100
-"""Of servers in one run. Whoever answers should not be asked for ever."""
+"""Of servers in one run, and as many of the bridge itself, which no server can use up. Whoever
+answers should not be asked for ever."""
 
 MAX_WAIT_SECONDS = 1800.0
 """For which a run's time may stand still in all; no question is asked after that."""
@@ -49,6 +54,13 @@ MAX_DATA = 4000
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of messages, the least first."""
+
+
+NOT_IDENTIFIED = (
+    "Nobody can be asked: `serve --http` does not authenticate its callers, and an approval from "
+    "a caller that is not identified does not count. Connect over stdio (`mcp-code-bridge serve`) "
+    "to be asked."
+)
 
 
 class Client(Protocol):
@@ -126,14 +138,25 @@ class OneRun:
     Attributes:
         secretless: What whoever is asked may be shown.
         tell: What the client may be told; whoever looks on is not the person who is asked.
+        asking: What servers may ask.
     """
 
-    def __init__(self, client: Client | None, clock: Clock) -> None:
+    def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
+        """Make one.
+
+        Args:
+            identified: Whether it is known whose answers the client gives. Servers' questions
+                reach any client; the bridge's own are approvals, and only such a client's count.
+        """
         self._client = client
+        self._identified = identified
         self._clock = clock
         self.secretless: Tell = _unchanged
         self.tell: Tell = _unchanged
+        self.asking = ServerQuestions()
+        self._sampled: set[str] = set()
         self._questions = 0
+        self._own_questions = 0
         self._started = anyio.current_time()
         self._last = 0.0
         self._reported = float("-inf")
@@ -175,25 +198,58 @@ class OneRun:
         """Ask the client on behalf of a server.
 
         Raises:
-            CannotAskError: It cannot be asked, or was asked enough.
+            CannotAskError: It cannot be asked, was asked enough, or the policy or a bound forbids.
         """
-        self._check(server)
+        kind: Asking = "elicitation" if method == "elicitation/create" else "sampling"
+        params = self.secretless(server, dict(params))
+        try:
+            answer = await self._ask(server, kind, params)
+        except CannotAskError as error:
+            await self.asking.record(server, kind, params, "refused", error.why)
+            raise
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), suppress(CannotAskError):
+                await self.asking.record(server, kind, params, "withdrawn")
+            raise
+        said = answer.get("action")
+        outcome = said if said in ("accept", "decline", "cancel") else "answered"
+        await self.asking.record(server, kind, params, outcome)
+        return answer
+
+    async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
+        action = self.asking.decide(server, kind)
+        self._check(server, self._questions)
         if self._client is None:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message, server=server)
         self._questions += 1
-        params = self.secretless(server, dict(params))
+        asked = await self.asking.passed_on(server, kind, params)
+        if action == "ask":
+            await self._insist_allowed(server, params)
         self._asking.append(server)
         try:
-            if method == "elicitation/create":
-                # Else the user would think that the bridge itself wants to know.
-                asked = {**params, "message": f"[{server}] {params.get('message', '')}"}
+            if kind == "elicitation":
                 return dict(await self._client.elicit(asked))
-            # To the client all servers are one, ours: what it would add is other servers' affairs.
-            asked = {key: value for key, value in params.items() if key != "includeContext"}
             return dict(await self._client.sample(asked))
         finally:
             self._asking.remove(server)
+
+    async def _insist_allowed(self, server: str, params: Mapping[str, Json]) -> None:
+        """See that a person lets a server ask the model.
+
+        Raises:
+            CannotAskError: They do not, or cannot be asked.
+        """
+        if server in self._sampled:
+            return
+        decision = read_answer(
+            await self.elicit(may_sample(server, params)), ("call", "run"), "call"
+        )
+        if decision not in ("call", "run"):
+            message = "The user was asked whether the model may be asked, and did not allow it."
+            raise CannotAskError(message, server=server)
+        if decision == "run":
+            self._sampled.add(server)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask the user on the bridge's own behalf, such as whether a call is allowed.
@@ -202,13 +258,15 @@ class OneRun:
         does not answer in time has cancelled.
 
         Raises:
-            CannotAskError: The client cannot be asked that, or was asked enough.
+            CannotAskError: The client cannot be asked that, was asked enough, or is not identified.
         """
-        self._check("")
+        self._check("", self._own_questions)
         if self._client is None:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message)
-        self._questions += 1
+        if not self._identified:
+            raise CannotAskError(NOT_IDENTIFIED)
+        self._own_questions += 1
         params = self.secretless("", dict(params))
         self._asking.append("a question of the bridge")
         try:
@@ -218,8 +276,8 @@ class OneRun:
         finally:
             self._asking.remove("a question of the bridge")
 
-    def _check(self, server: str) -> None:
-        if self._questions >= MAX_QUESTIONS:
+    def _check(self, server: str, asked: int) -> None:
+        if asked >= MAX_QUESTIONS:
             message = f"This run has asked its client {MAX_QUESTIONS} questions, which is enough."
             raise CannotAskError(message, server=server)
         if self._clock.stood >= MAX_WAIT_SECONDS:

@@ -20,6 +20,7 @@ from bridge.beside import beside
 from bridge.catalog.preflight import References
 from bridge.clock import Clock
 from bridge.engine.applying import Applying
+from bridge.engine.callers import is_identified
 from bridge.engine.carrying import Carrying, Places
 from bridge.engine.checking import Checking
 from bridge.engine.clearing import cleared
@@ -161,7 +162,7 @@ class Engine:
                 return await self.sessions.end(request)
         limits = limits_for(self._settings, request.timeout)
         request = await resolved(request, limits, self.artifacts)
-        run, reading = OneRun(client, Clock()), await self._read(request)
+        run, reading = _run_of(request, client), await self._read(request)
         if await self._approved_now(request, reading, run):
             reading = await self._read(request)
         if reading.references.unknown:
@@ -181,7 +182,7 @@ class Engine:
             RefusedError: Nobody approved of it.
         """
         await self._servers.refresh()
-        run = OneRun(client, Clock())
+        run = _run_of(request, client)
         work = _attended(run, self.applying.apply(request, run))
         return await cleared(work, self._servers.secrets.redactor)
 
@@ -213,7 +214,7 @@ class Engine:
             return False
         missed = [reference.text.strip("`'") for reference in reading.references.unknown]
         names = (*(request.servers or ()), *missed)
-        return await self._proposals.settle(names, run, identified=bool(request.principal))
+        return await self._proposals.settle(names, run, identified=is_identified(request))
 
     async def _unknown_servers(self, request: RunRequest, reading: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong.
@@ -275,6 +276,10 @@ class Engine:
             # The program chooses at run time, so everything is offered; what fails is left out.
             return self._servers.names(), True
         return references.servers, False
+
+
+def _run_of(request: RunRequest | ApplyRequest, client: Client | None) -> OneRun:
+    return OneRun(client, Clock(), identified=is_identified(request))
 
 
 async def _attended(run: OneRun, work: Awaitable[RunResult]) -> RunResult:

@@ -31,6 +31,7 @@ from bridge.gate.pins import Pins
 from bridge.gate.plans import Holding, Plans
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault, Vaults
+from bridge.gate.server_questions import ServerQuestions
 from bridge.guest.placeholders import readable
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
@@ -98,7 +99,9 @@ class Watch:
             await audit.began({**facts, "code": code_digest(request.code)})
         async with audit.until_end() as end:
             with self.oversight.journal.recording():
-                yield lambda result: end(_ending(result))
+                yield lambda result: end(
+                    {**_ending(result), "questionsRefused": self.run.asking.refused or None}
+                )
 
 
 class Gatekeeping:
@@ -160,6 +163,10 @@ class Gatekeeping:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)
         else:
             journal = self.journals.begin(run_id, request.owner, replay)
+        audit = RunAudit(
+            self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
+        )
+        run.asking = ServerQuestions(policy.spec, audit, run_id)
         oversight = Oversight(
             define=self.define_now if policy.spec.present else self.define,
             lists=self._servers.is_current,
@@ -176,9 +183,7 @@ class Gatekeeping:
                 # Whoever cannot be told from others has no say in what holds for all.
                 policy=policy.spec if request.principal else None,
             ),
-            audit=RunAudit(
-                self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
-            ),
+            audit=audit,
             journal=journal,
             flow_state=journal.flow,
             vault=vault,

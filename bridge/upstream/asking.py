@@ -12,6 +12,7 @@ one user's affairs to another.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -37,6 +38,7 @@ from pydantic import BaseModel, ValidationError
 from bridge.clock import Clock
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
+from bridge.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -252,6 +254,7 @@ class Callers:
         self._under_way: dict[Caller, int] = {}
         self._questions: set[_Question] = set()
         self._left: dict[Hashable, _Left] = {}
+        self._refused = 0
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -314,7 +317,11 @@ class Callers:
         try:
             return await self._ask(method, document, len(text.encode("utf-8", "replace")))
         except CannotAskError as error:
-            logger.info("server %r asked, and is refused: %s", self._server, error)
+            self._refused += 1
+            if math.log10(self._refused).is_integer():
+                # However many it asks: the first, and then how many there have been.
+                count = counted(self._refused, "refusal")
+                logger.info("server %r asked, and is refused (%s): %s", self._server, count, error)
             # The code for what a client does not offer: most servers know it, and tell its text.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 

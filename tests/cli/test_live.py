@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import threading
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
+from bridge.cli import live
 from bridge.cli.live import (
     MAX_QUEUED_BYTES,
     LiveTerminal,
@@ -21,6 +23,7 @@ from bridge.cli.live import (
     line_of,
 )
 from bridge.engine.standing import Standing
+from bridge.model import Json
 
 
 def standing(done: float = 3, total: float = 10, message: str = "loading") -> Standing:
@@ -223,6 +226,143 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
         shown += os.read(typist, 65536)
     os.close(typist)
     assert b"first\r\n" in shown
-    before, after = shown.split(b"\xff second")
+    before, after = shown.split(b"\\xff second")
     assert before.endswith(b"\r\x1b[J")
     assert after == b"\r\n"
+
+
+FORM: dict[str, Json] = {
+    "message": "mcp-code-bridge: may it?",
+    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
+}
+
+
+@contextmanager
+def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTerminal]]:
+    """Give the descriptor of who types and looks, and a terminal, which has the log, too.
+
+    Args:
+        out: Where the program's streams go; None for there.
+    """
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+        os.fdopen(os.dup(line), "wb", buffering=0) as screen,
+    ):
+        stream = out or screen
+        handler = logging.StreamHandler(writer)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        logging.getLogger().addHandler(handler)
+        yield typist, LiveTerminal(reader, writer, screen=None, out=stream, err=stream)  # type: ignore[arg-type]
+        logging.getLogger().removeHandler(handler)
+    os.close(typist)
+
+
+async def seen(typist: int, end: bytes) -> bytes:
+    """Return what comes to stand on a terminal, up to an end."""
+    shown = b""
+    with anyio.fail_after(30):
+        while not shown.endswith(end):
+            await anyio.wait_readable(typist)
+            shown += os.read(typist, 65536)
+    return shown
+
+
+async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None:
+    """In pieces of any size: escapes, C1, what turns or hides text, what is no text.
+
+    A return is left to it, which reaches its own line only; bars are drawn so.
+    """
+    hostile = "a\x1b[2J\x9b31m\x00\x7f\r\nb\rc\t\u202e\u200bd\n".encode() + b"\xff\x80 e\n"
+    for size in (1, 2, 3, 1000):
+        with desk() as (typist, person):
+            async with person.showing():
+                for at in range(0, len(hostile), size):
+                    await person.wrote("stdout", hostile[at : at + size])
+            shown = await seen(typist, b" e\r\n")
+        assert shown.decode() == (
+            "a\\x1b[2J\\x9b31m\\x00\\x7f\r\r\nb\rc\t\\u202e\\u200bd\r\n\\xff\\x80 e\r\n"
+        )
+
+
+async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
+    """Half a character."""
+    with desk() as (typist, person):
+        async with person.showing():
+            await person.wrote("stdout", b"end\n")
+            await person.wrote("stderr", b"\xe2\x80")
+        assert await seen(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
+
+
+async def test_what_is_no_terminal_gets_every_byte() -> None:
+    """A pipe or a file, whatever is in it."""
+    out = io.BytesIO()
+    with desk(out) as (_, person):
+        async with person.showing():
+            await person.wrote("stdout", b"\x1b[2J\r\xff")
+    assert out.getvalue() == b"\x1b[2J\r\xff"
+
+
+async def test_nothing_is_written_while_a_question_stands() -> None:
+    """Neither output nor logs: the answer is typed behind the question, and then all comes."""
+    log = logging.getLogger("tests.cli.live")
+    answers: list[object] = []
+    with desk() as (typist, person):
+        async with person.showing(), anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                answers.append(await person.elicit(FORM))
+
+            await person.wrote("stdout", b"\x1b[8mbefore")
+            tasks.start_soon(ask)
+            asked = await seen(typist, b"name (may be empty): ")
+            await person.wrote("stdout", b"\x1b[2Jmcp-code-bridge: may it? ")
+            await person.wrote("stderr", b"Press y: \n")
+            log.warning("a log line")
+            await anyio.wait_all_tasks_blocked()
+            os.write(typist, b"Ann\n")
+            after = await seen(typist, b"Press y: \r\n")
+    assert answers == [{"action": "accept", "content": {"name": "Ann"}}]
+    # What a program wrote is over, whatever it tried to set, and the mark is the bridge's own.
+    before, _, question = asked.decode().partition("\r\n")
+    assert before.startswith("\\x1b[8mbefore")
+    assert before.endswith("\x1b[0m\x1b(B\x0f\x1b[?25h")
+    assert question.startswith(
+        "\x1b[7m mcp-code-bridge asks \x1b[0m\r\nmcp-code-bridge: may it?\r\n"
+    )
+    assert after.startswith(b"Ann\r\n")
+    assert b"WARNING a log line" in after
+    assert b"\\x1b[2Jmcp-code-bridge: may it? " in after
+
+
+async def test_a_program_that_never_stops_writing_keeps_no_question_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor the bridge busy: while the question stands it waits, once there is enough."""
+    monkeypatch.setattr(live, "MAX_QUEUED_BYTES", 1 << 20)
+    piece, sent = b"x" * (1 << 16), 0
+    out = io.BytesIO()
+    with desk(out) as (typist, person):
+        async with person.showing(), anyio.create_task_group() as tasks:
+
+            async def flood() -> None:
+                nonlocal sent
+                while True:
+                    await person.wrote("stdout", piece)
+                    sent += len(piece)
+                    await anyio.lowlevel.checkpoint()
+
+            async def answer() -> None:
+                await seen(typist, b"name (may be empty): ")
+                stood = len(out.getvalue())
+                await anyio.wait_all_tasks_blocked()
+                assert len(out.getvalue()) == stood
+                assert sent - stood <= (1 << 20) + len(piece)
+                os.write(typist, b"Ann\n")
+
+            tasks.start_soon(flood)
+            tasks.start_soon(answer)
+            assert (await person.elicit(FORM))["action"] == "accept"
+            tasks.cancel_scope.cancel()
+    assert len(out.getvalue()) >= sent

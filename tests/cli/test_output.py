@@ -5,13 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bridge.cli.output import VisibleFormatter, table, visible
+from bridge.cli import output
+from bridge.cli.output import (
+    MAX_HELD_LOGS,
+    VisibleFormatter,
+    logs_held,
+    table,
+    visible,
+    write_err,
+    write_json,
+    write_out,
+)
+
+COMMANDS = Path(output.__file__).parent
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
 
@@ -119,3 +133,66 @@ def test_json_carries_names_as_they_are(tmp_path: Path) -> None:
     """It escapes what it must by itself, and scripts compare names."""
     rows = json.loads(bridge(tmp_path, "servers", "--json").stdout)
     assert "odd\x1b[2J" in [row["name"] for row in rows]
+
+
+HOSTILE = "\x1b[2J\x9b\x7f\u202e\u200b\u2028\U000e0041"
+
+
+def test_what_is_printed_to_a_terminal_is_visible_whoever_prints_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For real, on a terminal: a server's error, a record as JSON, a plan."""
+    typist, line = pty.openpty()
+    with os.fdopen(line, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        write_out(f"out {HOSTILE}\rover\n")
+        write_err(f"err {HOSTILE}\n")
+        write_json({"value": HOSTILE})
+        monkeypatch.undo()
+        shown = os.read(typist, 65536).decode().replace("\r\n", "\n")
+    os.close(typist)
+    assert visible(shown) == shown
+    written = "\\x1b[2J\\x9b\\x7f\\u202e\\u200b\\u2028\\U000e0041"
+    out, over, err, document = shown.splitlines()
+    assert (out, over, err) == (f"out {written}", "over", f"err {written}")
+    assert json.loads(document) == {"value": HOSTILE}
+
+
+def test_json_has_nothing_raw_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Wherever it goes, since it may be read with a pager; it means what it meant."""
+    value = {"a": [HOSTILE, "größer 日本", "new\nline"], "b\u202e": 1}
+    for indent in (None, 2):
+        write_json(value, indent=indent)
+        printed = capsys.readouterr().out
+        assert visible(printed) == printed
+        assert "größer 日本" in printed
+        assert json.loads(printed) == value
+
+
+def test_what_is_no_terminal_gets_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program's streams are never altered on their way into a pipe."""
+    write_out(HOSTILE)
+    write_err(f"{HOSTILE}\r")
+    assert tuple(capsys.readouterr()) == (HOSTILE, f"{HOSTILE}\r")
+
+
+def test_no_command_goes_around_what_makes_text_visible() -> None:
+    """All that commands print goes through one module; addresses of our own may be printed."""
+    around = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
+    found = {path.name for path in COMMANDS.glob("*.py") if around.search(path.read_text("utf-8"))}
+    assert found == {"output.py", "serve.py"}
+
+
+def test_what_is_logged_while_a_question_stands_comes_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As much as is kept; the rest is counted."""
+    log = logging.getLogger("tests.cli.output")
+    with logs_held():
+        for number in range(MAX_HELD_LOGS + 5):
+            log.warning("line %d", number)
+        assert caplog.messages == []
+    assert caplog.messages[:2] == ["line 0", "line 1"]
+    assert len([text for text in caplog.messages if text.startswith("line")]) == MAX_HELD_LOGS
+    assert "log lines left out while a question stood" in caplog.messages[-1]

@@ -79,7 +79,10 @@ async def test_a_servers_question_reaches_the_client_with_the_servers_name(engin
     result = await engine.run(RunRequest(code="await mcp_asker.name()"), client)
     assert result.result == "accept {'name': 'Ann'}"
     [asked] = client.asked
-    assert asked["message"] == "[asker] What is your name?"
+    assert asked["message"] == (
+        "[asker] What is your name?\n"
+        f"(The server asker asks this in run {result.run_id[:8]}; mcp-code-bridge passes it on.)"
+    )
     assert asked["mode"] == "form"
 
 
@@ -113,7 +116,11 @@ async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine
     result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
     assert result.result == "enrolled", result.error
     [asked] = client.asked
-    assert (asked["mode"], asked["message"]) == ("url", "[asker] Please enrol.")
+    assert asked["mode"] == "url"
+    assert asked["message"].startswith(
+        "[asker] Please enrol.\n"
+        "It is about an address of the host example.com: https://example.com/enrol\n"
+    )
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -129,7 +136,7 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     )
     result = await engine.run(RunRequest(code=code), client)
     assert result.result == ["for Ann", "for Ann"], result.error
-    assert [asked["message"] for asked in client.asked] == [f"[{era}] Who?"] * 2
+    assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
 
 
 async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
@@ -246,11 +253,23 @@ async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
         return {"action": "accept"}
 
     client = FakeClient(answer=answer)
-    assert await OneRun(client, clock).elicit({"message": "May it?"}) == {"action": "accept"}
+    run = OneRun(client, clock, identified=True)
+    assert await run.elicit({"message": "May it?"}) == {"action": "accept"}
     assert clock.running
     assert client.asked == [{"message": "May it?"}]
     with pytest.raises(CannotAskError, match="no client"):
         await OneRun(None, clock).elicit({"message": "May it?"})
+
+
+async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
+    """It may be the program that asks; servers' questions are no approvals, and reach it."""
+    client = FakeClient(answer=accept)
+    run = OneRun(client, Clock())
+    with pytest.raises(CannotAskError, match="not identified does not count.*over stdio"):
+        await run.elicit({"message": "May it?"})
+    assert client.asked == []
+    answer = await run.ask("shop", "elicitation/create", {"message": "One?"})
+    assert answer["action"] == "accept"
 
 
 async def test_a_run_asks_only_so_often() -> None:
@@ -267,7 +286,8 @@ async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
     client = FakeClient(answer=four)
     run = OneRun(client, Clock())
     await run.ask("s", "sampling/createMessage", {"maxTokens": 1, "includeContext": "allServers"})
-    assert client.asked == [{"maxTokens": 1}]
+    origin = "(The MCP server s asks this through mcp-code-bridge.)"
+    assert client.asked == [{"maxTokens": 1, "systemPrompt": origin}]
 
 
 async def test_servers_are_told_no_level_that_there_is_not() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.security.guarantee import Guarantee
 from tests.security.guarantees_around import AROUND_GUARANTEES
+from tests.security.guarantees_asking import ASKING_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
 
 ATTACKS = 42
@@ -385,4 +386,5 @@ GUARANTEES = (
     ),
     *KEPT_GUARANTEES,
     *AROUND_GUARANTEES,
+    *ASKING_GUARANTEES,
 )

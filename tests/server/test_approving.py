@@ -22,6 +22,7 @@ from tests.asker_rig import call, text_of, value_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
+from tests.server.web_rig import web
 from tests.waiting import until
 
 ERAS = ["legacy", "2026-07-28"]
@@ -268,11 +269,33 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
     assert person.count() == len(tools_recorded(log)) == MAX_ROUNDS
 
 
-async def test_whoever_cannot_be_told_from_others_has_no_say_in_the_next_run(
-    opening: Opening,
+@pytest.mark.parametrize("era", ERAS)
+async def test_over_http_without_authentication_no_answer_is_an_approval(
+    opening: Opening, log: Path, era: str
 ) -> None:
-    """As over HTTP, where nothing is asked of callers."""
+    """Neither of a call, nor of a plan with one that asks; what a rule allows is done."""
     person = Person("call")
-    async with opening() as engine, _client(engine, "legacy", person, "") as client:
-        assert value_of(await call(client, WRITE))["done"] == "write_note"
-        assert person.offered == ["call", "run", "no"]
+    plan = f"await mcp_desk.redescribe(tool='send', description='d')\n{WRITE}"
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(web(await stack.enter_async_context(opening())))
+        client = await stack.enter_async_context(Client(url, mode=era, elicitation_callback=person))
+        refused = _error(await call(client, WRITE))
+        assert "desk.write_note needs a person's approval (default for writes). Nobody" in refused
+        assert "`serve --http` does not authenticate its callers" in refused
+        assert "Connect over stdio" in refused
+        assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
+        applied = [await _applied(client, code) for code in (plan, plan.partition("\n")[0])]
+    assert applied[0].is_error is True
+    assert "The plan needs a person's approval, for desk.write_note" in text_of(applied[0])
+    assert applied[1].is_error is False, text_of(applied[1])
+    assert person.asked == []
+    assert tools_recorded(log) == ["redescribe"]
+
+
+async def _applied(client: Client, code: str) -> CallToolResult:
+    """Make a plan and apply it."""
+    with anyio.fail_after(60):
+        made = await client.call_tool("run_python", {"code": code, "mode": "plan"})
+        assert made.structured_content is not None
+        found = made.structured_content["plan"]["id"]
+        return await client.call_tool("run_python", {"apply": found})

@@ -148,8 +148,8 @@ async def test_several_questions_of_a_program_are_all_answered(
     asked: list[str] = []
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
-        return ElicitResult(action="accept", content={"name": params.message[-1]})
+        asked.append(params.message.partition("\n")[0])
+        return ElicitResult(action="accept", content={"name": asked[-1][-1]})
 
     code = (
         "import asyncio\n"
@@ -255,7 +255,7 @@ async def test_a_run_that_asks_is_answered_with_the_question(
         assert isinstance(first, InputRequiredResult)
         [(key, question)] = (first.input_requests or {}).items()
         assert isinstance(question, ElicitRequest)
-        assert question.params.message == "[asker] What is your name?"
+        assert question.params.message.startswith("[asker] What is your name?\n(The server asker")
         assert (engine.suspended.waiting, len(backend.live)) == (1, 1)
         answers = {key: ElicitResult(action="decline")}
         last = await _raw(modern, input_responses=answers, request_state=first.request_state)

@@ -28,6 +28,7 @@ Kind = Literal[
     "held",
     "replayed",
     "found",
+    "question",
     "plan",
     "apply",
     "command",

@@ -198,6 +198,15 @@ class RunAudit:
             }
             await self._append(self._event("found", facts))
 
+    async def asked(self, facts: Mapping[str, Json]) -> None:
+        """Record a server's question: server, what it asks, digest, beginning, what became of it.
+
+        Raises:
+            AuditError: It could not be; the server must not get an answer.
+        """
+        if self._log.recording:
+            await self._append(self._event("question", facts))
+
     async def planned(self, plan_id: str, facts: Mapping[str, Json]) -> None:
         """Record a plan that the run made: owner, how many calls, for how long it can be applied.
 

@@ -66,12 +66,14 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
             "budgets": _budgets,
             "privacy": _privacy,
             "skills": fields.action,
+            "elicitation": _allowed,
+            "sampling": fields.action,
         },
         "a policy",
     )
     spec = PolicySpec(
-        # Skills alone say nothing of calls, which go on as without a policy.
-        present=set(found) != {"skills"},
+        # These alone say nothing of calls, which go on as without a policy.
+        present=not found or not found.keys() <= {"skills", "elicitation", "sampling"},
         defaults={**PolicySpec().defaults, **found.get("defaults", {})},
         rules=found.get("rules", ()),
         servers=found.get("servers", ()),
@@ -79,11 +81,19 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
         budgets=found.get("budgets", Budgets()),
         privacy=found.get("privacy", Privacy()),
         skills=found.get("skills", "ask"),
+        elicitation=found.get("elicitation", "allow"),
+        sampling=found.get("sampling", "allow"),
         pin=found.get("pin", True),
         path=path,
     )
     _check_labels(spec, place)
     return spec
+
+
+def _allowed(value: Json, place: str) -> Action:
+    """Return an action on what is a question already, which none need be asked about."""
+    fields.word(value, place, ("allow", "deny"))
+    return fields.action(value, place)
 
 
 def _defaults(value: Json, place: str) -> Mapping[str, Json]:
@@ -203,12 +213,20 @@ def _server(key: str, value: Json, place: str) -> ServerPolicy:
     found = fields.record(
         value,
         place,
-        {"trust": fields.flag, "labels": fields.label_set, "tools": _tools},
+        {
+            "trust": fields.flag,
+            "elicitation": _allowed,
+            "sampling": fields.action,
+            "labels": fields.label_set,
+            "tools": _tools,
+        },
         "a server's policy",
     )
     return ServerPolicy(
         servers=key,
         trust=found.get("trust", False),
+        elicitation=found.get("elicitation"),
+        sampling=found.get("sampling"),
         labels=found.get("labels", frozenset()),
         tools=found.get("tools", ()),
     )

@@ -16,6 +16,10 @@ DefaultFor = Literal["read", "write", "destructive", "untrusted"]
 nobody does whom the policy believes."""
 
 
+Asking = Literal["elicitation", "sampling"]
+"""What servers ask by themselves: the user, or the user's model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Condition:
     """Something about an argument.
@@ -78,10 +82,13 @@ class ServerPolicy:
     Attributes:
         trust: Whether what the server says of its own tools (annotations) is believed.
         labels: For the flow rules, of all its tools.
+        elicitation, sampling: What is done with its questions; None for what the policy says.
     """
 
     servers: str
     trust: bool = False
+    elicitation: Action | None = None
+    sampling: Action | None = None
     labels: frozenset[str] = frozenset()
     tools: tuple[ToolPolicy, ...] = ()
 
@@ -163,6 +170,7 @@ class PolicySpec:
         present: Whether there is one. Without, every call is allowed and nobody is believed.
         skills: What is done when a program uses a saved skill that nobody has reviewed; with
             "deny" there are no skills.
+        elicitation, sampling: What is done with servers' questions to the user, and to the model.
         pin: Whether a tool that changed since it was first allowed is asked about again.
         path: The file; changes are written there. None where there is none.
     """
@@ -182,5 +190,7 @@ class PolicySpec:
     budgets: Budgets = field(default_factory=Budgets)
     privacy: Privacy = field(default_factory=Privacy)
     skills: Action = "ask"
+    elicitation: Action = "allow"
+    sampling: Action = "allow"
     pin: bool = True
     path: Path | None = None

@@ -1,0 +1,293 @@
+"""What a server may ask the user or the user's model in a run, and how that is passed on.
+
+Owns the policy's word on it, the bounds on a question, its attribution, and that no text in it can
+look like anything else: the words of a server stand on lines that begin with its name, with what
+hides, turns or breaks text written out. What must go back to the server as it is (names of fields,
+choices, defaults) is not rewritten; with such characters in it the question is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from bridge.aside import aside
+from bridge.errors import AuditError, CannotAskError
+from bridge.gate.audit.chain import canonical, digest
+from bridge.gate.audit.run import RunAudit
+from bridge.gate.question import form, one_line, safe_name
+from bridge.model import Action, Json
+from bridge.settings.globs import matcher
+from bridge.settings.policy import Asking, PolicySpec
+from bridge.text import visible
+
+MAX_MESSAGE_CHARS = 4000
+MAX_MESSAGE_LINES = 40
+"""Of what a person reads; lines without anything in them are left out first."""
+
+MAX_FIELDS = 50
+MAX_CHOICES = 200
+"""Of one field of a form."""
+
+MAX_NAME_CHARS = 100
+"""Of a field's name."""
+
+MAX_TEXT_CHARS = 1000
+"""Of each title, description, choice and default."""
+
+MAX_FORM_DEPTH = 8
+"""Levels of a form. The protocol's have six at the most."""
+
+MAX_URL_CHARS = 2000
+
+MAX_MESSAGES = 100
+MAX_TOOLS = 64
+"""Of one sampling request."""
+
+MAX_TOKENS = 65_536
+"""That one sampling request may have the user's model write."""
+
+MAX_HEAD = 100
+"""Characters of a question that are recorded."""
+
+MAX_RECORDED = 20
+"""Refused questions of a run that are recorded one by one; the run's end has how many."""
+
+_SHOWN = frozenset({"title", "description"})
+"""What is only shown of a form, and so may be rewritten."""
+
+_FLOOD = re.compile(r"\n(?:[ \t]*\n){2,}")
+
+
+class ServerQuestions:
+    """What the servers of one run may ask.
+
+    Args:
+        audit: None for no records.
+        run_id: Named in what a person reads.
+
+    Attributes:
+        refused: How many questions were refused.
+    """
+
+    def __init__(
+        self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""
+    ) -> None:
+        self._policy = policy or PolicySpec()
+        self._audit = audit
+        self._run_id = run_id
+        self.refused = 0
+
+    def decide(self, server: str, asking: Asking) -> Action:
+        """Return what the policy says of a server's questions of one kind.
+
+        Raises:
+            CannotAskError: It denies them.
+        """
+        action = decided(self._policy, server, asking)
+        if action == "deny":
+            message = f"The user's policy denies {asking} to the server {safe_name(server)}."
+            raise CannotAskError(message, server=server)
+        return action
+
+    async def passed_on(
+        self, server: str, asking: Asking, params: Mapping[str, Json]
+    ) -> dict[str, Json]:
+        """Return a question as its client gets it.
+
+        Raises:
+            CannotAskError: It is out of bounds, or holds what cannot be shown.
+        """
+        change = elicitation if asking == "elicitation" else sampling
+        work = partial(change, server, self._run_id, params)
+        return await aside(params, work)
+
+    async def record(
+        self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
+    ) -> None:
+        """Record a question and what became of it, before its server hears of that.
+
+        Raises:
+            CannotAskError: It cannot be recorded, so that the server must not get an answer.
+        """
+        if outcome == "refused":
+            self.refused += 1
+        if self._audit is None or self.refused > MAX_RECORDED:
+            return
+        facts: dict[str, Json] = {
+            "server": server,
+            "what": asking,
+            "question": await aside(params, lambda: digest(canonical(params).encode("ascii"))),
+            "head": one_line(_head(params), MAX_HEAD),
+            "outcome": outcome,
+            "why": one_line(why, MAX_TEXT_CHARS),
+        }
+        try:
+            await self._audit.asked(facts)
+        except AuditError as error:
+            message = f"The question cannot be recorded: {error.message}"
+            raise CannotAskError(message, server=server) from None
+
+
+def decided(policy: PolicySpec, server: str, asking: Asking) -> Action:
+    """Return what a policy says of a server's questions of one kind. Pure."""
+    own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
+    said = None if own is None else getattr(own, asking)
+    action: Action = said or getattr(policy, asking)
+    return action
+
+
+def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the question to a person whether a server may ask the model. Pure."""
+    listed = params.get("messages")
+    name = safe_name(server)
+    lines = [
+        f"mcp-code-bridge: may the server {name} ask your model something?",
+        "",
+        f"    messages: {len(listed) if isinstance(listed, list) else 0}",
+        f"    the last: {one_line(_head(params), MAX_TEXT_CHARS)}",
+    ]
+    titles = {"call": "Yes, this one time", "run": f"Yes, all that {name} asks in this run"}
+    return form("\n".join(lines), {**titles, "no": "No"})
+
+
+def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a server's question to the user as the user may read it. Pure.
+
+    Raises:
+        CannotAskError: It is out of bounds, or holds what cannot be shown.
+    """
+    name = safe_name(server)
+    lines = _lines(server, str(params.get("message") or ""))
+    shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
+    asked = {key: value for key, value in params.items() if key not in ("requestedSchema", "url")}
+    if params.get("mode") == "url":
+        url, host = _address(server, params.get("url"))
+        shown.append(f"It is about an address of the host {host}: {url}")
+        asked["url"] = url
+    elif "requestedSchema" in params:
+        asked["requestedSchema"] = _form(server, params["requestedSchema"])
+    in_run = f" in run {run_id[:8]}" if run_id else ""
+    shown.append(f"(The server {name} asks this{in_run}; mcp-code-bridge passes it on.)")
+    return {**asked, "message": "\n".join(shown)}
+
+
+def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a server's question to the user's model, as it is passed on. Pure.
+
+    Raises:
+        CannotAskError: It is out of bounds.
+    """
+    for what, most in (("messages", MAX_MESSAGES), ("tools", MAX_TOOLS)):
+        listed = params.get(what)
+        if isinstance(listed, list) and len(listed) > most:
+            _refuse(server, f"The request has {len(listed):,} {what}; at most {most}")
+    tokens = params.get("maxTokens")
+    if isinstance(tokens, int | float) and tokens > MAX_TOKENS:
+        _refuse(server, f"The request is for {tokens:,} tokens; at most {MAX_TOKENS:,}")
+    in_run = f", in run {run_id[:8]}" if run_id else ""
+    origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
+    # To the client all servers are one, ours: what this would add is other servers' affairs.
+    asked = {key: _told(value) for key, value in params.items() if key != "includeContext"}
+    prompt = str(asked.get("systemPrompt") or "")
+    return {**asked, "systemPrompt": f"{origin}\n{prompt}".rstrip("\n")}
+
+
+def _refuse(server: str, problem: str) -> NoReturn:
+    message = f"{problem}."
+    raise CannotAskError(message, server=server)
+
+
+def _lines(server: str, message: str) -> list[str]:
+    """Return a message's lines that have something in them, with nothing hidden."""
+    if len(message) > MAX_MESSAGE_CHARS:
+        size = f"{len(message):,} characters; at most {MAX_MESSAGE_CHARS:,}"
+        _refuse(server, f"The question's message has {size}")
+    lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
+    if len(lines) > MAX_MESSAGE_LINES:
+        size = f"{len(lines):,} lines; at most {MAX_MESSAGE_LINES}"
+        _refuse(server, f"The question's message has {size}")
+    return [one_line(line, MAX_MESSAGE_CHARS) for line in lines]
+
+
+def _address(server: str, url: Json) -> tuple[str, str]:
+    """Return an address and its host, both in ASCII, so that neither looks like another."""
+    text = str(url or "")
+    if len(text) > MAX_URL_CHARS:
+        _refuse(server, f"The address has {len(text):,} characters; at most {MAX_URL_CHARS:,}")
+    try:
+        parts = urlsplit(text)
+        host, port = (parts.hostname or "").encode("idna").decode("ascii"), parts.port
+    except (ValueError, UnicodeError):
+        _refuse(server, f"The address {one_line(text, MAX_NAME_CHARS)} cannot be read")
+    if parts.scheme not in ("http", "https") or not host:
+        _refuse(server, f"{one_line(text, MAX_NAME_CHARS)} is no http or https address")
+    if "@" in parts.netloc or "\\" in text or not text.isprintable() or " " in text:
+        what = "a user's name, a backslash, or what is blank or hidden"
+        _refuse(server, f"The address {one_line(text, MAX_NAME_CHARS)} has {what} in it")
+    if text.isascii():
+        return text, host
+    netloc = host if port is None else f"{host}:{port}"
+    rest = (quote(part, safe="%/?&=+:;,~!$'()*#@") for part in parts[2:])
+    return urlunsplit((parts.scheme, netloc, *rest)), host
+
+
+def _form(server: str, schema: Json) -> Json:
+    fields = schema.get("properties") if isinstance(schema, Mapping) else None
+    if isinstance(fields, Mapping) and len(fields) > MAX_FIELDS:
+        _refuse(server, f"The form has {len(fields):,} fields; at most {MAX_FIELDS}")
+    return _part(server, schema, "", MAX_FORM_DEPTH)
+
+
+def _part(server: str, value: Json, key: str, depth: int) -> Json:
+    """Return a part of a form; `key` is what it stands under."""
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT_CHARS:
+            size = f"{len(value):,} characters; at most {MAX_TEXT_CHARS:,}"
+            _refuse(server, f"A text of the form has {size}")
+        shown = one_line(value, MAX_TEXT_CHARS)
+        if shown != value and key not in _SHOWN:
+            _refuse(server, f"The form has {shown!r}, with characters that cannot be shown")
+        return shown
+    if not isinstance(value, Mapping | list):
+        return value
+    if depth == 0:
+        _refuse(server, f"The form is nested more than {MAX_FORM_DEPTH} levels deep")
+    if isinstance(value, list):
+        if len(value) > MAX_CHOICES:
+            _refuse(server, f"A field has {len(value):,} choices; at most {MAX_CHOICES}")
+        inside = "title" if key == "enumNames" else key
+        return [_part(server, item, inside, depth - 1) for item in value]
+    if len(value) > MAX_CHOICES:
+        _refuse(server, f"A part of the form has {len(value):,} names; at most {MAX_CHOICES}")
+    for name in value:
+        if len(name) > MAX_NAME_CHARS or one_line(name, MAX_NAME_CHARS) != name:
+            shown = one_line(name, MAX_NAME_CHARS)
+            _refuse(
+                server, f"The form has the name {shown!r}, which is too long or cannot be shown"
+            )
+    return {name: _part(server, item, name, depth - 1) for name, item in value.items()}
+
+
+def _told(value: Json) -> Json:
+    """Return what a model is told, with nothing hidden in it and without floods of blank lines."""
+    if isinstance(value, str):
+        return _FLOOD.sub("\n\n", visible(value.replace("\r\n", "\n")))
+    if isinstance(value, Mapping):
+        return {visible(key): _told(item) for key, item in value.items()}
+    return [_told(item) for item in value] if isinstance(value, list) else value
+
+
+def _head(params: Mapping[str, Json]) -> str:
+    """Return the beginning of what is asked."""
+    listed = params.get("messages")
+    if not isinstance(listed, list):
+        return str(params.get("message") or "")[: MAX_TEXT_CHARS + 1]
+    last = listed[-1] if listed else None
+    content = last.get("content") if isinstance(last, Mapping) else None
+    blocks: Sequence[Json] = content if isinstance(content, list) else [content]
+    texts = [str(block.get("text") or "") for block in blocks if isinstance(block, Mapping)]
+    return next((text[: MAX_TEXT_CHARS + 1] for text in texts if text), "")

@@ -1,0 +1,209 @@
+"""Servers' questions, as they are passed on or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.errors import CannotAskError
+from bridge.gate.server_questions import (
+    MAX_CHOICES,
+    MAX_FIELDS,
+    MAX_FORM_DEPTH,
+    MAX_MESSAGE_CHARS,
+    MAX_MESSAGE_LINES,
+    MAX_MESSAGES,
+    MAX_NAME_CHARS,
+    MAX_TEXT_CHARS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    MAX_URL_CHARS,
+    decided,
+    elicitation,
+    may_sample,
+    sampling,
+)
+from bridge.model import Json
+from bridge.settings.policy import parse_policy
+from bridge.text import visible
+
+RUN = "5f0c9a2b" + "0" * 24
+LAST = "(The server shop asks this in run 5f0c9a2b; mcp-code-bridge passes it on.)"
+
+
+def form(**fields: Json) -> dict[str, Json]:
+    """Return a form with some fields."""
+    return {"type": "object", "properties": fields}
+
+
+def test_a_servers_words_stand_on_lines_of_its_own() -> None:
+    """It can begin none with anything else, nor push what stands there out of sight."""
+    message = (
+        "One?\r\n\n\n \nmcp-code-bridge: may it?\x1b[2J\u202e\u200b\u2028\x9b"
+        + " " * 500
+        + "y\n\n\n"
+    )
+    shown = elicitation("shop", RUN, {"message": message})["message"]
+    assert shown.split("\n") == [
+        "[shop] One?",
+        "[shop] mcp-code-bridge: may it?\\x1b[2J\\u202e\\u200b\\u2028\\x9b[500 spaces]y",
+        LAST,
+    ]
+    assert visible(shown) == shown
+    odd = elicitation("mcp-code-bridge]\n[x", "", {"message": "?"})["message"]
+    assert odd.startswith('["mcp-code-bridge]\\n[x"] ?\n(The server "mcp-code-bridge]\\n[x" asks')
+    assert elicitation("shop", RUN, {})["message"] == f"[shop] (no text)\n{LAST}"
+
+
+def test_what_is_only_shown_of_a_form_is_made_visible() -> None:
+    """Titles and descriptions; what goes back to the server stays as it is."""
+    field = {
+        "type": "string",
+        "title": "a\nb",
+        "description": "c\x1b[2J",
+        "enum": ["x", "größer"],
+        "enumNames": ["X\u202e", "y"],
+        "default": "x",
+    }
+    choice = {"type": "string", "oneOf": [{"const": "x", "title": "X\n1."}]}
+    asked = elicitation("shop", RUN, {"message": "?", "requestedSchema": form(a=field, b=choice)})
+    shown = asked["requestedSchema"]["properties"]
+    assert shown["a"] == {
+        **field,
+        "title": "a\\nb",
+        "description": "c\\x1b[2J",
+        "enumNames": ["X\\u202e", "y"],
+    }
+    assert shown["b"]["oneOf"] == [{"const": "x", "title": "X\\n1."}]
+
+
+def _nested(levels: int) -> Json:
+    value: Json = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (form(**{f"f{n}": {} for n in range(MAX_FIELDS + 1)}), "51 fields; at most 50"),
+        (form(a={"enum": ["x"] * (MAX_CHOICES + 1)}), "201 choices; at most 200"),
+        (form(a={"oneOf": [{"const": "x"}] * (MAX_CHOICES + 1)}), "201 choices; at most 200"),
+        (form(a={"title": "x" * (MAX_TEXT_CHARS + 1)}), "1,001 characters; at most 1,000"),
+        (form(a=_nested(MAX_FORM_DEPTH)), "nested more than 8 levels"),
+        (form(**{"n" * (MAX_NAME_CHARS + 1): {}}), "too long or cannot be shown"),
+        (form(**{"a\nb": {}}), "'a\\\\\\\\nb', which is too long or cannot be shown"),
+        (form(a={"enum": ["x\u202e"]}), "with characters that cannot be shown"),
+        (form(a={"default": "x\x1b"}), "with characters that cannot be shown"),
+        ({f"n{number}": 1 for number in range(MAX_CHOICES + 1)}, "201 names; at most 200"),
+    ],
+)
+def test_a_form_beyond_its_bounds_is_refused(schema: Json, why: str) -> None:
+    """By a name that its server is told."""
+    with pytest.raises(CannotAskError, match=why):
+        elicitation("shop", RUN, {"message": "?", "requestedSchema": schema})
+
+
+@pytest.mark.parametrize(
+    "message", ["x" * (MAX_MESSAGE_CHARS + 1), "x\n" * (MAX_MESSAGE_LINES + 1)]
+)
+def test_a_message_beyond_its_bounds_is_refused(message: str) -> None:
+    with pytest.raises(CannotAskError, match=r"message has .* at most"):
+        elicitation("shop", RUN, {"message": message})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "host"),
+    [
+        ("https://example.com/login?a=b#c", "https://example.com/login?a=b#c", "example.com"),
+        ("https://exаmple.com/ü", "https://xn--exmple-4nf.com/%C3%BC", "xn--exmple-4nf.com"),
+        ("http://[::1]:80/x", "http://[::1]:80/x", "::1"),
+    ],
+)
+def test_an_address_is_shown_whole_with_its_host(url: str, shown: str, host: str) -> None:
+    """A host that only looks like another is seen to be none."""
+    asked = elicitation("shop", RUN, {"mode": "url", "message": "Go.", "url": url})
+    assert asked["url"] == shown
+    assert f"\nIt is about an address of the host {host}: {shown}\n{LAST}" in asked["message"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "https://",
+        "https://bank.example@evil.example/",
+        "https://bank.example\\.evil.example/",
+        "https://bank.example/\u202e",
+        "https://a..b/",
+        "https://[",
+        "https://bank.example/ x",
+        "https://x/" + "x" * MAX_URL_CHARS,
+        "",
+        None,
+    ],
+)
+def test_what_is_no_plain_address_is_refused(url: Json) -> None:
+    with pytest.raises(CannotAskError, match="address"):
+        elicitation("shop", RUN, {"mode": "url", "message": "Go.", "url": url})
+
+
+def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
+    """And not what other servers have said, for which a server may ask."""
+    content: Json = {"type": "text", "text": "a\u202eb\x1b\n\n \n\n\n\nc\r\nd"}
+    params: dict[str, Json] = {
+        "messages": [{"role": "user", "content": content}],
+        "systemPrompt": "Be brief.",
+        "maxTokens": 5,
+        "includeContext": "allServers",
+    }
+    assert sampling("shop", RUN, params) == {
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": "a\\u202eb\\x1b\n\nc\nd"}}
+        ],
+        "systemPrompt": (
+            "(The MCP server shop asks this through mcp-code-bridge, in run 5f0c9a2b.)\nBe brief."
+        ),
+        "maxTokens": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"messages": [{}] * (MAX_MESSAGES + 1)},
+        {"messages": [], "tools": [{}] * (MAX_TOOLS + 1)},
+        {"messages": [], "maxTokens": MAX_TOKENS + 1},
+    ],
+)
+def test_a_sampling_request_beyond_its_bounds_is_refused(params: dict[str, Json]) -> None:
+    with pytest.raises(CannotAskError, match="at most"):
+        sampling("shop", RUN, params)
+
+
+def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
+    """On a line, with nothing hidden."""
+    content: Json = [{"type": "image"}, {"type": "text", "text": "Pay\nme\x1b"}]
+    asked = may_sample("shop", {"messages": [{"role": "user", "content": content}]})
+    assert asked["message"].startswith("mcp-code-bridge: may the server shop ask your model")
+    assert "\n    the last: Pay\\nme\\x1b" in asked["message"]
+    assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["call", "run", "no"]
+
+
+def test_a_policy_decides_on_questions_for_each_server() -> None:
+    """Its word on a server goes before that on all; without either they are passed on."""
+    assert decided(parse_policy(None, "p"), "shop", "elicitation") == "allow"
+    spec = parse_policy(
+        {
+            "elicitation": "deny",
+            "sampling": "ask",
+            "servers": {"shop": {"elicitation": "allow"}, "s*": {"sampling": "deny"}},
+        },
+        "p",
+    )
+    found = {
+        name: (decided(spec, name, "elicitation"), decided(spec, name, "sampling"))
+        for name in ("shop", "sea", "other")
+    }
+    assert found == {"shop": ("allow", "ask"), "sea": ("deny", "deny"), "other": ("deny", "ask")}
