@@ -39,6 +39,7 @@ of this package a class is in.
     │   ├── ApprovalRefusedError         a person was asked and did not allow it
     │   ├── OutcomeUnknownError          it was sent before, and nobody knows what became of it
     │   └── AuditError                   it could not be recorded, and so is not made
+    │       └── AuditBudgetError         the run's calls have filled what the log has for one
     ├── UpstreamError                    exit 4
     │   ├── ServerStartError             a server could not be started or reached
     │   │   └── LoginRequiredError       the user has to log in to it first
@@ -68,6 +69,7 @@ from bridge.errors.own import (
 from bridge.errors.refused import (
     ApprovalNeededError,
     ApprovalRefusedError,
+    AuditBudgetError,
     AuditError,
     CallBudgetError,
     CallDeniedError,
@@ -121,6 +123,7 @@ __all__ = [
     "ApprovalRefusedError",
     "ArtifactQuotaError",
     "ArtifactStoreError",
+    "AuditBudgetError",
     "AuditError",
     "BridgeError",
     "BrokenIsolationError",
