@@ -53,6 +53,7 @@ of this package a class is in.
     ├── ArtifactStoreError               exit 1: what a run left cannot be kept
     │   └── ArtifactQuotaError           it has left as much as it may
     ├── SessionLimitError                exit 1: no further session can be opened
+    ├── OverloadedError                  exit 1: too many runs are under way and wait
     ├── PackageUnavailableError          exit 1: a package that is allowed could not be had
     └── LibraryError                     exit 1: a skill or a memory cannot be kept or read
 """
@@ -62,6 +63,7 @@ from bridge.errors.own import (
     ArtifactQuotaError,
     ArtifactStoreError,
     LibraryError,
+    OverloadedError,
     PackageUnavailableError,
     SearchUnavailableError,
     SessionLimitError,
@@ -150,6 +152,7 @@ __all__ = [
     "NoSandboxError",
     "OciRuntimeError",
     "OutcomeUnknownError",
+    "OverloadedError",
     "PackageRefusedError",
     "PackageUnavailableError",
     "RefusedError",

@@ -54,6 +54,7 @@ class Settings:
         audit_days: How long records are kept.
         output_tokens: What a run's output may cost a model, about; the rest is kept apart.
         shown_bytes: What pictures a result may hold in all.
+        runs: The most that are under way at once; None for what the machine allows.
         sessions: The most that are open at once.
         session_idle_timeout: Seconds until one that nobody uses is put away.
         session_days: How long one that is put away can be had back.
@@ -103,6 +104,7 @@ class Settings:
     audit_days: int = 90
     output_tokens: int = 10_000
     shown_bytes: int = 1024**2
+    runs: int | None = None
     sessions: int = 8
     session_idle_timeout: float = 600.0
     session_days: int = 7
