@@ -20,6 +20,7 @@ import anyio
 
 from bridge.cli.flags import FLAGS, parser, with_default
 from bridge.cli.output import VisibleFormatter, visible, write_err
+from bridge.cli.repeated import RepeatedLines
 from bridge.errors import BridgeError
 from bridge.settings import Settings, load, prepare_state
 
@@ -133,6 +134,7 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
         line = "%(levelname)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
+    handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

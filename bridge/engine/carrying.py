@@ -23,6 +23,7 @@ from bridge.engine.outputs import KeptOutputs
 from bridge.engine.packages import Packages
 from bridge.engine.program import NotStartedError, Program
 from bridge.engine.questions import Answer, Questions, answering
+from bridge.engine.run_queue import RunQueue
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
 from bridge.engine.sessions import Seat, Sessions
@@ -39,11 +40,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where programs run, and with which packages."""
+    """Where programs run, when, and with which packages."""
 
     sandboxes: Sandboxes
     sessions: Sessions
     packages: Packages
+    queue: RunQueue
 
 
 class Carrying:
@@ -84,6 +86,11 @@ class Carrying:
             return refusal
         if job.request.session:
             return await self._in_session(job, check)
+        async with self._places.queue.place(job.request.owner, job.run.queued):
+            return await self._alone(job, check)
+
+    async def _alone(self, job: Job, check: Check) -> RunResult:
+        """Run a program in a sandbox of its own."""
         outfit = await self._places.packages.outfit(job.request, job.run)
         if outfit is not job.outfit:
             job = replace(job, outfit=outfit)
@@ -98,7 +105,7 @@ class Carrying:
             try:
                 session = await reservation.get()
                 if not await self._places.packages.check(job.outfit, session.facts):
-                    return await self.carry_out(job)
+                    return await self._alone(job, check)
                 # The process that runs a lane's program is known to be well: it has just said so.
                 waited = OWN_NAMESPACES not in session.isolation.layers
                 result = await self._run_in(session, job, tools, waited=waited)
@@ -127,7 +134,9 @@ class Carrying:
             loaded, _ = await self._servers.load((*tools, *earlier), tolerant=True)
             placed = seat.placed(job)
             await self._places.packages.insist(placed.outfit, session.facts)
-            return await self._run_in(session, placed, loaded, waited=seat.waited, seat=seat)
+            # Whoever waits here has a session, and nobody with a place waits for one.
+            async with self._places.queue.place(job.request.owner, job.run.queued):
+                return await self._run_in(session, placed, loaded, waited=seat.waited, seat=seat)
 
         result = await self._places.sessions.run(job, work)
         return await self._checking.explained(result, job.request.code, check)

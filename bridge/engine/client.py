@@ -326,6 +326,12 @@ class OneRun:
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
+    def queued(self, ahead: int | None) -> None:
+        """Tell the client how many runs are to begin before this one; None once it may begin."""
+        self.standing.queued(ahead)
+        if self.is_followed:
+            self._following.notice()
+
     async def advance(self, done: float, total: float, message: str) -> None:
         """Tell the client how far the program says it is; `total` is 0 where it does not know."""
         self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))

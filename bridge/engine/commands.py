@@ -11,11 +11,14 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 
 import anyio
 import anyio.to_thread
 
+from bridge.beside import beside
 from bridge.command.capture import Capture, Redactor
 from bridge.command.verdict import judge
 from bridge.engine.command_backends import (
@@ -26,7 +29,9 @@ from bridge.engine.command_backends import (
 )
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.pipeline import Pipeline, run_pipeline
+from bridge.engine.run_queue import MOST_RUNS, RunQueue
 from bridge.engine.secrets import of_words
+from bridge.engine.standing import Standing
 from bridge.errors import BridgeError, InvalidRequestError, UsageError
 from bridge.gate.audit import RunAudit
 from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
@@ -51,6 +56,7 @@ class Commands:
     Args:
         runners: How backends are opened; the real ones unless a test says otherwise.
         audit_of: The records of one command, by its run's id; nothing is recorded without.
+        queue: What gives commands and runs their places; one of their own without.
     """
 
     def __init__(
@@ -59,9 +65,11 @@ class Commands:
         runners: Mapping[Runtime, OpenRunner] | None = None,
         *,
         audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
+        queue: RunQueue | None = None,
     ) -> None:
         self._settings = settings
         self._audit_of = audit_of
+        self._queue = queue or RunQueue(MOST_RUNS)
         self._open: Mapping[Runtime, OpenRunner] = runners or {
             "process": open_process,
             "container": open_container,
@@ -110,10 +118,21 @@ class Commands:
         Raises:
             AuditError: Its beginning cannot be recorded.
             UsageError: The request is unusable, or the profile is.
+            OverloadedError: Too many runs and commands are under way and wait.
             SandboxError: There is no sandbox, or it was lost.
         """
-        run_id = uuid.uuid4().hex
         profile = self._profile(request.profile)
+        standing = Standing()
+        async with AsyncExitStack() as stack:
+            if progress is not None:
+                await stack.enter_async_context(beside(partial(_report, progress, standing)))
+            await stack.enter_async_context(self._queue.place(principal, standing.queued))
+            return await self._run(request, profile, principal=principal, client=client)
+
+    async def _run(
+        self, request: CommandRequest, profile: CommandProfile, *, principal: str, client: str
+    ) -> CommandResult:
+        run_id = uuid.uuid4().hex
         plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
         stdin = _stdin(request.stdin)
         runner = await self._runner(profile)
@@ -133,7 +152,7 @@ class Commands:
         # Before it runs.
         await audit.commanded(begun)
         async with audit.until_end() as end:
-            outcome = await self._carry_out(runner, plan, stdin, output, errors, progress)
+            outcome = await self._carry_out(runner, plan, stdin, output, errors)
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, outcome, output, errors, wall)
             end(
@@ -154,15 +173,10 @@ class Commands:
         stdin: bytes,
         output: Capture,
         errors: list[Capture],
-        progress: Progress | None,
     ) -> Pipeline:
-        # Bridge errors are kept out of the task group, which would wrap them.
-        found: Pipeline | BridgeError | None = None
-        async with runner.in_use(), anyio.create_task_group() as tasks:
-            if progress is not None:
-                tasks.start_soon(_report, progress)
+        async with runner.in_use():
             try:
-                found = await run_pipeline(
+                return await run_pipeline(
                     runner,
                     plan.specs,
                     stdin=stdin,
@@ -171,11 +185,7 @@ class Commands:
                     errors=errors,
                 )
             except BridgeError as error:
-                found = for_profile(error, plan.profile)
-            tasks.cancel_scope.cancel()
-        if isinstance(found, Pipeline):
-            return found
-        raise found or BridgeError("The command was called off.")
+                raise for_profile(error, plan.profile) from error
 
     def _profile(self, name: str) -> CommandProfile:
         if name in self.profiles:
@@ -267,9 +277,9 @@ def failed_command(error: BridgeError, profile: str = "") -> CommandResult:
     )
 
 
-async def _report(progress: Progress) -> None:
+async def _report(progress: Progress, standing: Standing) -> None:
     started = time.monotonic()
     while True:
         await anyio.sleep(PROGRESS_SECONDS)
         seconds = time.monotonic() - started
-        await progress(seconds, f"running for {seconds:.0f} s")
+        await progress(seconds, standing.queue_text() or f"running for {seconds:.0f} s")

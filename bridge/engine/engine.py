@@ -34,11 +34,12 @@ from bridge.engine.job import Job
 from bridge.engine.outcome import caught
 from bridge.engine.packages import Packages
 from bridge.engine.proposals import Proposals
+from bridge.engine.run_queue import RunQueue, default_runs, usable_memory
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
 from bridge.engine.sessions import Sessions
 from bridge.engine.skills.skills import Skills, SkillUse
-from bridge.engine.suspended import SuspendedRuns
+from bridge.engine.suspended import MAX_WAITING, SuspendedRuns
 from bridge.errors import (
     InvalidRequestError,
     UnknownServerError,
@@ -51,6 +52,7 @@ from bridge.model import (
 )
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.process.host import usable_cpus
 from bridge.settings import Settings
 from bridge.upstream.asking import on_behalf_of
 
@@ -80,7 +82,12 @@ class Engine:
         kept = settings.state_dir / "sessions"
         lasting = self.sandboxes.reserve_lasting
         self.sessions = Sessions(settings, lasting, kept, self.packages.outfit)
-        self.suspended = SuspendedRuns()
+        runs = settings.runs or default_runs(
+            usable_cpus(), usable_memory(), limits_for(settings).memory_bytes
+        )
+        self.queue = RunQueue(runs)
+        # What waits for people leaves places for what does not.
+        self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
         self._checking = Checking(servers, settings)
         self._proposals = Proposals(servers)
         self.artifacts = store_for(settings)
@@ -92,12 +99,17 @@ class Engine:
             note=self.gatekeeping.audit.later,
         )
         self.guide = Guide(servers, settings, self.skills.shelf)
-        self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of)
+        self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of, queue=self.queue)
         self.applying = Applying(servers, self.gatekeeping)
         self._carrying = Carrying(
             settings,
             servers,
-            Places(sandboxes=self.sandboxes, sessions=self.sessions, packages=self.packages),
+            Places(
+                sandboxes=self.sandboxes,
+                sessions=self.sessions,
+                packages=self.packages,
+                queue=self.queue,
+            ),
             guide=self.guide,
             skills=self.skills,
             artifacts=self.artifacts,

@@ -115,6 +115,7 @@ class Gatekeeping:
             None if settings.audit == "off" else state / "audit",
             sync=settings.audit == "sync",
             days=settings.audit_days,
+            quota=settings.audit_bytes,
         )
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(state / "pins.json")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bridge.text import visible
+from bridge.text import counted, visible
 
 MAX_MESSAGE = 200
 MAX_LINE = 200
@@ -44,6 +44,12 @@ class Standing:
         self._reported = False
         self._under_way: dict[int, str] = {}
         self._unended = ""
+        self._ahead: int | None = None
+
+    def queued(self, ahead: int | None) -> None:
+        """Take in how many runs are to begin before this one; None once it may begin."""
+        self._ahead = ahead
+        self.changes += 1
 
     @property
     def call(self) -> str:
@@ -93,8 +99,16 @@ class Standing:
 
     def text(self) -> str:
         """Return all of it in a line; empty if nothing is known."""
-        parts = [self.own_text(), self.call_text(), self.line]
+        parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
         return " · ".join(part for part in parts if part)
+
+    def queue_text(self) -> str:
+        """Return what it waits for before it begins: "waiting: 3 runs ahead of this one"."""
+        if self._ahead is None:
+            return ""
+        if self._ahead == 0:
+            return "waiting: this run is next"
+        return f"waiting: {counted(self._ahead, 'run')} ahead of this one"
 
     def own_text(self) -> str:
         """Return what the program says: "3 of 10, loading", or nothing."""

@@ -113,9 +113,14 @@ class SuspendedRun:
 
 
 class SuspendedRuns:
-    """All of them. Enter before use; leaving cancels what is there."""
+    """All of them. Enter before use; leaving cancels what is there.
 
-    def __init__(self) -> None:
+    Args:
+        asking: How many may wait for an answer at a time: each has a run's place as long.
+    """
+
+    def __init__(self, asking: int = MAX_WAITING) -> None:
+        self._asking = asking
         self._tasks: TaskGroup | None = None
         self._waiting: dict[str, SuspendedRun] = {}
         self._live: set[SuspendedRun] = set()
@@ -218,8 +223,9 @@ class SuspendedRuns:
         """
         # One that has ended waits too, with its result.
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
-        if len(others - {run}) >= MAX_WAITING:
-            message = f"Nobody can be asked: {MAX_WAITING} runs wait for answers already."
+        asking = {other for other in self._live if other.questions}
+        if len(others - {run}) >= MAX_WAITING or len(asking - {run}) >= self._asking:
+            message = f"Nobody can be asked: {len(others - {run})} runs wait for answers already."
             raise CannotAskError(message)
 
     async def _wait(self, run: SuspendedRun) -> None:

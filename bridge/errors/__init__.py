@@ -39,6 +39,7 @@ of this package a class is in.
     │   ├── ApprovalRefusedError         a person was asked and did not allow it
     │   ├── OutcomeUnknownError          it was sent before, and nobody knows what became of it
     │   └── AuditError                   it could not be recorded, and so is not made
+    │       └── AuditBudgetError         the run's calls have filled what the log has for one
     ├── UpstreamError                    exit 4
     │   ├── ServerStartError             a server could not be started or reached
     │   │   └── LoginRequiredError       the user has to log in to it first
@@ -52,6 +53,7 @@ of this package a class is in.
     ├── ArtifactStoreError               exit 1: what a run left cannot be kept
     │   └── ArtifactQuotaError           it has left as much as it may
     ├── SessionLimitError                exit 1: no further session can be opened
+    ├── OverloadedError                  exit 1: too many runs are under way and wait
     ├── PackageUnavailableError          exit 1: a package that is allowed could not be had
     └── LibraryError                     exit 1: a skill or a memory cannot be kept or read
 """
@@ -61,6 +63,7 @@ from bridge.errors.own import (
     ArtifactQuotaError,
     ArtifactStoreError,
     LibraryError,
+    OverloadedError,
     PackageUnavailableError,
     SearchUnavailableError,
     SessionLimitError,
@@ -68,6 +71,7 @@ from bridge.errors.own import (
 from bridge.errors.refused import (
     ApprovalNeededError,
     ApprovalRefusedError,
+    AuditBudgetError,
     AuditError,
     CallBudgetError,
     CallDeniedError,
@@ -121,6 +125,7 @@ __all__ = [
     "ApprovalRefusedError",
     "ArtifactQuotaError",
     "ArtifactStoreError",
+    "AuditBudgetError",
     "AuditError",
     "BridgeError",
     "BrokenIsolationError",
@@ -147,6 +152,7 @@ __all__ = [
     "NoSandboxError",
     "OciRuntimeError",
     "OutcomeUnknownError",
+    "OverloadedError",
     "PackageRefusedError",
     "PackageUnavailableError",
     "RefusedError",

@@ -36,6 +36,12 @@ class SessionLimitError(BridgeError):
     code = "session_limit"
 
 
+class OverloadedError(BridgeError):
+    """As many runs as may be at once are under way, and no more may wait."""
+
+    code = "overloaded"
+
+
 class PackageUnavailableError(BridgeError):
     """A package that is allowed could not be had."""
 

@@ -45,3 +45,16 @@ class AuditError(RefusedError):
     """A call could not be written to the audit log, and is not made therefore."""
 
     code = "audit_unavailable"
+
+
+class AuditBudgetError(AuditError):
+    """A run's calls have filled what the audit log has for one run."""
+
+    code = "audit_budget"
+
+    def __init__(self, budget: int) -> None:
+        message = (
+            f"The calls of this run have filled the {budget:,} bytes that the audit log has for "
+            "one run, and no call is made unrecorded."
+        )
+        super().__init__(message, remedy="Make the others in another run, or with less arguments.")

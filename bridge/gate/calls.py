@@ -42,6 +42,8 @@ GET_PROMPT = "prompts/get"
 
 Request = Callable[[], Awaitable[dict[str, Json]]]
 
+_BEYOND = Decision(action="deny", rule="limit of calls")
+
 Ask = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
@@ -221,8 +223,10 @@ class Gate:
         try:
             self.admit(server)
         except CallBudgetError:
-            # Not recorded: there is no end to what a program can ask for.
-            self.tally.refuse(CallFacts(server=server, tool=tool), "limit of calls")
+            # Counted alone: there is no end to what a program can ask for.
+            call = CallFacts(server=server, tool=tool)
+            self.tally.refuse(call, _BEYOND.rule)
+            self._seen.audit.count_refused(self._asked, call, _BEYOND, CallBudgetError.code)
             raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)

@@ -185,6 +185,11 @@ class Notices:
             self._bus, max_subscriptions=MAX_SUBSCRIPTIONS, max_buffered_events=MAX_BUFFERED
         )
 
+    @property
+    def connections(self) -> int:
+        """How many connections of the handshake era are known."""
+        return len(self._connections)
+
     async def listen(
         self, context: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:

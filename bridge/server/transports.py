@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import anyio
 import uvicorn
@@ -15,6 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server.app import build_server
+from bridge.server.notices import NotifyingServer
 from bridge.server.stdin import StdinMessages, claimed_stdin
 from bridge.server.stdout import StdoutMessages, claimed_stdout
 
@@ -29,6 +32,22 @@ SHUTDOWN_SECONDS = 3
 LAST_SECONDS = 0.5
 """The same for a server that is cancelled, as by a signal to `serve`: its end is waited for. It is
 enough to tell those who listen that there is nothing more to come."""
+
+MAX_HTTP_SESSIONS = 512
+"""Open at once, of all clients; `initialize` is answered with 503 beyond. A session takes some ten
+kilobytes while its client does nothing."""
+
+HTTP_IDLE_SECONDS = 30 * 60
+"""After which a session ends that no request was made in and nobody listens to. Its client gets 404
+and begins a new one, as the protocol says."""
+
+MAX_HTTP_BODY = 4 * 1024 * 1024
+"""Bytes of one request; it is answered with 413 beyond. A program has one MiB at most."""
+
+HTTP_PORT = 80
+
+_NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""What a machine without IPv6 says to one of the addresses of `localhost`."""
 
 
 async def serve_stdio(engine: Engine) -> None:
@@ -45,24 +64,59 @@ async def serve_stdio(engine: Engine) -> None:
 
 
 class HttpServer(uvicorn.Server):
-    """Waits at its end for requests, but for none that has no end of its own.
+    """Serves the bridge on an address that is bound when it starts.
 
-    Args:
-        end_streams: Ends the streams on which clients only listen.
+    At its end it waits for requests, but for none that has no end of its own.
     """
 
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+    def __init__(self, server: NotifyingServer, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._listeners: list[socket.socket] = []
+        self._notices = server.notices
+        # Nothing is allowed before the port is known.
+        self._guard = TransportSecuritySettings()
+        app = server.streamable_http_app(
+            host=host,
+            transport_security=self._guard,
+            max_sessions=MAX_HTTP_SESSIONS,
+            session_idle_timeout=HTTP_IDLE_SECONDS,
+            max_request_body_size=MAX_HTTP_BODY,
+        )
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            lifespan="on",
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
         super().__init__(config)
-        self._end_streams = end_streams
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen.
+
+        Raises:
+            UsageError: The address is taken, or is not this machine's.
+        """
+        host, port = self._address
+        self._listeners = listeners(host, port)
+        found = guard(host, self._listeners[0].getsockname()[1])
+        self._guard.allowed_hosts = found.allowed_hosts
+        self._guard.allowed_origins = found.allowed_origins
+        await super().startup(self._listeners)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and wait for those under way."""
-        self._end_streams()
-        await super().shutdown(sockets)
+        self._notices.end_streams()
+        await super().shutdown(self._listeners)
 
 
 async def serve_http(engine: Engine, host: str, port: int) -> None:
-    """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled."""
+    """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
     server = http_server(engine, host, port)
     try:
         await server.serve()
@@ -75,29 +129,67 @@ async def serve_http(engine: Engine, host: str, port: int) -> None:
 
 def http_server(engine: Engine, host: str, port: int) -> HttpServer:
     """Return what serves there, not yet begun."""
-    server = build_server(engine)
-    app = server.streamable_http_app(host=host, transport_security=guard(host))
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        lifespan="on",
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    return HttpServer(config, server.notices.end_streams)
+    return HttpServer(build_server(engine), host, port)
 
 
-def guard(host: str) -> TransportSecuritySettings:
+def listeners(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one.
+
+    Raises:
+        UsageError: The address is taken, or is not this machine's.
+    """
+    with ExitStack() as stack:
+        bound: list[socket.socket] = []
+        failure: OSError | None = None
+        for family, _, _, _, address in _addresses(host, port):
+            try:
+                each = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                if bound:
+                    address = (address[0], bound[0].getsockname()[1], *address[2:])
+                each.bind(address)
+            except OSError as error:
+                if error.errno not in _NO_SUCH_ADDRESS:
+                    raise _cannot_listen(host, port, error) from None
+                failure = error
+            else:
+                bound.append(each)
+        if not bound:
+            raise _cannot_listen(host, port, failure or OSError("it has no address"))
+        stack.pop_all()
+        return bound
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        message = f"Port {port} of {host} is taken by another process."
+        return UsageError(message, remedy="Give another port, or end what listens there.")
+    return UsageError(f"{host} port {port} cannot be listened on: {error.strerror or error}.")
+
+
+def guard(host: str, port: int) -> TransportSecuritySettings:
     """Return what `Host` and `Origin` a request may carry: a web page must not reach the bridge.
 
-    The SDK guards three spellings of loopback by itself, and no other loopback address.
+    Each is given whole. Of a pattern with any port the SDK compares the beginning alone, so that
+    it takes `localhost:1.evil.example` for `localhost`.
     """
     shown = f"[{host}]" if ":" in host else host
     names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
+    addresses = [f"{name}:{port}" for name in names]
+    if port == HTTP_PORT:
+        # Which nobody writes.
+        addresses += names
     return TransportSecuritySettings(
-        allowed_hosts=[f"{name}:*" for name in names],
-        allowed_origins=[f"http://{name}:*" for name in names],
+        allowed_hosts=addresses, allowed_origins=[f"http://{address}" for address in addresses]
     )
 
 

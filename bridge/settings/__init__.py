@@ -99,10 +99,12 @@ _SETTINGS: Mapping[str, _Setting] = {
     "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.type_checker),
     "audit": _Setting("MCP_BRIDGE_AUDIT", parsers.choice(get_args(AuditMode))),
     "audit_days": _Setting("MCP_BRIDGE_AUDIT_DAYS", parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
+    "audit_bytes": _Setting("MCP_BRIDGE_AUDIT_BYTES", parsers.parse_size),
     "output_tokens": _Setting(
         "MCP_BRIDGE_OUTPUT_TOKENS", parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)
     ),
     "shown_bytes": _Setting("MCP_BRIDGE_SHOWN_BYTES", parsers.parse_size),
+    "runs": _Setting("MCP_BRIDGE_RUNS", parsers.integer(1, parsers.MAX_RUNS)),
     "sessions": _Setting("MCP_BRIDGE_SESSIONS", parsers.integer(0, parsers.MAX_SESSIONS)),
     "session_idle_timeout": _Setting("MCP_BRIDGE_SESSION_IDLE_TIMEOUT", parsers.seconds),
     "session_days": _Setting("MCP_BRIDGE_SESSION_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)),

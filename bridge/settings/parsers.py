@@ -39,6 +39,9 @@ MIN_OUTPUT_TOKENS = 200
 MAX_SESSIONS = 256
 """Open at once; each holds a sandbox and its memory."""
 
+MAX_RUNS = 1024
+"""Under way at once; each has a sandbox and its memory."""
+
 MAX_WARM = 32
 """Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
 

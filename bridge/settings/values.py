@@ -53,8 +53,10 @@ class Settings:
         roots: Directories that servers are told of when they ask; without any they cannot ask.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: How long records are kept.
+        audit_bytes: What all of them may take.
         output_tokens: What a run's output may cost a model, about; the rest is kept apart.
         shown_bytes: What pictures a result may hold in all.
+        runs: The most that are under way at once; None for what the machine allows.
         sessions: The most that are open at once.
         session_idle_timeout: Seconds until one that nobody uses is put away.
         session_days: How long one that is put away can be had back.
@@ -102,8 +104,10 @@ class Settings:
     start_timeout: float = 30.0
     audit: AuditMode = "on"
     audit_days: int = 90
+    audit_bytes: int = 4 * 1024**3
     output_tokens: int = 10_000
     shown_bytes: int = 1024**2
+    runs: int | None = None
     sessions: int = 8
     session_idle_timeout: float = 600.0
     session_days: int = 7

@@ -19,6 +19,13 @@ logger = logging.getLogger(__name__)
 LOG_BYTES = 1024 * 1024
 """Where a server's log is rotated. One older file is kept, so a server holds at most twice this."""
 
+ALL_LOGS_BYTES = 128 * 1024 * 1024
+"""Of the logs of all servers that there ever were, as they are when one is begun. Servers of this
+bridge that run add to it `LOG_BYTES` at most, each."""
+
+MAX_LOG_FILES = 1000
+"""In the directory; definitions come and go, and their logs stay."""
+
 TAIL_BYTES = 2048
 """Kept in memory for error messages: a traceback's end or a usage text, not a whole log."""
 
@@ -41,6 +48,32 @@ def log_path(log_dir: Path, server: str) -> Path:
     return log_dir / f"{stem}.log"
 
 
+def remove_oldest(log_dir: Path, keep: Path) -> None:
+    """Remove the logs that were written to longest ago, so that all are within their bounds.
+
+    Args:
+        keep: The one that was just begun.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    with os.scandir(log_dir) as entries:
+        found = [
+            (entry.stat(follow_symlinks=False), entry.path)
+            for entry in entries
+            if entry.name.endswith((".log", ".log.1")) and entry.is_file(follow_symlinks=False)
+        ]
+    count, size = len(found), sum(status.st_size for status, _ in found)
+    for status, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
+        if count <= MAX_LOG_FILES and size <= ALL_LOGS_BYTES:
+            return
+        if path == str(keep):
+            continue
+        # Whoever still writes to it gives its room back when it rotates.
+        Path(path).unlink(missing_ok=True)
+        count, size = count - 1, size - status.st_size
+
+
 class ServerLog:
     """An append-only, size-capped file, and the last of what went into it.
 
@@ -57,6 +90,7 @@ class ServerLog:
         try:
             self.path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._rotate()
+            remove_oldest(self.path.parent, keep=self.path)
         except OSError as error:
             logger.warning("no log file for this server: %s", error)
         return self

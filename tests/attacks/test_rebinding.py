@@ -18,10 +18,12 @@ ADDRESSES = [
 
 
 async def _refused(address: str, **headers: str) -> bool:
-    host, _ = parse_address(address)
+    host, port = parse_address(address)
     lines = [(name.encode(), value.encode()) for name, value in headers.items()]
     request = Request({"type": "http", "method": "GET", "path": "/mcp", "headers": lines})
-    return await TransportSecurityMiddleware(guard(host)).validate_request(request) is not None
+    return (
+        await TransportSecurityMiddleware(guard(host, port)).validate_request(request) is not None
+    )
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -30,3 +32,32 @@ async def test_every_loopback_address_refuses_a_foreign_host_or_origin(address: 
     assert await _refused(address, host="evil.example:8765")
     assert await _refused(address, host=address, origin="http://evil.example")
     assert not await _refused(address, host=address)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:8765.evil.example",
+        "localhost:8765@evil.example",
+        "localhost:80",
+        "localhost",
+        "localhost.evil.example:8765",
+        "127.0.0.1.evil.example",
+        "127.0.0.1:8765.evil.example",
+        "[::1]:8765.evil.example",
+        "evil.example",
+    ],
+)
+async def test_host_and_origin_are_compared_whole_with_their_port(host: str) -> None:
+    """A name that only begins like this machine's is another machine's."""
+    address = "localhost:8765"
+    assert await _refused(address, host=host)
+    assert await _refused(address, host=address, origin=f"http://{host}")
+    assert await _refused(address, host=address, origin=f"https://{address}")
+    assert not await _refused(address, host=address, origin=f"http://{address}")
+
+
+async def test_the_port_that_browsers_leave_out_may_be_left_out() -> None:
+    """As they do for 80 alone."""
+    assert not await _refused("localhost:80", host="localhost", origin="http://localhost")
+    assert await _refused("localhost:80", host="localhost.evil.example")

@@ -11,6 +11,7 @@ from tests.security.guarantee import Guarantee
 from tests.security.guarantees_around import AROUND_GUARANTEES
 from tests.security.guarantees_asking import ASKING_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
+from tests.security.guarantees_quotas import QUOTA_GUARANTEES
 
 ATTACKS = 42
 
@@ -387,4 +388,5 @@ GUARANTEES = (
     *KEPT_GUARANTEES,
     *AROUND_GUARANTEES,
     *ASKING_GUARANTEES,
+    *QUOTA_GUARANTEES,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from bridge.model import MEBIBYTE
+from bridge.upstream import serverlog
 from bridge.upstream.serverlog import ServerLog, log_path
 
 
@@ -75,3 +77,21 @@ def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Pa
     assert tail.startswith("line ")
     assert tail.endswith("line 999")
     assert "the bridge's own" in (tmp_path / "s.log").read_text()
+
+
+@pytest.mark.parametrize(("bound", "value"), [("ALL_LOGS_BYTES", 4 * 1000), ("MAX_LOG_FILES", 4)])
+def test_all_logs_together_are_bounded_and_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    """Of servers that nobody has any more; nothing else in the directory is touched."""
+    monkeypatch.setattr(serverlog, bound, value)
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    for number in range(20):
+        with ServerLog(tmp_path / f"s{number}.log") as log:
+            log.write(b"x" * 1000)
+        os.utime(tmp_path / f"s{number}.log", (number, number))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert {"notes.txt", "s19.log", "s18.log"} <= left
+    assert "s0.log" not in left
+    assert len(left - {"notes.txt"}) <= 5

@@ -74,7 +74,8 @@ class Counting:
                 self._settle(_key(record), record)
             elif kind in CALL_KINDS:
                 count = self._count(record, str(kind))
-                setattr(count, str(kind), getattr(count, str(kind)) + 1)
+                times = record.get("times", 1)
+                setattr(count, str(kind), getattr(count, str(kind)) + _number(times))
 
     def finish(self) -> list[tuple[tuple[str, ...], Count]]:
         """Return the groups, sorted by what they have in common."""

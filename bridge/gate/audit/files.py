@@ -82,6 +82,7 @@ class Files:
         self._head = -1
         self._head_data = b""
         self._file: _File | None = None
+        self._others: tuple[Name, int] | None = None
         self._link: Link | None = None
 
     def lock(self) -> bool:
@@ -130,6 +131,21 @@ class Files:
         """The file that was written last."""
         assert self._file is not None
         return self._file.descriptor
+
+    @property
+    def total_bytes(self) -> int:
+        """What all files have; 0 before the first is open. The others are looked at once a file."""
+        file = self._file
+        if file is None:
+            return 0
+        if self._others is None or self._others[0] != file.name:
+            others = [each for each in list_files(self._folder) if each.name != file.name]
+            self._others = (file.name, sum(each.size for each in others))
+        return self._others[1] + file.size
+
+    def recount(self) -> None:
+        """Look at the other files again, some of which are gone."""
+        self._others = None
 
     @property
     def folder(self) -> int:

@@ -44,6 +44,13 @@ MAX_OWED = 10_000
 """Records kept for later: outcomes of calls that were under way when the log could not be written
 any more. No further calls go out until they are written, so there are hardly ever so many."""
 
+AUDIT_BYTES = 4 * 1024**3
+"""Of all files together, unless set otherwise: some eight million calls."""
+
+ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy", "retention", "torn", "resumed", "lost"})
+"""Kinds of records that are written beyond the quota as well. They are few, and about what began
+before, or about the log itself."""
+
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -56,6 +63,7 @@ class AuditLog:
         directory: None records nothing.
         sync: Whether each record is on the disk before anything else is done.
         days: How long files are kept.
+        quota: Bytes of all files together.
         now: Seconds since 1970.
         largest: Bytes of a file.
         patience: Seconds to wait for another bridge.
@@ -67,6 +75,7 @@ class AuditLog:
         *,
         sync: bool = False,
         days: int = 90,
+        quota: int = AUDIT_BYTES,
         now: Callable[[], float] = time.time,
         largest: int = MAX_FILE_BYTES,
         patience: float = LOCK_SECONDS,
@@ -74,6 +83,7 @@ class AuditLog:
         self._directory = directory
         self._sync = sync
         self._days = days
+        self._quota = quota
         self._now = now
         self._patience = patience
         self._files: Files | None = None
@@ -108,6 +118,8 @@ class AuditLog:
         files = self._files
         if files is None:
             return ""
+        if self._is_full(files, record):
+            raise self._full()
         found = self._write(files, record)
         if found is None:
             found = await self._wait(files, record)
@@ -128,6 +140,8 @@ class AuditLog:
         """
         files = self._files
         if files is None or self._sync or self._tidied is None or self._tidied != files.name:
+            return None
+        if self._is_full(files, record):
             return None
         return self._write(files, record)
 
@@ -241,6 +255,28 @@ class AuditLog:
             remedy="Look for a stopped mcp-code-bridge process and end it or have it go on.",
         )
 
+    def _is_full(self, files: Files, record: Mapping[str, Json]) -> bool:
+        """Tell whether there is no room for a record; the first of a day has it always.
+
+        After that one, what is too old is removed. Nothing else is removed to make room: whoever
+        floods the log must not get rid of what it knows.
+        """
+        if files.total_bytes < self._quota or record.get("kind") in ALWAYS_WRITTEN:
+            return False
+        return files.name is not None and files.name.day >= when(self._now())[:10]
+
+    def _full(self) -> AuditError:
+        message = (
+            f"The audit log has the {self._quota:,} bytes that it may have, and no call is made "
+            "without it."
+        )
+        return AuditError(
+            message,
+            host_detail=f"It is in {self._directory}.",
+            remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes "
+            "what is older, and start the bridge again.",
+        )
+
     async def _settle(self, files: Files) -> None:
         """Do what comes after a write: wait for the disk, and remove old files once a file."""
         if self._sync:
@@ -276,6 +312,7 @@ class AuditLog:
                 await anyio.to_thread.run_sync(remove, folder, removal.names)
             finally:
                 os.close(folder)
+                files.recount()
         except (OSError, UnsafeError) as error:
             logger.warning("old files of the audit log could not be removed: %s", error)
 

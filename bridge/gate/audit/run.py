@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 
 from bridge.aside import VALUE, aside, burden
-from bridge.errors import AuditError
+from bridge.errors import AuditBudgetError, AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.audit.chain import canonical
 from bridge.gate.audit.log import AuditLog
@@ -22,6 +22,7 @@ from bridge.gate.audit.records import (
     call_record,
     fitted,
 )
+from bridge.gate.audit.refusals import Refusals, capped, refused_kind
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
@@ -43,6 +44,10 @@ is, and recorded. Few of them are kept in a record in any case."""
 LONGEST_SEARCHED = 128 * 1024
 """Characters of one text, in those. What a record keeps of it is far from where it is cut, so that
 no half of a secret is left."""
+
+RUN_BYTES = 64 * 1024 * 1024
+"""Of records of one run's calls, refused ones apart: three times what the 10,000 calls that it may
+make take with `SMALL` arguments. No call is made beyond, for none is made unrecorded."""
 
 
 def _beginning(value: Json, room: list[int]) -> Json:
@@ -74,6 +79,13 @@ def _beginning(value: Json, room: list[int]) -> Json:
     return found
 
 
+def _size(record: Record) -> int:
+    try:
+        return min(len(canonical(record)), MAX_RECORD_BYTES)
+    except RecursionError:
+        return MAX_RECORD_BYTES
+
+
 def _as_it_is(value: Json) -> Json:
     return value
 
@@ -102,6 +114,8 @@ class RunAudit:
         self._mask = mask or _as_it_is
         self._policy = policy
         self.head = ""
+        self._refusals = Refusals()
+        self._room = RUN_BYTES
 
     async def began(self, facts: Mapping[str, Json]) -> None:
         """Record a run's beginning: principal, client's name, mode, digest of the code, servers.
@@ -121,7 +135,11 @@ class RunAudit:
         """
         if not self._log.recording:
             return
-        record = await self._call("call", number, call, decision)
+        try:
+            record = await self._charged("call", number, call, decision)
+        except AuditBudgetError as error:
+            self.count_refused(number, call, decision, error.code)
+            raise
         if approval is not None:
             record["approval"] = approval_fields(approval)
         head = self._log.append_now(record)
@@ -152,7 +170,7 @@ class RunAudit:
             self._log.later(record)
 
     async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        """Record a call that is not made.
+        """Record a call that is not made; of many equal ones, how many they were.
 
         Args:
             why: The code of the error that the program gets.
@@ -160,9 +178,22 @@ class RunAudit:
         Raises:
             AuditError: It could not be.
         """
-        if self._log.recording:
-            record = await self._call("refused", number, call, decision)
-            await self._append(record | {"why": why})
+        if not self._log.recording:
+            return
+        kind = refused_kind(call, decision, why)
+        if self._refusals.count(kind, number):
+            made = await self._call("refused", number, call, decision)
+            record = capped(made | {"why": why})
+            self._refusals.spend(record)
+            await self._append(record)
+            return
+        summary = self._refusals.due(kind)
+        if summary is not None:
+            await self._append(self._event("refused", summary))
+
+    def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
+        """Have a call that is not made in the counts that the run's end is recorded with."""
+        self._refusals.count(refused_kind(call, decision, why), number, whole=False)
 
     async def held(self, number: int, call: CallFacts, decision: Decision) -> None:
         """Record a call that a plan holds back.
@@ -171,7 +202,7 @@ class RunAudit:
             AuditError: It could not be.
         """
         if self._log.recording:
-            await self._append(await self._call("held", number, call, decision))
+            await self._append(await self._charged("held", number, call, decision))
 
     async def replayed(self, number: int, call: CallFacts) -> None:
         """Record a call that was answered from a journal.
@@ -180,7 +211,7 @@ class RunAudit:
             AuditError: It could not be; the answer must not be used.
         """
         if self._log.recording:
-            await self._append(await self._call("replayed", number, call, None))
+            await self._append(await self._charged("replayed", number, call, None))
 
     async def found(self, what: str, provenance: Provenance) -> None:
         """Record that the run got something kept, and with it what flow rules did not know of it.
@@ -240,7 +271,10 @@ class RunAudit:
         Raises:
             AuditError: It could not be; it is owed.
         """
-        record = self._event("end", facts)
+        # Written together with the end.
+        for summary in self._refusals.rest():
+            self._log.later(self._event("refused", summary))
+        record = self._event("end", {**facts, "refused": self._refusals.total or None})
         try:
             await self._append(record)
         except AuditError:
@@ -272,6 +306,21 @@ class RunAudit:
         # What is empty says nothing, and would stand in every record.
         found = {name: value for name, value in facts.items() if value not in ("", None, [])}
         return {**found, "kind": kind, "run": self._run_id}
+
+    async def _charged(
+        self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
+    ) -> Record:
+        """Return a call's record, taken from what the run may have recorded.
+
+        Raises:
+            AuditBudgetError: That is used up.
+        """
+        if self._room <= 0:
+            raise AuditBudgetError(RUN_BYTES)
+        record = await self._call(kind, number, call, decision)
+        small = burden(call.arguments, SMALL) <= SMALL
+        self._room -= SMALL if small else _size(record)
+        return record
 
     async def _call(
         self, kind: Kind, number: int, call: CallFacts, decision: Decision | None

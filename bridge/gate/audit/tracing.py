@@ -33,6 +33,7 @@ class TracedCall:
     Attributes:
         kind: "call" if it went out, else "refused", "held" or "replayed".
         outcome: "unknown" too for one that went out and has no outcome on record.
+        times: More than one where refused calls were counted; `number` is the last one's.
     """
 
     number: int
@@ -40,10 +41,12 @@ class TracedCall:
     tool: str
     kind: str = "call"
     outcome: str = "unknown"
+    times: int = 1
 
     def __str__(self) -> str:
         said = self.outcome if self.kind == "call" else self.kind
-        return f"{self.number}. {self.server}.{self.tool}: {said}"
+        often = f" {self.times:,} times" if self.times != 1 else ""
+        return f"{self.number}. {self.server}.{self.tool}: {said}{often}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +151,7 @@ def _trace(
             tool=str(r.get("tool")),
             kind=str(r.get("kind")),
             outcome=outcomes.get(r.get("call"), "unknown"),
+            times=r.get("times", 1),
         )
         for r in wanted[:MAX_TRACED_CALLS]
     )
@@ -156,7 +160,7 @@ def _trace(
         began=began,
         ended=next((r for r in reversed(found) if r.get("kind") == "end"), {}),
         calls=calls,
-        calls_omitted=len(wanted) - len(calls),
+        calls_omitted=sum(r.get("times", 1) for r in wanted[MAX_TRACED_CALLS:]),
     )
 
 

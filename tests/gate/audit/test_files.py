@@ -378,3 +378,45 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
     log.later(note("five"))
     log.close()
     assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three", "four", "five"]
+
+
+async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    """Whoever floods it must not get rid of what it knows; how things ended is still written."""
+    log = AuditLog(tmp_path, now=FakeClock(), quota=5000)
+    await log.append({"kind": "call", "run": "first"})
+    refused = await _flooded(log)
+    assert 10 < len(refused) < 40
+    assert {error.code for error in refused} == {"audit_unavailable"}
+    assert "MCP_BRIDGE_AUDIT_BYTES" in refused[0].remedy
+    await log.append({"kind": "end", "run": "r"})
+    found = records(tmp_path)
+    assert (found[0]["run"], found[-1]["kind"], len(found)) == ("first", "end", 42 - len(refused))
+    assert sum(path.stat().st_size for path in log_paths(tmp_path)) < 6000
+    assert log.append_now({"kind": "call", "run": "r"}) is None
+    log.close()
+    whole(tmp_path)
+
+
+async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
+    """Without being started again, and with a record of what was removed."""
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, days=2, quota=5000)
+    assert await _flooded(log)
+    clock.now += 4 * DAY
+    assert not await _flooded(log, 2)
+    log.close()
+    assert "retention" in kinds(tmp_path)
+    whole(tmp_path)
+
+
+async def _flooded(log: AuditLog, records: int = 40) -> list[AuditError]:
+    """Append records to a log; return why it did not take some."""
+    refused = []
+    for number in range(records):
+        try:
+            await log.append({"kind": "call", "run": "r", "text": "x" * 200, "call": number})
+        except AuditError as error:
+            refused.append(error)
+    return refused

@@ -86,7 +86,7 @@ async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
         {"kind": "held", "call": 3, **call, "arguments": {}, **allowed},
         {"kind": "replayed", "call": 4, **call, "arguments": {}},
         {"kind": "plan", "run": "r1", "plan": "feed" * 4, "calls": 1},
-        {"kind": "end", "run": "r1", "status": "success"},
+        {"kind": "end", "run": "r1", "status": "success", "refused": 1},
     ]
 
 

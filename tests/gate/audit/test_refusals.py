@@ -1,0 +1,175 @@
+"""What a flood of calls leaves in the audit log: little, and the truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import AuditBudgetError, RefusedError
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit import run as run_module
+from bridge.gate.audit.counting import Counting
+from bridge.gate.audit.refusals import MAX_KINDS, REFUSAL_BYTES, WHOLE_RECORDS
+from bridge.gate.audit.tracing import find_run
+from bridge.gate.calls import Gate, Grant
+from bridge.gate.decision import Decision
+from bridge.gate.oversight import Oversight
+from bridge.model import Json
+from tests.audit_rig import ALLOWED, a_call, records, whole
+
+DENIED = Decision(action="deny", rule="rule 'no force'")
+
+MOST = 2 * REFUSAL_BYTES
+"""A run's budget, and the counts at its end."""
+
+
+def _written(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.jsonl"))
+
+
+def _refused(directory: Path) -> list[dict[str, Any]]:
+    return [record for record in records(directory) if record["kind"] == "refused"]
+
+
+async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
+    """Return a run that was refused these calls, and has ended."""
+    log = AuditLog(directory)
+    run = RunAudit(log, "r1")
+    await run.began({})
+    for number, call in enumerate(calls, 1):
+        await run.refused(number, call, DENIED, "call_denied")
+    await run.ended({"status": "error"})
+    log.close()
+    return run
+
+
+async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Path) -> None:
+    """The first in full with what the program wanted, all of them in the counts."""
+    await _flooded(tmp_path, [a_call(number=number) for number in range(4000)])
+    found = _refused(tmp_path)
+    assert [record["arguments"] for record in found[:WHOLE_RECORDS]] == [
+        {"number": number} for number in range(WHOLE_RECORDS)
+    ]
+    assert sum(record.get("times", 1) for record in found) == 4000
+    assert len(found) < 25
+    counted = found[WHOLE_RECORDS]
+    assert (counted["server"], counted["tool"]) == ("shop", "write")
+    assert (counted["rule"], counted["why"]) == (DENIED.rule, "call_denied")
+    # As many again as there were before, each time.
+    assert [record["call"] for record in found[WHOLE_RECORDS:-1]] == [
+        20,
+        40,
+        80,
+        160,
+        320,
+        640,
+        1280,
+        2560,
+    ]
+    assert found[-1]["call"] == 4000
+    assert records(tmp_path)[-1]["refused"] == 4000
+    whole(tmp_path)
+
+
+async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path) -> None:
+    """However the program mixes them."""
+    flood = [a_call("write"), a_call("delete"), a_call("write")] * 500
+    await _flooded(tmp_path, [*flood, a_call("steal", what="all")])
+    found = _refused(tmp_path)
+    by_tool: Counter[str] = Counter()
+    for record in found:
+        by_tool[record["tool"]] += record.get("times", 1)
+    assert by_tool == {"write": 1000, "delete": 500, "steal": 1}
+    assert next(r for r in found if r["tool"] == "steal")["arguments"] == {"what": "all"}
+    assert len(found) < 50
+
+
+@pytest.mark.parametrize("length", [10, 100_000])
+async def test_no_flood_of_refusals_passes_the_budget_of_its_run(
+    tmp_path: Path, length: int
+) -> None:
+    """Neither large arguments nor ever other names; nothing is left out of the counts."""
+    text = "é" * length
+    calls = [a_call(f"tool{number}{text}", text=text) for number in range(700)]
+    await _flooded(tmp_path, calls)
+    found = _refused(tmp_path)
+    assert _written(tmp_path) < MOST
+    assert sum(record.get("times", 1) for record in found) == 700
+    assert len({record.get("tool") for record in found}) <= MAX_KINDS + 1
+    whole(tmp_path)
+
+
+async def test_a_refused_calls_arguments_are_cut_and_their_digest_kept(tmp_path: Path) -> None:
+    """So that it can still be compared with another call's."""
+    await _flooded(tmp_path, [a_call(text="x" * 20_000)])
+    (found,) = _refused(tmp_path)
+    assert found["arguments"].startswith('{"text":"xxx')
+    assert len(found["arguments"]) < 3000
+    assert len(found["cut"]["arguments"]) > 60
+
+
+async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a code of its own: no call goes out unrecorded, and those before keep their records."""
+    monkeypatch.setattr(run_module, "RUN_BYTES", 100_000)
+    log = AuditLog(tmp_path)
+    run = RunAudit(log, "r1")
+    call, made = a_call(text="x" * 5000), 0
+    refusal = ""
+    while not refusal:
+        try:
+            await run.calling(made + 1, call, ALLOWED, None)
+        except AuditBudgetError as error:
+            refusal = error.code
+        else:
+            made += 1
+            await run.called(made, "ok", size=1, ms=1)
+    assert refusal == "audit_budget"
+    assert 10 < made < 100
+    await run.ended({"status": "error"})
+    log.close()
+    found = records(tmp_path)
+    assert Counter(record["kind"] for record in found) == {
+        "call": made,
+        "outcome": made,
+        "refused": 1,
+        "end": 1,
+    }
+    assert found[-2]["why"] == "audit_budget"
+
+
+def test_a_run_may_make_all_of_its_calls_with_small_arguments() -> None:
+    """The budget is for what no program needs."""
+    assert run_module.RUN_BYTES >= 3 * run_module.SMALL * 10_000
+
+
+async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
+    """Those beyond the limit of calls too."""
+
+    async def make(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        return {"content": []}
+
+    log = AuditLog(tmp_path)
+    run = RunAudit(log, "r1")
+    gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), make, Oversight(audit=run))
+    await run.began({})
+    await gate.call("shop", "read", {})
+    for number in range(150):
+        with pytest.raises(RefusedError):
+            await gate.call("mail", "send", {"number": number})
+    await run.ended({"status": "success"})
+    log.close()
+    assert sum(count.count for count in gate.tally.refused) == 150
+    counting = Counting(by=["server"])
+    counting.feed(records(tmp_path))
+    groups = {key[0]: count for key, count in counting.finish()}
+    assert (groups["shop"].made, groups["mail"].refused) == (1, 150)
+    trace = find_run(tmp_path, run_id="r1")
+    assert trace is not None
+    assert str(trace.calls[-1]) == "100. mail.send: refused 51 times"
+    assert sum(call.times for call in trace.calls if call.kind == "refused") == 150
