@@ -248,7 +248,8 @@ class Approver:
         choices = self._choices(call, open_asks)
         told = dict(call.arguments)
         shown = await aside(told, partial(self._mask, told, call.schema))
-        asked = question(call, open_asks, choices, shown, self._others(call))
+        others = self._others(call)
+        asked = await aside(told, partial(question, call, open_asks, choices, shown, others))
         try:
             answer = await self._put(asked)
         except CannotAskError as error:

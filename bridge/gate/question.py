@@ -212,7 +212,7 @@ def _led(ask: Decision) -> str:
     found = ", ".join(
         name
         if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else quoted(name, MAX_LED_CHARS)
+        else written_out(quoted(name, MAX_LED_CHARS))
         for name in ask.led[:MAX_LED]
     )
     more = len(ask.led) - MAX_LED
@@ -238,7 +238,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
         rest = names[len(listed) :]
         lines.append(f"{_INDENT}and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
     whole = arguments_digest(call.arguments).removeprefix("sha256:")[:DIGEST_CHARS]
-    return [*lines, f"{_INDENT}sha256 of all arguments: {whole}"]
+    return [*lines, f"{_INDENT}sha256 of all arguments: {whole or 'nested too deeply for one'}"]
 
 
 def shown(value: Json, room: int, depth: int = 0) -> str:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.canonical import arguments_digest
+from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.plans import Holding
 from bridge.gate.question import Others, question
@@ -278,6 +278,13 @@ def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
     assert logged(call)["arguments"] == shown
     for text in (asked(call), planned(call)):
         assert all(_written(value) in text or "shortened" in text for value in shown.values())
+
+
+@given(arguments=_ARGUMENTS, at_once=st.integers(1, 400))
+def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: int) -> None:
+    """In however many pieces it is made, so that a large call holds up no other."""
+    whole = hashlib.sha256(canonical(arguments).encode()).hexdigest()
+    assert arguments_digest(arguments, at_once) == f"sha256:{whole}"
 
 
 async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
