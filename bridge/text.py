@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import unicodedata
 from collections.abc import Collection
 
@@ -74,6 +75,26 @@ class VisibleDecoder:
     def decode(self, data: bytes, *, final: bool = False) -> str:
         """Return what the next piece of the stream says."""
         return visible(self._decoder.decode(data, final), keep="\n\t\r")
+
+
+def written_out(name: str, *, all_letters: bool = False) -> str:
+    """Return a name with the letters written out that may pass for others.
+
+    Args:
+        all_letters: Every one that is not Latin; else only where ASCII letters are among them.
+    """
+    if name.isascii() or not (all_letters or _ASCII_LETTER.search(name)):
+        return name
+    return "".join(
+        # One with an accent is what it seems to be.
+        character
+        if unicodedata.normalize("NFD", character)[0].isascii()
+        else character.encode("unicode_escape").decode("ascii")
+        for character in name
+    )
+
+
+_ASCII_LETTER = re.compile("[A-Za-z]")
 
 
 def unlike(key: str, taken: Collection[object]) -> str:

@@ -241,7 +241,8 @@ def _line(record: Mapping[str, Json]) -> str:
 
 def _short(value: Json) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_ARGUMENTS else f"{text[:MAX_ARGUMENTS]}…"
+    more = len(text) - MAX_ARGUMENTS
+    return text if more <= 0 else f"{text[:MAX_ARGUMENTS]}… ({more:,} more characters)"
 
 
 def _nothing(directory: Path) -> str:

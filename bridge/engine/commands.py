@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -34,6 +34,8 @@ from bridge.engine.secrets import of_words
 from bridge.engine.standing import Standing
 from bridge.errors import BridgeError, InvalidRequestError, UsageError
 from bridge.gate.audit import RunAudit
+from bridge.gate.canonical import canonical, digest
+from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
@@ -146,11 +148,12 @@ class Commands:
             "clientSays": client,
             "profile": profile.name,
             "stages": _hidden(request, plan),
+            "digest": digest(canonical(request.stages).encode("ascii")),
             "stdinBytes": len(stdin),
         }
         audit = self._audit_of(run_id)
         # Before it runs.
-        await audit.commanded(begun)
+        await audit.commanded(begun, partial(_masked_options, request))
         async with audit.until_end() as end:
             outcome = await self._carry_out(runner, plan, stdin, output, errors)
             wall = time.monotonic() - started
@@ -202,11 +205,28 @@ class Commands:
 
 
 def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:
-    """Return the words of each stage without the profile's secrets, and those among the words."""
-    shown: list[Json] = []
-    for words in request.stages:
-        hide = Redactor([*plan.secrets, *(value for _, value in of_words(words))]).text
-        shown.append([hide(word) for word in words])
+    """Return the words of each stage without the profile's secrets."""
+    hide = Redactor(plan.secrets).text
+    return [[hide(word) for word in words] for words in request.stages]
+
+
+def _masked_options(request: CommandRequest, shown: Json) -> Json:
+    """Return the words as they are shown, with a mask where an option names a secret."""
+    return [
+        [
+            _masked_option(hidden, words[max(0, at - 1) : at], word)
+            for at, (word, hidden) in enumerate(zip(words, stage, strict=True))
+        ]
+        for words, stage in zip(request.stages, shown, strict=True)
+    ]
+
+
+def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
+    """Return a word as it is shown, with a mask for its end if that is what an option names."""
+    values = set(of_words([*before, word])) - set(of_words(before))
+    for _, value in sorted(values, key=lambda found: -len(found[1])):
+        if shown.endswith(value) and could_be_password(value):
+            return shown[: len(shown) - len(value)] + mask(value)
     return shown
 
 

@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from bridge.aside import aside
 from bridge.errors import CannotAskError, SettingsError
-from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
     Holds,
@@ -152,13 +152,13 @@ class Approver:
         *,
         grants: Grants | None = None,
         owner: str = "",
-        mask: Callable[[Json], Json] | None = None,
+        mask: Mask = unmasked,
         policy: PolicySpec | None = None,
     ) -> None:
         self._ask = ask
         self._grants = grants or Grants()
         self._owner = owner
-        self._mask = mask or (lambda value: value)
+        self._mask = mask
         self._policy = policy
         self._turn = anyio.Lock()
         self._hears = True
@@ -247,8 +247,9 @@ class Approver:
         subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
         told = dict(call.arguments)
-        shown = await aside(told, partial(self._mask, told))
-        asked = question(call, open_asks, choices, shown, self._others(call))
+        shown = await aside(told, partial(self._mask, told, call.schema))
+        others = self._others(call)
+        asked = await aside(told, partial(question, call, open_asks, choices, shown, others))
         try:
             answer = await self._put(asked)
         except CannotAskError as error:

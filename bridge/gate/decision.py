@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.model import Action, Effect, Json, Tool
+
+Mask = Callable[[Json, Json], Json]
+"""Takes arguments, and the schema that the tool has for them; returns them as they are shown."""
 
 STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -32,6 +35,23 @@ class CallFacts:
 
     def __str__(self) -> str:
         return f"{self.server}.{self.tool}"
+
+    @property
+    def schema(self) -> Mapping[str, Json]:
+        """The schema of the tool's arguments; empty if it is not known."""
+        return {} if self.definition is None else self.definition.input_schema
+
+    def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those names of arguments that the schema does not have, if it lists any."""
+        known = self.schema.get("properties")
+        if not isinstance(known, Mapping):
+            return ()
+        return tuple(name for name in names if name not in known)
+
+
+def unmasked(value: Json, schema: Json = None) -> Json:
+    """Return arguments as they are: the mask of those who have none."""
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan
+from bridge.text import written_out
 
 Holds = Literal["call", "run", "session", "always"]
 """For how long an answer holds."""
@@ -55,6 +57,11 @@ MAX_KINDS = 12
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000
 """Of a plan's list. Clients show little; the whole is in the result of the run that made it."""
+
+DIGEST_CHARS = 16
+"""Of the digest of a call's arguments; the audit log has all of it."""
+
+UNLISTED = " (the tool describes no such argument)"
 
 EFFECTS: Mapping[Effect, str] = {
     "read": "reads only",
@@ -176,11 +183,18 @@ def named(call: CallFacts) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
-def safe_name(name: str) -> str:
-    """Return a name that can be shown: as it is if it is plain, or else quoted and cut."""
+def safe_name(name: str, *, listed: bool = True) -> str:
+    """Return a name that can be shown: as it is if it is plain, or else quoted and cut.
+
+    Letters that may pass for others are written out.
+
+    Args:
+        listed: Whether a server lists it, so that it may be in any one script.
+    """
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name
-    return quoted(name, MAX_NAME_CHARS)
+    # After that: in quotes a backslash would be doubled.
+    return written_out(quoted(name, MAX_NAME_CHARS), all_letters=not listed)
 
 
 def because(ask: Decision) -> str:
@@ -198,7 +212,7 @@ def _led(ask: Decision) -> str:
     found = ", ".join(
         name
         if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else quoted(name, MAX_LED_CHARS)
+        else written_out(quoted(name, MAX_LED_CHARS))
         for name in ask.led[:MAX_LED]
     )
     more = len(ask.led) - MAX_LED
@@ -214,11 +228,17 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     names = list(dict.fromkeys([*described, *arguments]))
     listed = names[:MAX_ARGUMENTS]
     room = max(LEAST_VALUE_CHARS, MAX_VALUES_CHARS // len(listed))
-    lines = [f"{_INDENT}{safe_name(name)} = {shown(arguments[name], room)}" for name in listed]
+    unlisted = call.unlisted(listed)
+    lines = [
+        f"{_INDENT}{safe_name(name, listed=name not in unlisted)}"
+        f"{UNLISTED if name in unlisted else ''} = {shown(arguments[name], room)}"
+        for name in listed
+    ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
         lines.append(f"{_INDENT}and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
-    return lines
+    whole = arguments_digest(call.arguments).removeprefix("sha256:")[:DIGEST_CHARS]
+    return [*lines, f"{_INDENT}sha256 of all arguments: {whole or 'nested too deeply for one'}"]
 
 
 def shown(value: Json, room: int, depth: int = 0) -> str:

@@ -13,7 +13,13 @@ import re
 from collections.abc import Mapping
 
 from bridge.gate.redaction_needles import Needles, json_needles, text_needles
-from bridge.gate.redaction_shapes import MASK, masked, names_secret
+from bridge.gate.redaction_shapes import (
+    MASK_BEGINS,
+    could_be_password,
+    mask,
+    masked,
+    names_secret,
+)
 from bridge.model import Json
 from bridge.text import unlike
 
@@ -31,6 +37,9 @@ MAX_DEPTH = 100
 """Of arguments that are shown; what is nested more deeply is left out."""
 
 _DEEPER = "[nested too deeply to be shown]"
+
+_NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
+"""What a text has, where it is shown, that only reads like a mask."""
 
 _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 """What would have to be escaped in JSON."""
@@ -149,11 +158,16 @@ class Redactor:
             return value
         return json.loads(cleared.decode("utf-8", "surrogatepass"))
 
-    def arguments(self, value: Json) -> Json:
-        """Return arguments as they may be logged and shown: without anything like a secret.
+    def arguments(self, value: Json, schema: Json = None) -> Json:
+        """Return arguments as questions, plans and the audit log show them.
 
-        Also what stands under a key that says so, and what has the format of a secret. The very
-        same if there is nothing of the kind in them.
+        Known secrets are left out, and nothing else is: what has the format of a secret, and the
+        value of a parameter that names one, have a mask with their ends, length and digest. The
+        very same if there is nothing of the kind in them.
+
+        Args:
+            schema: Of the tool's arguments. A name that it does not have masks nothing: a program
+                could hide what it likes under one.
         """
         texts = _texts(value)
         if texts is not None:
@@ -163,13 +177,20 @@ class Redactor:
             together = "\n".join(texts)
             if self.shown(together) is together:
                 return value
-        return self._shown(value, 0)
+        return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
         """Return a text as it may be logged and shown, likewise."""
+        if MASK_BEGINS in text:
+            text = text.replace(MASK_BEGINS, _NO_MASK)
         return masked(self.text(text))
 
-    def _shown(self, value: Json, depth: int) -> Json:
+    def _password(self, text: str) -> str:
+        # A known secret has no mask that shows some of it.
+        whole = could_be_password(text) and self.text(text) is text
+        return mask(text) if whole else self.shown(text)
+
+    def _shown(self, value: Json, schema: _Schema, depth: int) -> Json:
         if isinstance(value, str):
             return self.shown(value)
         if not isinstance(value, (dict, list, tuple)):
@@ -179,11 +200,41 @@ class Redactor:
         if isinstance(value, dict):
             found: dict[Json, Json] = {}
             for key, item in value.items():
-                secret = isinstance(key, str) and names_secret(key)
                 shown = unlike(self.shown(key), found) if isinstance(key, str) else key
-                found[shown] = _without(item) if secret else self._shown(item, depth + 1)
+                if isinstance(item, str) and schema.names_secret(key):
+                    found[shown] = self._password(item)
+                else:
+                    found[shown] = self._shown(item, schema.below(key), depth + 1)
             return found
-        return [self._shown(item, depth + 1) for item in value]
+        items = schema.below(None)
+        return [self._shown(item, items, depth + 1) for item in value]
+
+
+class _Schema:
+    """The part of a tool's schema that describes one value: nothing where that is not plain."""
+
+    def __init__(self, schema: Json, root: Json = None) -> None:
+        self._root = schema if root is None else root
+        self._here = schema if isinstance(schema, Mapping) else {}
+        reference = self._here.get("$ref")
+        if isinstance(reference, str) and isinstance(self._root, Mapping):
+            where, _, name = reference.rpartition("/")
+            defined = self._root.get(where.removeprefix("#/"))
+            found = defined.get(name) if isinstance(defined, Mapping) else None
+            self._here = found if isinstance(found, Mapping) else {}
+
+    def names_secret(self, key: str) -> bool:
+        """Tell whether this is a parameter, and one for a secret."""
+        properties = self._here.get("properties")
+        return isinstance(properties, Mapping) and key in properties and names_secret(key)
+
+    def below(self, key: str | None) -> _Schema:
+        """Return what describes the value of a key, or the items of a list."""
+        if key is None:
+            return _Schema(self._here.get("items"), self._root)
+        properties = self._here.get("properties")
+        known = properties.get(key) if isinstance(properties, Mapping) else None
+        return _Schema(known, self._root)
 
 
 class ClearedStream:
@@ -214,7 +265,7 @@ class ClearedStream:
 
 
 def _texts(value: Json) -> list[str] | None:
-    """Return all texts in arguments; None if some are to be hidden whatever they say."""
+    """Return all texts in arguments; None if some may be masked whatever they say."""
     found: list[str] = []
     level = [value]
     for _ in range(MAX_DEPTH):
@@ -236,12 +287,6 @@ def _texts(value: Json) -> list[str] | None:
     return None
 
 
-def _without(value: Json) -> Json:
-    """Return what is shown of a value under a secret's key: that there is one."""
-    empty = value is None or isinstance(value, bool) or value in ("", [], {})
-    return value if empty else MASK
-
-
 def _mark(name: str) -> str:
     """Return what stands in a secret's place. It needs no escape in JSON."""
-    return f"[redacted: {_UNSAFE.sub('?', name)[:MAX_NAME]}]"
+    return f"{MASK_BEGINS}{_UNSAFE.sub('?', name)[:MAX_NAME]}]"

@@ -3,17 +3,23 @@
 Owns the names that secrets stand under, the formats of well-known tokens, and the rule by which a
 value of the configuration counts as a secret. Each search takes time linear in the text, whatever
 the text is: it goes from one fixed beginning to the next, and what does not fit is left at once.
+
+A mask must be of no use to somebody who wants to hide something from a reader. So it covers
+characters that tokens consist of and nothing else, has an end, and leaves what is before and after
+it; it shows some of what it covers, with its length and a digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-MASK = "[redacted]"
+MASK_BEGINS = "[redacted: "
+"""How each mask begins, of known secrets as well; a text that has it is marked as a text."""
 
 LEAST_NAMED = 6
 """Characters of a value that counts as a secret for its name. What is shorter is in every text."""
@@ -27,6 +33,16 @@ pass phrase is."""
 
 MAX_TOKEN = 16 * 1024
 """Characters of a token looked at; what follows belongs to it all the same."""
+
+MAX_MASKED = 16 * 1024
+"""Characters that one mask covers. What is longer is no token, and is shown."""
+
+MAX_PASSWORD = 512
+"""Characters of a value that is masked for its parameter's name, or in an address."""
+
+LEAST_PARTLY = 20
+"""Characters of what is masked from which on some of them are shown; of less too few would be
+left."""
 
 
 def words_in(text: str) -> frozenset[str]:
@@ -121,7 +137,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("AKIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("ASIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("AIza", r"[A-Za-z0-9_-]{30,}"),
-    ("ya29.", r"[A-Za-z0-9_.-]{20,}"),
+    ("ya29.", r"(?:[A-Za-z0-9]{1,4}\.)?[A-Za-z0-9_-]{20,}"),
     ("npm_", r"[A-Za-z0-9]{30,}"),
     ("pypi-", r"[A-Za-z0-9_-]{30,}"),
     ("hf_", r"[A-Za-z0-9]{20,}"),
@@ -130,15 +146,16 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("lin_api_", r"[A-Za-z0-9]{20,}"),
     ("dop_v1_", r"[a-f0-9]{30,}"),
     ("shpat_", r"[A-Fa-f0-9]{20,}"),
-    ("SG.", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    ("SG.", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,}"),
     ("figd_", r"[A-Za-z0-9_-]{20,}"),
     ("tvly-", r"[A-Za-z0-9-]{20,}"),
     ("gsk_", r"[A-Za-z0-9]{20,}"),
-    ("eyJ", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){1,3}"),
+    ("eyJ", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){0,2}\.[A-Za-z0-9_-]{20,}"),
     ("hooks.slack.com/services/", r"[A-Za-z0-9/]{20,}"),
     ("discord.com/api/webhooks/", r"[0-9]+/[A-Za-z0-9_-]{20,}"),
 )
-"""How well-known tokens begin, and how they go on."""
+"""How well-known tokens begin, and how they go on. None can be the end of a host's name: the last
+of several parts is longer than any top-level domain."""
 
 _Match = Callable[[str, int], re.Match[str] | None]
 
@@ -160,7 +177,10 @@ def _by_sign() -> dict[str, list[tuple[str, _Match]]]:
 _BY_SIGN = _by_sign()
 """By a character without which none of these is in a text, which most texts lack."""
 
-_SCHEMES = re.compile(r"\b(?:Bearer|Basic|Token) +([A-Za-z0-9+/=._~-]{8,})", re.IGNORECASE)
+_DIGIT = re.compile("[0-9]")
+_SCHEMES = re.compile(
+    r"\b(?:Bearer|Basic|Token) +([A-Za-z0-9+/=_~-]{8,}(?:\.[A-Za-z0-9_-]{20,})?)", re.IGNORECASE
+)
 _SCHEME = re.compile(r"\b(?:Bearer|Basic|Token) ", re.IGNORECASE)
 _LONGEST_SCHEME = 8
 _PORTION = 64 * 1024
@@ -168,17 +188,25 @@ _PORTION = 64 * 1024
 
 _SCHEME_WORDS = ("earer ", "asic ", "oken ", "EARER ", "ASIC ", "OKEN ")
 
-_USER = re.compile(r"[^\s/?#@\"'<>\\]{1,512}@")
+_USER = re.compile(
+    rf"([^\s/?#@:\"'<>\\]{{0,{MAX_PASSWORD}}}:)?([A-Za-z0-9_.~+=%-]{{1,{MAX_PASSWORD}}})@"
+)
 
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+
+_PEM_LINE = re.compile(r"[A-Za-z0-9+/=]{40,}")
+_PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]{40,})*")
+"""A key's lines, also where it is a text in JSON. A shorter one, such as the last, is shown."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
 _LEAST_TEXT = 14
 """Characters of a text below which none of the patterns has room."""
 
 
 def masked(text: str) -> str:
-    """Return a text without what has the format of a secret."""
+    """Return a text with a mask in place of what has the format of a secret."""
     if len(text) < _LEAST_TEXT:
         return text
     spans = sorted(_spans(text))
@@ -187,9 +215,28 @@ def masked(text: str) -> str:
     parts, kept = [], 0
     for start, end in spans:
         if start >= kept:
-            parts += [text[kept:start], MASK]
-        kept = max(kept, end)
+            parts += [text[kept:start], mask(text[start:end])]
+            kept = end
     return "".join([*parts, text[kept:]])
+
+
+def mask(secret: str) -> str:
+    """Return what is shown in place of a value: its ends if it is long, its length and a digest."""
+    size = len(secret)
+    ends = f"{secret[:4]}…{secret[-2:]}, " if size >= LEAST_PARTLY else ""
+    digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{MASK_BEGINS}{ends}{size:,} characters, sha256 {digest}]"
+
+
+def could_be_password(text: str) -> bool:
+    """Tell whether the text given for a parameter that names a secret can be one.
+
+    None is what has a space, a line's end or a character that a shell or an address obeys, unless
+    it looks drawn at random.
+    """
+    if not 0 < len(text) <= MAX_PASSWORD:
+        return False
+    return bool(_TOKEN.fullmatch(text)) or looks_random(text)
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
@@ -201,15 +248,19 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
             while at >= 0:
                 found = match(text, at)
                 if found is not None:
-                    yield found.span()
+                    start, end = at + len(begins), found.end()
+                    # A row of words would be something to read.
+                    if end - start <= MAX_MASKED and _DIGIT.search(text, start, end):
+                        yield start, end
                 at = text.find(begins, at + len(begins) if found is None else found.end())
     if any(word in text for word in _SCHEME_WORDS):
         yield from _schemes(text)
     at = text.find("://")
     while at >= 0:
         found = _USER.match(text, at + 3)
-        if found is not None:
-            yield found.start(), found.end() - 1
+        # A user's name is to be read, unless it is a token that stands alone.
+        if found is not None and (found[1] or looks_random(found[2])):
+            yield found.span(2)
         at = text.find("://", at + 3 if found is None else found.end())
     if "PRIVATE KEY" in text:
         yield from _keys(text)
@@ -224,19 +275,21 @@ def _schemes(text: str) -> Iterator[tuple[int, int]]:
             found = _SCHEMES.match(text, head.start())
             if found is not None and found.start() >= least:
                 least = found.end()
-                if looks_random(found[1], least=8):
+                if len(found[1]) <= MAX_MASKED and looks_random(found[1], least=8):
                     yield found.span(1)
 
 
 def _keys(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where private keys stand; one that does not end goes on to the end of the text."""
+    """Yield where the lines of private keys stand; one without an end is none."""
     start = _frame(text, 0, "-----BEGIN ", _PEM_BEGIN)
     while start is not None:
         end = _frame(text, start.end(), "-----END ", _PEM_END)
         if end is None:
-            yield start.start(), len(text)
             return
-        yield start.start(), end.end()
+        if end.start() - start.end() <= MAX_MASKED:
+            for lines in _PEM_LINES.finditer(text, start.end(), end.start()):
+                if all(map(looks_random, _PEM_LINE.findall(lines[0]))):
+                    yield lines.span()
         start = _frame(text, end.end(), "-----BEGIN ", _PEM_BEGIN)
 
 

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.aside import aside
 from bridge.errors import AuditError, CannotAskError
-from bridge.gate.audit.chain import canonical, digest
 from bridge.gate.audit.run import RunAudit
+from bridge.gate.canonical import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
 from bridge.settings.globs import matcher

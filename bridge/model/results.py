@@ -102,6 +102,8 @@ class HeldCall:
     Attributes:
         number: From 1, in the order of the plan.
         arguments: As they are shown: secrets left out, results of other held calls by name.
+        unlisted: Names of arguments that the tool's schema does not have.
+        digest: Of all the arguments as canonical JSON, with results of other held calls by name.
         action: What the policy says of it; "ask" if it wants a person's approval in any case.
         rule: Which rule says so.
     """
@@ -113,6 +115,8 @@ class HeldCall:
     effect: Effect = "write"
     action: Action = "allow"
     rule: str = ""
+    unlisted: tuple[str, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

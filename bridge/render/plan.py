@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted
+from bridge.text import counted, written_out
 
 MAX_CHARACTERS = 16_000
 """Of a list; what is beyond is counted."""
@@ -42,7 +42,14 @@ MAX_NAME = 80
 
 MINUTE = 60
 
+DIGEST = "sha256"
+DIGEST_CHARS = 16
+"""Of the digest of a call's arguments; the audit log has all of it."""
+
+UNLISTED = " (the tool describes no such argument)"
+
 _ABSENT = "–"
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
@@ -203,18 +210,25 @@ class _Page:
     def group(self, group: _Group) -> int:
         """Add a group as far as there is room; return how many of its calls are there."""
         if len(group.calls) == 1:
-            lines = ["", group.heading, *_in_full(group.calls[0].arguments)]
+            call = group.calls[0]
+            lines = ["", group.heading, *_in_full(call.arguments, call.unlisted), *_digest(call)]
             return int(self.block(lines))
         common = group.common()
         head = ["", group.heading]
-        head += [f"  each with {line.strip()}" for line in _in_full(common)]
+        first = group.calls[0]
+        head += [f"  each with {line.strip()}" for line in _in_full(common, first.unlisted)]
+        alike = all(len(call.arguments) == len(common) for call in group.calls)
+        if alike and len({call.digest for call in group.calls}) == 1:
+            head += _digest(first)
         if not self.block(head):
             return 0
-        if all(len(call.arguments) == len(common) for call in group.calls):
+        if len({call.digest for call in group.calls}) == 1 and alike:
             return len(group.calls)
         columns = _columns(group.calls, common)
         rows = [_row(call, columns) for call in group.calls[:MAX_ROWS]]
-        titles = ["", *(_flat(column)[:MAX_CELL] for column in columns[:MAX_COLUMNS])]
+        unlisted = first.unlisted
+        titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
+        titles += [DIGEST] if first.digest else []
         shown = 0
         for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
             if not self.block([line]):
@@ -224,7 +238,7 @@ class _Page:
             self.must(f"  … and {counted(len(group.calls) - shown, 'call')} more")
         hidden = columns[MAX_COLUMNS:]
         if hidden:
-            names = ", ".join(_cut(_flat(column), MAX_CELL) for column in hidden[:MAX_COLUMNS])
+            names = ", ".join(_title(column, unlisted) for column in hidden[:MAX_COLUMNS])
             more = len(hidden) - MAX_COLUMNS
             self.must(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
@@ -233,7 +247,8 @@ class _Page:
             if (row.cut and number < IN_FULL) or not seen.issuperset(row.hidden):
                 seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
-                self.block([f"  #{call.number} in full:", *_in_full(rest, "    ")])
+                lines = _in_full(rest, call.unlisted, "    ")
+                self.block([f"  #{call.number} in full:", *lines])
         return shown
 
 
@@ -253,6 +268,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
         text = _json(call.arguments[column]) if column in call.arguments else _ABSENT
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
+    cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
     return _Row(cells=cells, cut=cut, hidden=hidden)
 
 
@@ -268,12 +284,32 @@ def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]
     return [name for name in names if name not in common]
 
 
-def _in_full(arguments: Mapping[str, Json], indent: str = "  ") -> list[str]:
+def _in_full(
+    arguments: Mapping[str, Json], unlisted: Sequence[str], indent: str = "  "
+) -> list[str]:
     lines = []
     for key, value in arguments.items():
-        name = _cut(_flat(key), MAX_NAME)
-        lines.append(f"{indent}{name} = {_cut(_json(value), MAX_VALUE)}")
+        note = UNLISTED if key in unlisted else ""
+        name = _cut(_plain_name(key, unlisted), MAX_NAME)
+        lines.append(f"{indent}{name}{note} = {_cut(_json(value), MAX_VALUE)}")
     return lines
+
+
+def _digest(call: HeldCall) -> list[str]:
+    """Return the line that tells calls apart of which the same is shown."""
+    return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
+
+
+def _title(column: str, unlisted: Sequence[str]) -> str:
+    note = UNLISTED if column in unlisted else ""
+    return f"{_cut(_plain_name(column, unlisted), MAX_CELL)}{note}"
+
+
+def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
+    """Return a name on its line, in quotes unless it is plain, without look-alikes of letters."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return written_out(_json(name), all_letters=name in unlisted)
 
 
 def _groups(calls: Sequence[HeldCall]) -> list[_Group]:
@@ -312,7 +348,7 @@ def _kind(call: HeldCall) -> tuple[str, ...]:
 
 
 def _name(call: HeldCall) -> str:
-    return _cut(_flat(f"{call.server}.{call.tool}"), 2 * MAX_NAME)
+    return _cut(f"{_plain_name(call.server)}.{_plain_name(call.tool)}", 2 * MAX_NAME)
 
 
 def _decided(call: HeldCall) -> str:

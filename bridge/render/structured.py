@@ -209,6 +209,8 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
             "action": call.action,
             "rule": call.rule,
         }
+        fields |= {"digest": call.digest} if call.digest else {}
+        fields |= {"unlisted": list(call.unlisted)} if call.unlisted else {}
         left -= len(_dump(to_json(fields)))
         if left < 0:
             break

@@ -139,6 +139,8 @@ _PLAN: dict[str, Any] = {
                     "effect": "string",
                     "action": "string",
                     "rule": "string",
+                    "digest": "string",
+                    "unlisted": "array",
                 },
                 "number",
                 "server",

@@ -26,6 +26,7 @@ from bridge.errors import (
     SettingsError,
 )
 from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.redaction_shapes import mask
 from bridge.model import CommandRequest
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings
@@ -438,7 +439,10 @@ async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place
     assert (begun["kind"], begun["run"]) == ("command", result.run_id)
     assert (begun["principal"], begun["profile"]) == ("somebody", "tool")
     assert begun["clientSays"] == "harness 2"
-    assert begun["stages"] == [["cat", "[redacted]", "--password", "[redacted]"]]
+    masked = mask("hunter-2-hunter")
+    assert begun["stages"] == [["cat", "/no/[redacted]", "--password", masked]]
+    digest = hashlib.sha256(json.dumps([words], separators=(",", ":")).encode()).hexdigest()
+    assert begun["digest"] == f"sha256:{digest}"
     assert (ended["kind"], ended["run"], ended["status"]) == ("end", result.run_id, result.status)
     assert ended["exitCode"] == result.exit_code == 1
 

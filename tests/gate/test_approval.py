@@ -165,7 +165,7 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
     """Whatever a model puts into them."""
     person = Person("no")
 
-    def mask(value: Json) -> Json:
+    def mask(value: Json, schema: Json) -> Json:
         return {key: "(hidden)" if key == "token" else item for key, item in value.items()}
 
     pleading: dict[str, Json] = {

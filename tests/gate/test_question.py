@@ -11,6 +11,7 @@ from mcp_types import ElicitRequestFormParams
 from mcp_types._v2025_11_25 import LegacyTitledEnumSchema
 from mcp_types._v2026_07_28 import LegacyTitledEnumSchema as ModernEnumSchema
 
+from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.question import (
     LEAST_VALUE_CHARS,
@@ -55,6 +56,7 @@ def _message(call: CallFacts, *asks: Decision, others: Others | None = None) -> 
 def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
     """The arguments that the tool describes first, in its order."""
     call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
+    digest = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
     assert _message(call, DEFAULT, FLOW, others=Others(alike=1_038, more=2)) == (
         "mcp-code-bridge: may a program call github.create_issue?\n"
         "\n"
@@ -65,9 +67,10 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
         "\n"
         '    repo = "o/r"\n'
         '    title = "It breaks"\n'
-        '    body = "one\\ntwo"\n'
-        "    private = null\n"
-        "    n = [1, {a: true}]\n"
+        '    body (the tool describes no such argument) = "one\\ntwo"\n'
+        "    private (the tool describes no such argument) = null\n"
+        "    n (the tool describes no such argument) = [1, {a: true}]\n"
+        f"    sha256 of all arguments: {digest}\n"
         "\n"
         "Waiting in this run: 1,038 more of github.create_issue and 2 of other tools."
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.gate.redaction import MAX_DEPTH, Redactor
 from bridge.gate.redaction_needles import _begins_a_character
-from bridge.gate.redaction_shapes import MASK, is_secret, masked, names_secret
+from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
 from bridge.text import unlike
 
 SECRET = "s3cr3t-Value/42"
@@ -169,36 +169,51 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
     assert json.loads(line) == ["[redacted: ?}?? ? of x]"]
 
 
-def test_arguments_are_shown_without_what_looks_like_a_secret() -> None:
-    """By key, by format and by value; the rest is as it was."""
+def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
+    """By parameter and by format, and what is known without a trace; the rest is as it was."""
+    keys = ("password", "apiKey", "private-key", "empty", "key")
+    below = {"type": "object", "properties": {"token": {}, "q": {}}}
+    schema = {
+        "properties": {**dict.fromkeys(keys, {}), "list": {"items": {"$ref": "#/$defs/Below"}}},
+        "$defs": {"Below": below},
+    }
+    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
     shown = redactor().arguments(
         {
             "repo": "o/r",
-            "password": "x",
+            "password": "hunter2",
+            "token": "in the schema it is not",
             "apiKey": ["a", "b"],
-            "private-key": {"d": 1},
-            "empty": {"token": ""},
+            "private-key": "drop everything; now",
+            "list": [{"token": "abc-1", "q": "abc-1"}],
             "max_tokens": 100,
             "author": "Ann",
             "body": f"Use {SECRET} or ghp_{'a1B2' * 6}.",
             "url": "https://ann:pw@h.example/x",
-            "key": "-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----\n.",
+            "key": f"-----BEGIN RSA PRIVATE KEY-----\n{line}\nMII=\n"
+            "-----END RSA PRIVATE KEY-----\n.",
             "header": "Bearer abcDEF1234567890",
-        }
+            "said": "[redacted: TOKEN of shop]",
+        },
+        schema,
     )
     assert shown == {
         "repo": "o/r",
-        "password": MASK,
-        "apiKey": MASK,
-        "private-key": MASK,
-        "empty": {"token": ""},
+        "password": "[redacted: 7 characters, sha256 f52fbd32]",
+        "token": "in the schema it is not",
+        "apiKey": ["a", "b"],
+        "private-key": "drop everything; now",
+        "list": [{"token": mask("abc-1"), "q": "abc-1"}],
         "max_tokens": 100,
         "author": "Ann",
-        "body": f"Use {MARK} or {MASK}.",
-        "url": f"https://{MASK}@h.example/x",
-        "key": f"{MASK}\n.",
-        "header": f"Bearer {MASK}",
+        "body": f"Use {MARK} or ghp_{mask('a1B2' * 6)}.",
+        "url": f"https://ann:{mask('pw')}@h.example/x",
+        "key": f"-----BEGIN RSA PRIVATE KEY-----\n{mask(line)}\nMII=\n"
+        "-----END RSA PRIVATE KEY-----\n.",
+        "header": f"Bearer {mask('abcDEF1234567890')}",
+        "said": "[the text: redacted: TOKEN of shop]",
     }
+    assert mask("a1B2" * 6) == "[redacted: a1B2…B2, 24 characters, sha256 1aa6df2f]"
 
 
 def test_arguments_may_be_nested_without_an_end() -> None:

@@ -26,6 +26,7 @@ ROUNDS = "tests/contract/test_files.py"
 SAVED = "tests/guest/test_checkpoint.py"
 SAVED_CHANGED = "tests/guest/test_checkpoint_changed.py"
 SAVED_FILES = "tests/guest/test_checkpoint_files.py"
+SHOWN_ARGUMENTS = "tests/gate/test_shown_arguments.py"
 SHARES = "tests/test_shares.py"
 SKILLS = "tests/engine/test_skills.py"
 REVIEWED = "tests/engine/test_skills_reviewed.py"
@@ -196,6 +197,24 @@ KEPT_GUARANTEES = (
             f"{SKILL_TEXTS}::test_anything_else_is_refused_with_what_to_change",
             f"{SKILL_TEXTS}::test_nothing_that_is_executed_is_left_out_of_what_a_person_approves",
             f"{SKILL_TEXTS}::test_a_file_that_somebody_edited_or_wrote_is_another_version",
+        ),
+    ),
+    Guarantee(
+        id="shown-as-sent",
+        promise="A question, a plan and the audit log show every character of a call's arguments "
+        "but known secrets, or say with length and digest what they leave out; and no two calls "
+        "are shown alike.",
+        attacks=(),
+        tests=(
+            f"{SHOWN_ARGUMENTS}::test_no_mask_hides_what_a_reader_has_to_see",
+            f"{SHOWN_ARGUMENTS}::test_secrets_are_not_shown_all_the_same",
+            f"{SHOWN_ARGUMENTS}::test_names_that_only_look_like_a_tools_are_visible_as_such",
+            f"{SHOWN_ARGUMENTS}::test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest",
+            f"{SHOWN_ARGUMENTS}::test_every_character_is_shown_or_below_a_mask_that_says_so",
+            f"{SHOWN_ARGUMENTS}::test_two_calls_are_never_shown_alike",
+            f"{SHOWN_ARGUMENTS}::test_question_plan_and_log_show_the_same",
+            f"{SHOWN_ARGUMENTS}::test_the_digest_is_of_canonical_json",
+            f"{SHOWN_ARGUMENTS}::test_the_log_on_the_disk_has_the_digest",
         ),
     ),
     Guarantee(

@@ -1,6 +1,6 @@
 """What makes a change to the audit log show: each record's line holds the hash of the one before.
 
-Owns canonical JSON, the form of a line, its hash, and what one line says of itself. Pure. How lines
+Owns the form of a line, its hash, and what one line says of itself. Pure. How lines
 follow each other over files is `bridge.gate.audit.verifying`'s.
 
 A line is the record as canonical JSON (ASCII, keys sorted, no spaces) with one more member at the
@@ -12,32 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bridge.gate.canonical import canonical
 from bridge.model import Json
-
-ENCODER = json.JSONEncoder(
-    ensure_ascii=True,
-    allow_nan=False,
-    sort_keys=True,
-    separators=(",", ":"),
-    # What comes from JSON has no circles, and to look for them is a third of the work.
-    check_circular=False,
-)
 
 _HASH = b',"hash":"'
 _END = b'"}'
 _HEX = 64
 _HASH_BYTES = len(_HASH) + _HEX + len(_END)
-
-MAX_DEPTH = 100
-"""Levels of a value with numbers that JSON lacks; what is deeper is not recorded as it is."""
-
-MAX_INTEGER_BITS = 8192
-"""Of a number that Python writes as digits; it refuses that for much larger ones."""
 
 
 class Link(NamedTuple):
@@ -67,38 +52,6 @@ class Line:
     link: Link
     prev: str
     record: Mapping[str, Json]
-
-
-def canonical(value: Json) -> str:
-    """Return a value as canonical JSON; numbers that cannot be written become texts.
-
-    Raises:
-        RecursionError: It is nested too deeply.
-    """
-    try:
-        return ENCODER.encode(value)
-    except ValueError:
-        return ENCODER.encode(_finite(value))
-
-
-def _finite(value: Json, depth: int = 0) -> Json:
-    if depth > MAX_DEPTH:
-        message = "nested too deeply"
-        raise RecursionError(message)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
-        return hex(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item, depth + 1) for item in value]
-    return value
-
-
-def digest(data: bytes) -> str:
-    """Return what bytes are recorded by."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.gate.audit.chain import digest
 from bridge.gate.audit.folder import MAX_LINE_BYTES, Found, list_files, open_file, open_folder
 from bridge.gate.audit.resuming import Name
+from bridge.gate.canonical import digest
 from bridge.model import Json
 
 CHUNK_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from bridge.gate.approval import Approval
-from bridge.gate.audit.chain import canonical, digest
+from bridge.gate.canonical import arguments_digest, canonical, digest
 from bridge.gate.decision import CallFacts, Decision
 from bridge.model import Json
 from bridge.settings.policy import PolicySpec
@@ -75,7 +75,7 @@ def call_record(
     """Return the record of a call: who wanted what, and what was decided.
 
     Args:
-        arguments: As they may be written down.
+        arguments: As they may be written down; the digest is of what they are.
     """
     record: Record = {
         "kind": kind,
@@ -85,6 +85,8 @@ def call_record(
         "tool": call.tool,
         "arguments": arguments,
     }
+    if call.arguments:
+        record["digest"] = arguments_digest(call.arguments)
     if decision is not None:
         record["decision"] = decision.action
         record["rule"] = decision.rule

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from bridge.gate.audit.chain import canonical, digest
 from bridge.gate.audit.records import SHORT_TEXT, Record
+from bridge.gate.canonical import canonical, digest
 from bridge.gate.decision import CallFacts, Decision
 
 WHOLE_RECORDS = 10

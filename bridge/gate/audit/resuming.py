@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bridge.gate.audit.chain import GENESIS, Line, Link, digest, read_line
+from bridge.gate.audit.chain import GENESIS, Line, Link, read_line
 from bridge.gate.audit.records import Record
+from bridge.gate.canonical import digest
 
 HEAD_FILE = "head"
 

@@ -12,7 +12,6 @@ import anyio
 from bridge.aside import VALUE, aside, burden
 from bridge.errors import AuditBudgetError, AuditError
 from bridge.gate.approval import Approval
-from bridge.gate.audit.chain import canonical
 from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.records import (
     MAX_RECORD_BYTES,
@@ -23,7 +22,8 @@ from bridge.gate.audit.records import (
     fitted,
 )
 from bridge.gate.audit.refusals import Refusals, capped, refused_kind
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.canonical import canonical
+from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
 
@@ -86,10 +86,6 @@ def _size(record: Record) -> int:
         return MAX_RECORD_BYTES
 
 
-def _as_it_is(value: Json) -> Json:
-    return value
-
-
 class RunAudit:
     """The records of one run.
 
@@ -106,12 +102,12 @@ class RunAudit:
         log: AuditLog | None = None,
         run_id: str = "",
         *,
-        mask: Callable[[Json], Json] | None = None,
+        mask: Mask = unmasked,
         policy: str = "",
     ) -> None:
         self._log = log or AuditLog()
         self._run_id = run_id
-        self._mask = mask or _as_it_is
+        self._mask = mask
         self._policy = policy
         self.head = ""
         self._refusals = Refusals()
@@ -255,15 +251,18 @@ class RunAudit:
         known = {"policy": self._policy, **facts, "plan": plan_id}
         await self._append(self._event("apply", known))
 
-    async def commanded(self, facts: Mapping[str, Json]) -> None:
+    async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
         """Record, as this run's beginning, a command: principal, profile, words.
+
+        Args:
+            mask: Takes out of the words what only options name as secret, after all else.
 
         Raises:
             AuditError: It could not be; the command must not run.
         """
         stages = facts.get("stages")
-        shown = await aside(stages, partial(self._mask, stages))
-        await self._append(self._event("command", {**facts, "stages": shown}))
+        shown = await aside(stages, partial(self._mask, stages, None))
+        await self._append(self._event("command", {**facts, "stages": mask(shown)}))
 
     async def ended(self, facts: Mapping[str, Json]) -> None:
         """Record a run's end: status, reason, counts, times.
@@ -328,21 +327,24 @@ class RunAudit:
         if burden(call.arguments, SMALL) <= SMALL:
             # As nearly all are; they need no thread, and are recorded whole.
             try:
-                shown = self._mask(dict(call.arguments))
+                shown = self._mask(dict(call.arguments), call.schema)
             except RecursionError:
                 shown = UNREADABLE
             return call_record(kind, self._run_id, number, call, shown, decision)
-        arguments, cut = await aside(call.arguments, partial(self._shown, call.arguments))
+        return await aside(call.arguments, partial(self._large, kind, number, call, decision))
+
+    def _large(self, kind: Kind, number: int, call: CallFacts, decision: Decision | None) -> Record:
+        arguments, cut = self._shown(call)
         record = call_record(kind, self._run_id, number, call, arguments, decision)
         return record | {"cut": cut} if cut else record
 
-    def _shown(self, arguments: Mapping[str, Json]) -> tuple[Json, Json]:
+    def _shown(self, call: CallFacts) -> tuple[Json, Json]:
         """Return arguments as they are recorded, and what is said of what was cut of them."""
-        told: Json = dict(arguments)
+        told: Json = dict(call.arguments)
         try:
             if burden(told, MAX_SEARCHED) > MAX_SEARCHED:
                 told = _beginning(told, [MAX_SEARCHED])
-            shown = self._mask(told)
+            shown = self._mask(told, call.schema)
         except RecursionError:
             return UNREADABLE, None
         try:

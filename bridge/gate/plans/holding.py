@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.errors import CallBudgetError, InvalidRequestError
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.canonical import arguments_digest
+from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import tool_digest
 from bridge.gate.plans.references import mentions, referred
-from bridge.gate.plans.showing import characters_each, shown
+from bridge.gate.plans.showing import characters_each, readable, shown
 from bridge.model import Effect, HeldCall, Json
 
 MAX_CALLS = 1_000
@@ -77,10 +78,10 @@ class Holding:
         mask: Takes out of arguments what nobody needs to see.
     """
 
-    def __init__(self, mask: Callable[[Json], Json] | None = None) -> None:
+    def __init__(self, mask: Mask = unmasked) -> None:
         self.plan = secrets.token_hex(8)
         self.spoiled = ""
-        self._mask = mask or (lambda value: value)
+        self._mask = mask
         self._requests: list[HeldRequest] = []
         self._characters = 0
         self._shown: tuple[HeldCall, ...] = ()
@@ -180,16 +181,20 @@ class Holding:
             return self._shown
         each = characters_each(self.count)
         names = {request.number: str(request.call) for request in self._requests}
-        self._shown = tuple(
-            HeldCall(
-                number=request.number,
-                server=request.call.server,
-                tool=request.call.tool,
-                arguments=shown(request.call.arguments, names, self._mask, each),
-                effect=request.effect,
-                action=request.decision.action,
-                rule=" and ".join(sorted(request.asked)) or request.decision.rule,
-            )
-            for request in self._requests
-        )
+        self._shown = tuple(self._held_call(request, names, each) for request in self._requests)
         return self._shown
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str], each: int) -> HeldCall:
+        call = request.call
+        arguments = shown(call, names, self._mask, each)
+        return HeldCall(
+            number=request.number,
+            server=call.server,
+            tool=call.tool,
+            arguments=arguments,
+            effect=request.effect,
+            action=request.decision.action,
+            rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            unlisted=call.unlisted(arguments),
+            digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
+        )

@@ -8,8 +8,9 @@ and what it will send may be megabytes; and that no text can pass for a placehol
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from bridge.gate.decision import CallFacts, Mask
 from bridge.gate.plans.references import stands_whole
 from bridge.guest import placeholders
 from bridge.guest.placeholders import LABEL, WHOLE, label
@@ -49,17 +50,17 @@ def readable(value: Json, names: Mapping[int, str]) -> Json:
 
 
 def shown(
-    arguments: Mapping[str, Json],
+    call: CallFacts,
     names: Mapping[int, str],
-    mask: Callable[[Json], Json],
+    mask: Mask,
     characters: int,
 ) -> dict[str, Json]:
-    """Return arguments as they are shown: readable, without secrets, and cut.
+    """Return a call's arguments as they are shown: readable, without secrets, and cut.
 
     Args:
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
-    masked = mask(readable(arguments, names))
+    masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}
     if len(json.dumps(masked, ensure_ascii=False, default=str)) <= characters:

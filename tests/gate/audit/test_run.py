@@ -15,10 +15,10 @@ from bridge.aside import burden
 from bridge.errors import AuditError, CallDeniedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.chain import canonical
 from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind, policy_digest
 from bridge.gate.audit.run import MAX_SEARCHED
 from bridge.gate.calls import Gate, Grant
+from bridge.gate.canonical import canonical
 from bridge.gate.decision import Decision
 from bridge.gate.oversight import Oversight
 from bridge.model import Json
@@ -26,8 +26,12 @@ from bridge.settings.policy import Condition, PolicySpec, Rule
 from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: Any, schema: Any) -> Any:
     return {key: "***" if key == "token" else item for key, item in value.items()}
+
+
+def _digest(arguments: dict[str, Json]) -> str:
+    return f"sha256:{hashlib.sha256(canonical(arguments).encode()).hexdigest()}"
 
 
 async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
@@ -65,6 +69,7 @@ async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
             "call": 1,
             **call,
             "arguments": {"token": "***", "to": "x"},
+            "digest": _digest({"token": "secret", "to": "x"}),
             "decision": "ask",
             "rule": "rule 'no force'",
             "reason": "why",
@@ -140,7 +145,7 @@ async def test_arguments_too_deep_to_be_searched_for_secrets_are_not_recorded(
 ) -> None:
     """Rather the call without them than a secret in the log."""
 
-    def mask(value: Any) -> Any:
+    def mask(value: Any, schema: Any) -> Any:
         raise RecursionError
 
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=mask)
@@ -244,7 +249,7 @@ async def test_of_huge_arguments_only_so_much_is_searched_and_recorded(tmp_path:
     """What is not searched is not recorded either, and half a secret never."""
     searched: list[int] = []
 
-    def mask(value: Json) -> Json:
+    def mask(value: Json, schema: Json) -> Json:
         searched.append(burden(value))
         return value
 

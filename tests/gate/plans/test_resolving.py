@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import HeldResultError, InvalidRequestError
+from bridge.gate.decision import CallFacts, unmasked
 from bridge.gate.plans.references import MAX_DEPTH, mentions, referred
 from bridge.gate.plans.resolving import MAX_CHARACTERS, MAX_KEYS, Known, part, resolve
 from bridge.gate.plans.showing import MAX_CALL_CHARACTERS, characters_each, readable, shown
@@ -19,6 +20,10 @@ PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 
 Step = str | int
+
+
+def a_call(arguments: dict[str, Any]) -> CallFacts:
+    return CallFacts(server="git", tool="tag", arguments=arguments)
 
 
 def whole(number: int, *path: Step) -> dict[str, Any]:
@@ -257,12 +262,12 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
     """The mask sees readable arguments: a token looks like a secret."""
     seen: list[Any] = []
 
-    def mask(value: Any) -> Any:
+    def mask(value: Any, schema: Any) -> Any:
         seen.append(value)
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found = shown(arguments, {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
+    found = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
@@ -280,13 +285,13 @@ def test_a_text_cannot_pass_for_a_placeholder() -> None:
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     """Lists, objects and texts of any size are shown in a bounded space."""
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found = shown(arguments, {}, lambda value: value, 1_000)
+    found = shown(a_call(arguments), {}, unmasked, 1_000)
     assert len(json.dumps(found)) < 1_500
     assert found["long"].endswith("more characters)")
-    many = shown({f"k{number}": number for number in range(9_000)}, {}, lambda value: value, 500)
+    many = shown(a_call({f"k{number}": number for number in range(9_000)}), {}, unmasked, 500)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed = shown({"a": list(range(9_000))}, {}, lambda value: value, 500)
+    listed = shown(a_call({"a": list(range(9_000))}), {}, unmasked, 500)
     assert str(listed["a"][-1]).endswith("more items)")
 
 
@@ -303,5 +308,5 @@ def test_keys_that_are_shown_alike_hide_no_values() -> None:
     assert isinstance(found, dict)
     assert list(found.values()) == ["seen", 2]
     keys = {"a" * 30 + "1": "seen", "a" * 30 + "2": "too"}
-    cut = shown({"env": keys, "b": "x" * 90}, {}, lambda value: value, 64)
+    cut = shown(a_call({"env": keys, "b": "x" * 90}), {}, unmasked, 64)
     assert list(cut["env"].values()) == ["seen", "too"]

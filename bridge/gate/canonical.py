@@ -1,0 +1,98 @@
+"""One text for one value of JSON, and the digest of it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+from bridge.aside import LARGE, burden
+from bridge.model import Json
+
+ENCODER = json.JSONEncoder(
+    ensure_ascii=True,
+    allow_nan=False,
+    sort_keys=True,
+    separators=(",", ":"),
+    # What comes from JSON has no circles, and to look for them is a third of the work.
+    check_circular=False,
+)
+
+MAX_DEPTH = 100
+"""Levels of a value with numbers that JSON lacks; what is deeper is not recorded as it is."""
+
+MAX_INTEGER_BITS = 8192
+"""Of a number that Python writes as digits; it refuses that for much larger ones."""
+
+
+def canonical(value: Json) -> str:
+    """Return a value as canonical JSON; numbers that cannot be written become texts.
+
+    Raises:
+        RecursionError: It is nested too deeply.
+    """
+    try:
+        return ENCODER.encode(value)
+    except ValueError:
+        return ENCODER.encode(_finite(value))
+
+
+def _finite(value: Json, depth: int = 0) -> Json:
+    if depth > MAX_DEPTH:
+        message = "nested too deeply"
+        raise RecursionError(message)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
+        return hex(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item, depth + 1) for item in value]
+    return value
+
+
+def digest(data: bytes) -> str:
+    """Return what bytes are recorded by."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str:
+    """Return what all of a call's arguments are recognised by, whatever of them is shown.
+
+    Empty if they are nested too deeply.
+
+    Args:
+        at_once: How much is encoded without a pause, which holds up all else: see `bridge.aside`.
+    """
+    found = hashlib.sha256()
+    try:
+        for piece in _pieces(dict(arguments), at_once):
+            found.update(piece.encode("ascii"))
+    except RecursionError:
+        return ""
+    return f"sha256:{found.hexdigest()}"
+
+
+def _pieces(value: Json, at_once: int) -> Iterator[str]:
+    """Yield a value as canonical JSON, piece by piece."""
+    if burden(value, at_once) <= at_once or not isinstance(value, str | list | tuple | Mapping):
+        yield canonical(value)
+    elif isinstance(value, str):
+        yield '"'
+        for start in range(0, len(value), at_once):
+            yield canonical(value[start : start + at_once])[1:-1]
+        yield '"'
+    elif isinstance(value, Mapping):
+        for number, key in enumerate(sorted(value)):
+            yield "," if number else "{"
+            yield from _pieces(key, at_once)
+            yield ":"
+            yield from _pieces(value[key], at_once)
+        yield "}" if value else "{}"
+    else:
+        for number, item in enumerate(value):
+            yield "," if number else "["
+            yield from _pieces(item, at_once)
+        yield "]" if value else "[]"
