@@ -378,4 +378,6 @@ def _flat(text: str) -> str:
 def _cut(text: str, size: int) -> str:
     if len(text) <= size:
         return text
-    return f"{text[:size]}… ({len(text) - size:,} more)"
+    # With its end: what matters may stand behind much that does not.
+    tail = size // 4
+    return f"{text[: size - tail]}… ({len(text) - size:,} more) …{text[-tail:]}"

@@ -125,6 +125,14 @@ def test_no_mask_hides_what_a_reader_has_to_see(name: str, value: str, seen: str
         assert seen in shown
 
 
+@pytest.mark.parametrize("size", [900, 5_000, 60_000])
+def test_what_stands_behind_much_else_is_shown(size: int) -> None:
+    """Its end, and how much is left out before."""
+    call = call_with({"url": f"echo {'x' * size}; {EVIL}"})
+    for text in (asked(call), planned(call)):
+        assert EVIL in text
+
+
 @pytest.mark.parametrize(
     ("name", "value", "secret", "shown"),
     [

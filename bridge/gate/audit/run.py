@@ -26,6 +26,7 @@ from bridge.gate.canonical import canonical
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
+from bridge.text import unlike
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def _beginning(value: Json, room: list[int]) -> Json:
         if room[0] <= 0:
             return {**found, "…": f"{len(value) - len(found)} more"}
         # The name has room before what stands under it.
-        name = _beginning(key, room)
+        name = unlike(_beginning(key, room), found)
         found[name] = _beginning(item, room)
     return found
 

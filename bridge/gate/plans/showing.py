@@ -128,4 +128,6 @@ class _Cutter:
         self._left -= min(len(text), room) + 2
         if len(text) <= room:
             return text
-        return f"{text[:room]}… ({len(text) - room:,} more characters)"
+        tail = room // 4
+        more = f"{len(text) - room:,} more characters"
+        return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
