@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from bridge.discovery.find import DiscoveryContext
@@ -18,6 +19,11 @@ ALONE = (
     "Serving MCP on stdin and stdout, which is for an MCP client to start. "
     "Try `mcp-code-bridge doctor` or `mcp-code-bridge --help`; Ctrl-C ends this."
 )
+
+
+def _announce(host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _watching(engine: Engine, context: DiscoveryContext) -> Watching:
@@ -40,7 +46,5 @@ async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
             await serve_stdio(engine)
         else:
             host, port = address
-            shown = f"[{host}]" if ":" in host else host
-            print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
-            await serve_http(engine, host, port)
+            await serve_http(engine, host, port, partial(_announce, host))
     return 0

@@ -224,8 +224,7 @@ class Gate:
             self.admit(server)
         except CallBudgetError:
             # Counted alone: there is no end to what a program can ask for.
-            call = CallFacts(server=server, tool=tool)
-            self.tally.refuse(call, _BEYOND.rule)
+            self.tally.refuse(call := CallFacts(server=server, tool=tool), _BEYOND.rule)
             self._seen.audit.count_refused(self._asked, call, _BEYOND, CallBudgetError.code)
             raise
         except CallDeniedError as error:

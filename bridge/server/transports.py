@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import re
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -34,8 +35,8 @@ LAST_SECONDS = 0.5
 enough to tell those who listen that there is nothing more to come."""
 
 MAX_HTTP_SESSIONS = 512
-"""Open at once, of all clients; `initialize` is answered with 503 beyond. A session takes some ten
-kilobytes while its client does nothing."""
+"""Open at once, of all clients; `initialize` is answered with 503 beyond. A session takes some
+forty kilobytes while its client does nothing."""
 
 HTTP_IDLE_SECONDS = 30 * 60
 """After which a session ends that no request was made in and nobody listens to. Its client gets 404
@@ -67,10 +68,20 @@ class HttpServer(uvicorn.Server):
     """Serves the bridge on an address that is bound when it starts.
 
     At its end it waits for requests, but for none that has no end of its own.
+
+    Args:
+        listening: Told the port once clients can come.
     """
 
-    def __init__(self, server: NotifyingServer, host: str, port: int) -> None:
+    def __init__(
+        self,
+        server: NotifyingServer,
+        host: str,
+        port: int,
+        listening: Callable[[int], None] = lambda port: None,
+    ) -> None:
         self._address = (host, port)
+        self._listening = listening
         self._listeners: list[socket.socket] = []
         self._notices = server.notices
         # Nothing is allowed before the port is known.
@@ -100,10 +111,12 @@ class HttpServer(uvicorn.Server):
         """
         host, port = self._address
         self._listeners = listeners(host, port)
-        found = guard(host, self._listeners[0].getsockname()[1])
+        port = self._listeners[0].getsockname()[1]
+        found = guard(host, port)
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
+        self._listening(port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and wait for those under way."""
@@ -111,13 +124,18 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(self._listeners)
 
 
-async def serve_http(engine: Engine, host: str, port: int) -> None:
+async def serve_http(
+    engine: Engine, host: str, port: int, listening: Callable[[int], None] = lambda port: None
+) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
+
+    Args:
+        listening: Told the port once clients can come.
 
     Raises:
         UsageError: The address cannot be listened on.
     """
-    server = http_server(engine, host, port)
+    server = HttpServer(build_server(engine), host, port, listening)
     try:
         await server.serve()
     except anyio.get_cancelled_exc_class():

@@ -10,10 +10,12 @@ import anyio
 import pytest
 
 from bridge.engine import Engine, open_engine, run_queue
+from bridge.engine.commands import Commands
 from bridge.engine.suspended import SuspendedRun, SuspendedRuns
 from bridge.errors import CannotAskError, OverloadedError
-from bridge.model import RunRequest, RunResult
+from bridge.model import CommandRequest, RunRequest, RunResult
 from bridge.settings import Settings
+from bridge.settings.commands import parse_commands
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
@@ -106,6 +108,20 @@ async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Pa
             await until(lambda: narrow.queue.waiting == 1)
             tasks.cancel_scope.cancel()
         assert (await narrow.run(RunRequest(code="2 + 2"))).result == 4
+
+
+async def test_a_command_takes_a_place_as_a_run_does(
+    narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a sandbox of its own too."""
+    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
+    table = {"tool": {"executables": ["true"], "workspace": str(tmp_path)}}
+    settings = replace(narrow.settings, commands=parse_commands(table, "commands"))
+    commands = Commands(settings, queue=narrow.queue)
+    request = CommandRequest(profile="tool", stages=(("true",),))
+    async with narrow.queue.place("", lambda ahead: None):
+        with pytest.raises(OverloadedError, match="under way"):
+            await commands.run(request)
 
 
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:

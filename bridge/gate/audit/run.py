@@ -217,6 +217,8 @@ class RunAudit:
             AuditError: It could not be; the program must not get it.
         """
         if self._log.recording:
+            self._insist_on_room()
+            self._room -= SMALL
             facts: dict[str, Json] = {
                 "what": what,
                 "savedBy": provenance.run_id,
@@ -307,6 +309,10 @@ class RunAudit:
         found = {name: value for name, value in facts.items() if value not in ("", None, [])}
         return {**found, "kind": kind, "run": self._run_id}
 
+    def _insist_on_room(self) -> None:
+        if self._room <= 0:
+            raise AuditBudgetError(RUN_BYTES)
+
     async def _charged(
         self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
@@ -315,8 +321,7 @@ class RunAudit:
         Raises:
             AuditBudgetError: That is used up.
         """
-        if self._room <= 0:
-            raise AuditBudgetError(RUN_BYTES)
+        self._insist_on_room()
         record = await self._call(kind, number, call, decision)
         small = burden(call.arguments, SMALL) <= SMALL
         self._room -= SMALL if small else _size(record)
