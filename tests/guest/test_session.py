@@ -137,7 +137,7 @@ def test_a_name_of_the_programs_own_is_not_taken_from_it(session: Session) -> No
 def test_a_time_out_interrupts_at_the_line_it_hung_on_and_keeps_the_state(
     session: Session, hangs: str, line: str
 ) -> None:
-    session.start(f"x = 1\n{hangs}", limits={"timeout": 0.5})
+    session.start(f"x = 1\n{hangs}", limits={"timeout": 2.0})
     stopped = session.guest.finish(lambda guest, call: None)
     assert stopped.exit.timed_out
     assert stopped.exit.kept
@@ -150,7 +150,7 @@ def test_a_program_that_ignores_the_interrupt_is_killed_and_its_state_with_it(
     session: Session,
 ) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    stopped = session.run(code, limits={"timeout": 0.3})
+    stopped = session.run(code, limits={"timeout": 1.0})
     assert stopped.exit.timed_out
     assert not stopped.exit.kept
     assert stopped.status == 0
