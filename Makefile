@@ -17,6 +17,8 @@ PYTHON_FILES := bridge tests benchmarks scripts
 PYTEST_ARGS ?=
 # Tests on the same engine share one of them.
 WORKERS ?= 2
+# A command that runs the tests with something else going on.
+BESIDE ?=
 # Modules that decide and do no I/O; they keep the floor of branch coverage.
 empty :=
 space := $(empty) $(empty)
@@ -119,7 +121,7 @@ check: venv ## format, lint, types, imports and sizes, without running anything
 pytest: venv node
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
-	$(WITH_ENGINES) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
+	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
 	    --durations 15 --cov --cov-report= $(PYTEST_ARGS)
 	@if [ -n "$(PURE_MODULES)" ] && [ -z "$(PYTEST_ARGS)" ]; then \
 	    $(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR); \
@@ -134,6 +136,11 @@ test: ## every check and every test, on real engines and servers
 .PHONY: test-lanes
 test-lanes: ## the attacks and the contract once more, on runs that share a container one by one
 	@$(MAKE) pytest PYTEST_ARGS="tests/security tests/contract -m lanes"
+
+.PHONY: test-noise
+test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
+	@$(MAKE) pytest BESIDE="$(VENV)/python -m tests.noise" \
+	    PYTEST_ARGS="tests/contract tests/e2e tests/older_bridge tests/sandbox tests/security"
 
 # How many examples for each property; and where the search starts, to have the same one again.
 FUZZ_EXAMPLES ?= 2000

@@ -60,8 +60,8 @@ def _docker(owners: Sequence[Owner]) -> Iterator[None]:
     finally:
         client.images.remove(name)
         for container in made:
-            # A bridge may have removed that of the dead one, as it should.
-            with suppress(docker.errors.NotFound):
+            # A bridge may have removed that of the dead one, as it should, or be about to.
+            with suppress(docker.errors.APIError):
                 client.api.remove_container(container["Id"], force=True)
         client.close()
 

@@ -167,9 +167,15 @@ async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> Non
         "answer"
     )
     with anyio.fail_after(60):
+        await _start_asker(engine)
         result = await engine.run(RunRequest(code=code, timeout=2.0), client)
     assert (result.status, result.result) == ("success", "decline"), result.summary
     assert result.usage.wall_ms > 4000
+
+
+async def _start_asker(engine: Engine) -> None:
+    """Have the server running, so that its start takes nothing of a run's time."""
+    await engine.run(RunRequest(code="await mcp_asker.count()"))
 
 
 async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
@@ -177,6 +183,7 @@ async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
     client = FakeClient(answer=accept)
     code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
     with anyio.fail_after(PATIENCE_SECONDS):
+        await _start_asker(engine)
         result = await engine.run(RunRequest(code=code, timeout=1.0), client)
     assert (result.status, result.stdout) == ("timeout", "asked\n")
 

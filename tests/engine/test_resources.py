@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 async def reading(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
     """An engine for all tests that only read, with a server that has resources and one without.
 
-    The first takes a second to start.
+    Both are running: a run waits for a server that it does not name for some seconds only.
     """
     backend = FakeBackend()
 
@@ -52,6 +52,8 @@ async def reading(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Eng
     settings = settings_in(tmp_path_factory.mktemp("home"))
     finder = ListFinder(library(), workshop())
     async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+        both = "await mcp_library.list_resources(), await mcp_work_shop.add(a=1, b=1)"
+        assert (await opened.run(RunRequest(code=both))).status == "success"
         yield opened
     assert backend.live == set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bridge.guest.wire import Call, File, Reply, Stop
 from tests.guest.conftest import ECHO_SERVER, Guest
 from tests.guest.finished import Finished
+from tests.guest.test_nursery import wait_until
 
 Start = Callable[[], Guest]
 
@@ -137,7 +139,7 @@ def test_a_name_of_the_programs_own_is_not_taken_from_it(session: Session) -> No
 def test_a_time_out_interrupts_at_the_line_it_hung_on_and_keeps_the_state(
     session: Session, hangs: str, line: str
 ) -> None:
-    session.start(f"x = 1\n{hangs}", limits={"timeout": 0.5})
+    session.start(f"x = 1\n{hangs}", limits={"timeout": 2.0})
     stopped = session.guest.finish(lambda guest, call: None)
     assert stopped.exit.timed_out
     assert stopped.exit.kept
@@ -150,7 +152,7 @@ def test_a_program_that_ignores_the_interrupt_is_killed_and_its_state_with_it(
     session: Session,
 ) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    stopped = session.run(code, limits={"timeout": 0.3})
+    stopped = session.run(code, limits={"timeout": 1.0})
     assert stopped.exit.timed_out
     assert not stopped.exit.kept
     assert stopped.status == 0
@@ -192,13 +194,25 @@ def test_a_forked_child_that_comes_to_the_end_does_not_serve_the_session(
     assert session.run("pid > 0").value is True
 
 
-def test_what_threads_write_between_runs_comes_with_the_next(session: Session) -> None:
-    session.run(
-        "import threading\ngo = threading.Event()\nsaid = threading.Event()\n"
-        "def late():\n    go.wait(); print('later', flush=True); said.set()\n"
-        "threading.Thread(target=late, daemon=True).start()\nthreading.Timer(0.01, go.set).start()"
-    )
-    assert session.run("said.wait()").stdout == "later\n"
+LATE = """
+import os, threading, time
+def late():
+    while not os.path.exists({go!r}):
+        time.sleep(0.01)
+    {then}
+threading.Thread(target=late, daemon=True).start()
+"""
+
+
+def test_what_threads_write_between_runs_comes_with_the_next(
+    session: Session, tmp_path: Path
+) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
+    then = f"print('later', flush=True); open({str(said)!r}, 'w').close()"
+    session.run(LATE.format(go=str(go), then=then))
+    go.touch()
+    wait_until(said.exists)
+    assert session.run("").stdout == "later\n"
 
 
 def test_what_threads_write_while_the_state_is_saved_is_not_lost(session: Session) -> None:
@@ -214,8 +228,9 @@ def test_what_threads_write_while_the_state_is_saved_is_not_lost(session: Sessio
     assert session.run("said.is_set()").stdout == "meanwhile\n"
 
 
-def test_a_session_whose_process_dies_between_runs_ends(session: Session) -> None:
-    session.run("import os, threading\nthreading.Timer(0.05, lambda: os._exit(3)).start()")
+def test_a_session_whose_process_dies_between_runs_ends(session: Session, tmp_path: Path) -> None:
+    session.run(LATE.format(go=str(tmp_path / "go"), then="os._exit(3)"))
+    (tmp_path / "go").touch()
     assert session.guest.receive() is None
     assert session.guest.wait() == 0
 

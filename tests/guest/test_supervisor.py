@@ -15,7 +15,7 @@ from tests.guest.supervised import FIND_CHANNEL, gone
 def test_the_deadline_ends_a_busy_program_where_it_is_and_keeps_its_output(guest_on: Any) -> None:
     finished = guest_on.run(
         "print('kept')\nprint('tail', end='')\nimport sys; sys.stdout.flush()\nwhile True: pass",
-        limits={"timeout": 0.3},
+        limits={"timeout": 1.0},
     )
     assert finished.stdout == "kept\ntail"
     assert "line 4, in <module>\n    while True: pass" in finished.outcome.error
@@ -26,7 +26,7 @@ def test_the_deadline_ends_a_busy_program_where_it_is_and_keeps_its_output(guest
 
 def test_the_deadline_ends_a_program_that_does_not_heed_it(guest: Any) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    finished = guest.run(code, limits={"timeout": 0.3})
+    finished = guest.run(code, limits={"timeout": 1.0})
     assert finished.done is None
     assert finished.exit.timed_out
     assert finished.exit.signal == 9
@@ -42,7 +42,7 @@ child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 os.kill(os.getppid(), signal.SIGSTOP)
 os.kill(0, signal.SIGSTOP)
 """,
-        limits={"timeout": 0.5},
+        limits={"timeout": 2.0},
     )
     assert finished.exit.timed_out
 

@@ -244,13 +244,13 @@ async def test_the_deadline_stands_still_while_somebody_is_asked(
 
     async def think(context: Any, params: Any) -> ElicitResult:
         begun = anyio.current_time()
-        await until(lambda: anyio.current_time() - begun > 2.5)
+        await until(lambda: anyio.current_time() - begun > 4.5)
         return ElicitResult(action="accept", content={"decision": "call"})
 
     async with opening() as engine:
         server = build_server(engine, principal="me")
         async with Client(server, mode=era, elicitation_callback=think) as client:
-            arguments = {"code": WRITE, "timeout": 2}
+            arguments = {"code": WRITE, "timeout": 4}
             with anyio.fail_after(60):
                 result = await client.call_tool("run_python", arguments)
     assert value_of(result)["done"] == "write_note"

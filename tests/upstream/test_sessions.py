@@ -216,7 +216,7 @@ async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
     """By the next request; of those that waited together only the first waits in vain."""
     outcomes: list[object] = []
-    async with rig.pool(rig.raw(call_timeout=2.0)) as pool:
+    async with rig.pool(rig.raw(call_timeout=5.0)) as pool:
 
         async def ask() -> None:
             try:

@@ -120,19 +120,23 @@ def exists(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def left_groups(bridge: int | None = None) -> list[Path]:
-    """Return the control groups that a process left, this one unless told otherwise."""
+def groups_of(bridge: int | None = None) -> list[Path]:
+    """Return the control groups that a process has made, this one unless told otherwise."""
     owner = os.getpid() if bridge is None else bridge
-    left: list[Path] = []
     # One that is just going away may be found, and be gone when it is looked into.
-    for _ in range(LOOKS):
+    while True:
         with suppress(FileNotFoundError):
             found = Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{owner}_*")
-            left = [path for path in found if path.is_dir()]
-            if not left:
-                break
+            return [path for path in found if path.is_dir()]
+
+
+def left_groups(bridge: int | None = None) -> list[Path]:
+    """Return the control groups that a process left, once those that are going have gone."""
+    for _ in range(LOOKS):
+        if not groups_of(bridge):
+            break
         time.sleep(LOOK_SECONDS)
-    return left
+    return groups_of(bridge)
 
 
 def with_argument(mark: str) -> list[int]:

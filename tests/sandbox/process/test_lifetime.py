@@ -31,6 +31,7 @@ from tests.sandbox.process.rig import (
     PATIENCE,
     READY,
     exists,
+    groups_of,
     left_groups,
     processes_below,
     read_all,
@@ -108,10 +109,9 @@ async def test_a_bridge_that_is_killed_leaves_nothing(backend: BubblewrapBackend
         bridge.kill()
         await bridge.wait()
         await until(lambda: not exists(child))
-    left = left_groups(bridge.pid)
-    reaped = await backend.reap()
-    assert reaped >= (1 if left else 0)
-    assert not [path for path in left if path.exists()]
+    # Another bridge of this machine may do it first.
+    await backend.reap()
+    assert left_groups(bridge.pid) == []
 
 
 LAUNCHER = """
@@ -348,7 +348,7 @@ def read_groups(member: int) -> dict[str, str]:
         "cpu.cfs_quota_us": "cpu",
     }
     found = {}
-    for directory in left_groups():
+    for directory in groups_of():
         assert str(member) in (directory / "cgroup.procs").read_text().split()
         for file, name in files.items():
             if (directory / file).exists():
