@@ -97,6 +97,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 raise UsageError(message, remedy=_LOOK.format(name))
             else:
                 about = _about(skill, _fields(engine, skill, approved))
+                person.begin("mcp-code-bridge asks")
                 person.say(f"{_shown(skill)}{about}")
                 # How many, for whoever's screen shows fewer.
                 lines = counted(skill.text.count("\n"), "line")

@@ -52,6 +52,11 @@ MAX_TEXT = 500
 MAX_DATA = 4000
 """Characters of a server's progress, and of its messages."""
 
+_KINDS: Mapping[Method, Asking] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+}
+
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of messages, the least first."""
 
@@ -200,7 +205,7 @@ class OneRun:
         Raises:
             CannotAskError: It cannot be asked, was asked enough, or the policy or a bound forbids.
         """
-        kind: Asking = "elicitation" if method == "elicitation/create" else "sampling"
+        kind = _KINDS[method]
         params = self.secretless(server, dict(params))
         try:
             answer = await self._ask(server, kind, params)
@@ -215,6 +220,14 @@ class OneRun:
         outcome = said if said in ("accept", "decline", "cancel") else "answered"
         await self.asking.record(server, kind, params, outcome)
         return answer
+
+    async def refused(self, server: str, method: Method, why: str) -> None:
+        """Record a question that is not put to the client.
+
+        Raises:
+            CannotAskError: It cannot be recorded.
+        """
+        await self.asking.record(server, _KINDS[method], {}, "refused", why)
 
     async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
         action = self.asking.decide(server, kind)

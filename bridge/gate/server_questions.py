@@ -110,6 +110,9 @@ class ServerQuestions:
     ) -> None:
         """Record a question and what became of it, before its server hears of that.
 
+        Args:
+            params: The question; empty if it is not worth to be looked at.
+
         Raises:
             CannotAskError: It cannot be recorded, so that the server must not get an answer.
         """
@@ -117,10 +120,11 @@ class ServerQuestions:
             self.refused += 1
         if self._audit is None or self.refused > MAX_RECORDED:
             return
+        whole = await aside(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
             "server": server,
             "what": asking,
-            "question": await aside(params, lambda: digest(canonical(params).encode("ascii"))),
+            "question": whole if params else "",
             "head": one_line(_head(params), MAX_HEAD),
             "outcome": outcome,
             "why": one_line(why, MAX_TEXT_CHARS),

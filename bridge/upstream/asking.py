@@ -103,6 +103,9 @@ class Caller(Protocol):
             CannotAskError: It cannot be asked, or gave no answer.
         """
 
+    async def refused(self, server: str, method: Method, why: str) -> None:
+        """Take note of a question that is not put to the client."""
+
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
@@ -165,11 +168,13 @@ async def put(
     Raises:
         CannotAskError: There is no answer.
     """
+    message = ""
     if size > MAX_QUESTION_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_QUESTION_BYTES[method]:,}."
-        raise CannotAskError(message, server=server)
-    if _is_deep(params):
+    elif _is_deep(params):
         message = f"The question is nested more than {MAX_QUESTION_DEPTH} levels deep."
+    if message:
+        await caller.refused(server, method, message)
         raise CannotAskError(message, server=server)
     with anyio.move_on_after(ANSWER_SECONDS):
         return await caller.ask(server, method, params)
@@ -329,6 +334,7 @@ class Callers:
         caller = self._whom()
         if len(self._questions) >= MAX_OPEN_QUESTIONS:
             message = f"It has asked {MAX_OPEN_QUESTIONS} questions that are open already."
+            await caller.refused(self._server, method, message)
             raise CannotAskError(message, server=self._server)
         question = _Question(caller)
         with question.scope:

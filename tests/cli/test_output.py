@@ -150,7 +150,10 @@ def test_what_is_printed_to_a_terminal_is_visible_whoever_prints_it(
         write_err(f"err {HOSTILE}\n")
         write_json({"value": HOSTILE})
         monkeypatch.undo()
-        shown = os.read(typist, 65536).decode().replace("\r\n", "\n")
+        read = b""
+        while not read.endswith(b"}\r\n"):
+            read += os.read(typist, 65536)
+        shown = read.decode().replace("\r\n", "\n")
     os.close(typist)
     assert visible(shown) == shown
     written = "\\x1b[2J\\x9b\\x7f\\u202e\\u200b\\u2028\\U000e0041"

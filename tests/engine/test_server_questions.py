@@ -162,6 +162,24 @@ async def test_what_is_out_of_bounds_is_refused_by_name(settings: Settings, tmp_
     assert records[-1]["questionsRefused"] == 1
 
 
+async def test_what_is_too_large_or_too_deep_is_recorded_without_being_looked_at(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """As refused, with why."""
+    deep: Json = "x"
+    for _ in range(70):
+        deep = [deep]
+    for extra, why in (("x" * 70_000, "bytes; at most 65,536"), (deep, "64 levels deep")):
+        client = FakeClient(answer=accept)
+        form = {"type": "object", "properties": {"a": {"default": extra}}}
+        replies, records, _ = await asked(
+            settings, tmp_path, client, params={"message": "?", "requestedSchema": form}
+        )
+        assert [why in reply for reply in replies] == [True]
+        assert client.asked == []
+        assert why in _questions(records)[-1]["why"]
+
+
 async def test_a_flood_of_questions_reaches_nobody_whole_and_writes_little(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,3 +195,5 @@ async def test_a_flood_of_questions_reaches_nobody_whole_and_writes_little(
     assert "1 refusal" in told[0]
     assert sum(map(len, caplog.messages)) < 50_000
     assert len(_questions(records)) <= MAX_QUESTIONS + MAX_RECORDED
+    # None of them is forgotten.
+    assert len(client.asked) + records[-1]["questionsRefused"] == FLOOD

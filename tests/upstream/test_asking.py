@@ -44,6 +44,7 @@ class FakeCaller:
         self.log_level = "info"
         self.asked: list[tuple[str, Mapping[str, Json]]] = []
         self.logged: list[Json] = []
+        self.refusals: list[str] = []
         self.reached = anyio.Event()
         self.answer = anyio.Event()
         if ready:
@@ -54,6 +55,9 @@ class FakeCaller:
         self.reached.set()
         await self.answer.wait()
         return {"action": "accept", "content": {"client": str(self.client)}}
+
+    async def refused(self, server: str, method: Method, why: str) -> None:
+        self.refusals.append(why)
 
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
