@@ -133,7 +133,7 @@ def test_a_company_can_keep_permissions_to_itself_and_denials_go_first(
     assert names(discover(context)) == ["git2", "web2"]
 
 
-def test_where_the_company_has_its_own_file_of_servers_claude_code_has_no_others(
+def test_beside_the_company_s_file_claude_code_has_no_other_servers(
     context: DiscoveryContext, company: Path
 ) -> None:
     path = write(company / "managed-mcp.json", {"mcpServers": {"theirs": {"command": "x"}}})
@@ -145,7 +145,7 @@ def test_where_the_company_has_its_own_file_of_servers_claude_code_has_no_others
     assert names(discover(context)) == ["git2", "web2"]
 
 
-def test_settings_of_the_company_that_cannot_be_read_forbid_claude_code_s_servers(
+def test_settings_of_the_company_that_cannot_be_read_forbid(
     context: DiscoveryContext, company: Path
 ) -> None:
     path = write(company / "managed-settings.json", "{")
