@@ -217,6 +217,9 @@ def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(
     changed = discover(later)
     assert changed.servers == ()
     assert "changed since its approval in Claude Code" in changed.proposed[0].reason
+    below = cautious.cwd / "below"
+    below.mkdir()
+    assert discover(replace(later, cwd=below)).servers == (), "nor from another directory"
     approve_in_claude(cautious)
     write(path, entry())
     assert discover(later).servers == (), "the client's approval was withdrawn"
