@@ -14,7 +14,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from bridge.discovery.files import ABSENT, read_regular
@@ -88,15 +89,20 @@ class Consents:
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 
-        `APPEARED` where there are several: two bridges saw it at the same time, and not the same.
+        For whatever directory that was: the file is the same, and else a changed one would count
+        as never seen from the next directory. `APPEARED` where there are several: two bridges saw
+        it at the same time, and not the same.
         """
-        found = {
-            consent.definition.digest
-            for consent in self.seen
-            if consent.by == by
-            and replace(consent.definition, digest="") == replace(definition, digest="")
-        }
+        found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
+
+    @cached_property
+    def _digests(self) -> dict[tuple[str, str, str], set[str]]:
+        found: dict[tuple[str, str, str], set[str]] = {}
+        for each in self.seen:
+            place = (each.by, each.definition.path, each.definition.name)
+            found.setdefault(place, set()).add(each.definition.digest)
+        return found
 
 
 def digest_of(written: str) -> str:

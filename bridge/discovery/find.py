@@ -14,9 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
-from bridge.discovery.clients import APPROVAL_FILES, TRUST_FILES, Format, Location, Platform
+from bridge.discovery.clients import (
+    APPROVAL_FILES,
+    LIMIT_FILES,
+    TRUST_FILES,
+    Format,
+    Location,
+    Platform,
+)
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.documents import MalformedError, decode, kind, size_limit
 from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
@@ -29,10 +37,22 @@ from bridge.discovery.files import (
     list_matching,
     read_regular,
 )
+from bridge.discovery.forbidden import (
+    CLAUDE,
+    GEMINI,
+    OFF_KEY,
+    Forbidden,
+    Lists,
+    gemini_lists,
+    gemini_switched_off,
+    join_lists,
+    names_off,
+    read_lists,
+)
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
-from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, printable
 from bridge.discovery.sources import locations_read, unknown_sources
 from bridge.model import ServerSpec
 
@@ -48,6 +68,9 @@ __all__ = [
 ]
 
 _ANY_NAME = "*"
+_CLAUDE_STATE = "{claude_state}/.claude.json"
+_GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
+_GEMINI_FORMAT: Format = "json with comments"
 
 MAX_REFERENCES = 64
 """Files that configurations name, such as `envFile`; a table that names more is no table."""
@@ -140,12 +163,20 @@ def discover(context: DiscoveryContext) -> Discovery:
     stamp, absent = _stamp(project, places, candidates)
     reader.leave_out(absent)
     approvals = _approvals(reader, places, project)
+    claude = [each for each in candidates if each.location.id == CLAUDE]
+    managed = [each.path for each in claude if each.location.scope == "managed"]
+    gemini = [
+        each.path
+        for each in candidates
+        if each.location.id == GEMINI and not each.location.in_project
+    ]
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
         trusting=dict(_trusting(reader, places, project, context)),
         consents=context.consents,
+        forbidden=_forbidden(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
     files = [
@@ -209,9 +240,16 @@ def _stamp(
 
 def _answer_files(places: Places) -> Iterator[Path]:
     """The files in which clients keep what the user approves and trusts."""
-    templates = [file.template for file in APPROVAL_FILES]
-    for template in (*templates, *(file.template for file in TRUST_FILES)):
-        yield from fill(template, places)
+    templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
+    templates += [file.template for file in TRUST_FILES]
+    templates += [file.template for file in LIMIT_FILES]
+    for template in templates:
+        for path in fill(template, places):
+            if path.name.startswith(_ANY_NAME):
+                yield path.parent
+                yield from list_matching(path.parent, path.suffix)[0]
+            else:
+                yield path
 
 
 class _Reader:
@@ -251,6 +289,10 @@ class _Reader:
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
         return self.references.get(path)
+
+    def is_absent(self, path: Path) -> bool:
+        """Whether a file was seen not to be there."""
+        return path in self._absent
 
     def demand(self, path: Path) -> None:
         """Warn about a file that somebody named and that is not there."""
@@ -420,6 +462,63 @@ def _trusting(
             document = reader.document(path, file.format)
             if document is not None and file.trusts(document, project.keys):
                 yield file.id, file.client
+
+
+def _forbidden(
+    reader: _Reader,
+    places: Places,
+    project: Project,
+    platform: Platform,
+    managed: Iterable[Path],
+    gemini: Iterable[Path],
+) -> Forbidden:
+    """What Claude Code's settings and state say about which servers may be used.
+
+    Args:
+        managed: Where the company's own file of servers may be.
+        gemini: The files of Gemini CLI that are no project's.
+    """
+    lists: list[Lists] = []
+    unreadable = ""
+    for file in LIMIT_FILES:
+        if platform not in file.platforms:
+            continue
+        for path in fill(file.template, places):
+            found: tuple[Path, ...] = (path,)
+            if path.name.startswith(_ANY_NAME):
+                found, wrong = list_matching(path.parent, path.suffix)
+                unreadable = unreadable or (str(path.parent) if wrong else "")
+            for each in found:
+                document = reader.document(each)
+                if document is not None:
+                    one, said = read_lists(document, path=str(each), managed=file.managed)
+                    lists.append(one)
+                    reader.warnings.extend(said)
+                elif file.managed and not reader.is_absent(each):
+                    unreadable = unreadable or str(each)
+    exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
+    limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
+    return replace(limits, **_switched_off(reader, places, project, gemini))
+
+
+def _switched_off(
+    reader: _Reader, places: Places, project: Project, gemini: Iterable[Path]
+) -> dict[str, Any]:
+    """What clients keep of servers that are switched off, apart from the servers."""
+    claude: dict[str, str] = {}
+    for path in fill(_CLAUDE_STATE, places):
+        for _, state in project_entries(reader.document(path), project.keys):
+            by = f"{OFF_KEY} in {printable(str(path))}"
+            claude.update(dict.fromkeys(names_off(state), by))
+    off: dict[str, str] = {}
+    only: tuple[tuple[frozenset[str], str], ...] = ()
+    for path in gemini:
+        excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+        off |= excluded
+        only += allowed
+    for path in fill(_GEMINI_SWITCHES, places):
+        off |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+    return {"off": {CLAUDE: claude, GEMINI: off}, "only": {GEMINI: only}}
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:

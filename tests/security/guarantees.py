@@ -12,6 +12,7 @@ from tests.security.guarantees_around import AROUND_GUARANTEES
 from tests.security.guarantees_asking import ASKING_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
 from tests.security.guarantees_quotas import QUOTA_GUARANTEES
+from tests.security.guarantees_started import STARTED_GUARANTEES
 
 ATTACKS = 42
 
@@ -389,4 +390,5 @@ GUARANTEES = (
     *AROUND_GUARANTEES,
     *ASKING_GUARANTEES,
     *QUOTA_GUARANTEES,
+    *STARTED_GUARANTEES,
 )
