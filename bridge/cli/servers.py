@@ -11,6 +11,8 @@ from bridge.cli.checks import check
 from bridge.cli.output import table, terminal_width, visible, write_err, write_out
 from bridge.discovery.report import SkippedServer
 from bridge.engine import Engine, open_engine
+from bridge.errors import SettingsError
+from bridge.gate.question import because
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home
 
@@ -139,7 +141,16 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
         "differences": list(spec.differences),
         "description": engine.servers.known.entry(spec.name).description,
         "oauth": spec.oauth is not None,
+        "definition": spec.definition,
     }
+    try:
+        start = engine.gatekeeping.starts.decide(spec)
+    except SettingsError as error:
+        row["start"], row["reason"] = "deny", error.message
+    else:
+        row["start"] = start.action
+        if start.action != "allow":
+            row["reason"] = f"it is not started unasked: {because(start)}"
     if listing is not None:
         row["tools"] = len(listing.tools)
     if spec.tools.only is not None:

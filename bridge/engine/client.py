@@ -22,6 +22,7 @@ from bridge.clock import Clock
 from bridge.engine.following import REPORT_SECONDS, Following
 from bridge.engine.standing import Standing
 from bridge.errors import CannotAskError
+from bridge.gate.starts import Asker
 from bridge.model import Json
 from bridge.upstream.asking import ANSWER_SECONDS, Method
 
@@ -126,6 +127,7 @@ class OneRun:
     Attributes:
         secretless: What whoever is asked may be shown.
         tell: What the client may be told; whoever looks on is not the person who is asked.
+        asker: Who is asked about the servers that it starts; None before it has begun.
     """
 
     def __init__(self, client: Client | None, clock: Clock) -> None:
@@ -133,6 +135,7 @@ class OneRun:
         self._clock = clock
         self.secretless: Tell = _unchanged
         self.tell: Tell = _unchanged
+        self.asker: Asker | None = None
         self._questions = 0
         self._started = anyio.current_time()
         self._last = 0.0

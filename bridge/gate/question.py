@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bridge.gate.decision import CHANGED, CallFacts, Decision
-from bridge.model import Effect, Json, Plan
+from bridge.model import Effect, Json, Plan, ServerSpec, short_digest
 
 Holds = Literal["call", "run", "session", "always"]
 """For how long an answer holds."""
@@ -120,6 +120,40 @@ def question(
         "run": f"Yes, and every other call of {name} in this run, with whatever arguments",
         "session": f"Yes, and every call of {name} until the bridge ends (at most 12 hours)",
         "always": f"Yes, always: {_always(name, asks)}",
+    }
+    return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+
+
+def start_question(spec: ServerSpec, decision: Decision, choices: Sequence[str]) -> dict[str, Json]:
+    """Return the parameters of the question whether a server may be started or connected to.
+
+    Values of variables and headers are not shown: they are no part of what a server is.
+
+    Args:
+        choices: "once", and "always" where that may be said.
+    """
+    name = safe_name(spec.name)
+    verb = "start" if spec.transport == "stdio" else "be connected to"
+    lines = [f"mcp-code-bridge: may the server {name} {verb}?", ""]
+    lines.append(f"{_INDENT}asked because of: {because(decision)}")
+    facts: Mapping[str, Json] = {
+        "command": spec.command,
+        "arguments": list(spec.args),
+        "directory": spec.cwd,
+        "url": spec.url,
+        "variables": sorted(spec.env),
+        "headers": sorted(spec.headers),
+        "definition": short_digest(spec.definition),
+        "defined in": str(spec.source),
+    }
+    lines += [
+        f"{_INDENT}{name} = {shown(value, MAX_VALUES_CHARS // 2)}"
+        for name, value in facts.items()
+        if value
+    ]
+    titles = {
+        "once": "Yes, this once",
+        "always": "Yes, always, as it is defined now",
     }
     return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
 

@@ -66,6 +66,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
             "budgets": _budgets,
             "privacy": _privacy,
             "skills": fields.action,
+            "start": fields.action,
         },
         "a policy",
     )
@@ -79,6 +80,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
         budgets=found.get("budgets", Budgets()),
         privacy=found.get("privacy", Privacy()),
         skills=found.get("skills", "ask"),
+        start=found.get("start", "allow"),
         pin=found.get("pin", True),
         path=path,
     )
@@ -203,12 +205,18 @@ def _server(key: str, value: Json, place: str) -> ServerPolicy:
     found = fields.record(
         value,
         place,
-        {"trust": fields.flag, "labels": fields.label_set, "tools": _tools},
+        {
+            "trust": fields.flag,
+            "start": fields.action,
+            "labels": fields.label_set,
+            "tools": _tools,
+        },
         "a server's policy",
     )
     return ServerPolicy(
         servers=key,
         trust=found.get("trust", False),
+        start=found.get("start"),
         labels=found.get("labels", frozenset()),
         tools=found.get("tools", ()),
     )

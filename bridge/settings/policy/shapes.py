@@ -77,11 +77,13 @@ class ServerPolicy:
 
     Attributes:
         trust: Whether what the server says of its own tools (annotations) is believed.
+        start: Whether it is started, or connected to; None for what holds for all.
         labels: For the flow rules, of all its tools.
     """
 
     servers: str
     trust: bool = False
+    start: Action | None = None
     labels: frozenset[str] = frozenset()
     tools: tuple[ToolPolicy, ...] = ()
 
@@ -163,7 +165,9 @@ class PolicySpec:
         present: Whether there is one. Without, every call is allowed and nobody is believed.
         skills: What is done when a program uses a saved skill that nobody has reviewed; with
             "deny" there are no skills.
-        pin: Whether a tool that changed since it was first allowed is asked about again.
+        start: Whether servers are started, or connected to, of which nothing else is said.
+        pin: Whether a tool that changed since it was first allowed, and a server that has another
+            definition than when it was first started, is asked about again.
         path: The file; changes are written there. None where there is none.
     """
 
@@ -182,5 +186,6 @@ class PolicySpec:
     budgets: Budgets = field(default_factory=Budgets)
     privacy: Privacy = field(default_factory=Privacy)
     skills: Action = "ask"
+    start: Action = "allow"
     pin: bool = True
     path: Path | None = None
