@@ -53,15 +53,16 @@ async def demonstrate(repository: Path, runtime: str) -> int:
     """Run the programs and show what came back."""
     configured = servers(repository)
     with tempfile.TemporaryDirectory() as project, tempfile.TemporaryDirectory() as state:
-        config = Path(project) / ".mcp.json"
+        config = Path(project) / "servers.json"
         config.write_text(json.dumps({"mcpServers": configured}, indent=2))
-        print(f"A project with {', '.join(configured)} in its {config.name}, as for Claude Code.")
+        print(f"{', '.join(configured)} in the file that MCP_SERVERS_CONFIG names.")
         bridge = StdioServerParameters(
             command=str(SCRIPTS / "mcp-code-bridge"),
             cwd=project,
             env={
                 **os.environ,
                 "MCP_BRIDGE_RUNTIME": runtime,
+                "MCP_SERVERS_CONFIG": str(config),
                 "MCP_BRIDGE_LOG_LEVEL": "ERROR",
                 "MCP_BRIDGE_STATE_DIR": state,
             },

@@ -21,6 +21,7 @@ from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command
 from benchmarks.results import Measurement
+from bridge.engine.consenting import consents_of
 from bridge.engine.servers import ConfigFinder, context_for
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.model import Tool
@@ -94,7 +95,8 @@ def _insist_on_one_server(bridge: Bridge) -> None:
 async def _remember_tools(home: Path, engine: Engine) -> None:
     """Fill the cache of tools as earlier bridges of this user would have."""
     settings = load(environ=environment(home, engine, {}))
-    found = ConfigFinder(context_for(settings, str(home / "project"), sys.platform)).find()
+    context = context_for(settings, str(home / "project"), sys.platform)
+    found = ConfigFinder(context, consents_of(settings)).find()
     cache = ToolCache(settings.state_dir / "tools")
     listed: dict[tuple[str, ...], list[Tool]] = {}
     for spec in found.servers:

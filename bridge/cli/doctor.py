@@ -16,8 +16,8 @@ from bridge.cli.doctor_offers import (
     offers_document,
 )
 from bridge.cli.output import visible, write_out
-from bridge.discovery.find import discover
 from bridge.engine.command_check import CommandCheck, check_commands
+from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
 from bridge.errors import WrongSystemError
 from bridge.model import MEBIBYTE, short_digest
@@ -34,7 +34,8 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     A command profile that cannot be used is told, and changes nothing of the exit status.
     """
     probes = await survey(settings)
-    found = discover(context_for(settings, str(Path.cwd()), sys.platform))
+    context = context_for(settings, str(Path.cwd()), sys.platform)
+    found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     packages = await check_packages(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")

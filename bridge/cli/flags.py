@@ -130,7 +130,14 @@ def _add_run(add: Add) -> None:
 
 
 def _add_lists(add: Add) -> None:
-    command = add("servers", "List every discovered server.", "bridge.cli.servers:servers")
+    text = "List every discovered server, or approve what a project's files define."
+    command = add("servers", text, "bridge.cli.servers:servers")
+    command.add_argument(
+        "action", nargs="?", choices=("approve",), help="let servers of a project be used"
+    )
+    command.add_argument(
+        "names", nargs="*", metavar="NAME[@DIGEST]", help="shown, and you are asked; or by digest"
+    )
     command.add_argument(
         *("--check", "--start"),
         action="store_true",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from bridge.cli.checks import check
 from bridge.cli.output import table, terminal_width, visible, write_err, write_out
-from bridge.discovery.report import SkippedServer
+from bridge.cli.person import Person
+from bridge.cli.servers_approve import approve_of
+from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.errors import SettingsError
 from bridge.gate.question import because
@@ -24,6 +27,8 @@ _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND I
 
 async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
     """List every server: name, where it was found, transport, state, why it was skipped."""
+    if arguments.action == "approve":
+        return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
     async with open_engine(settings) as engine:
         if arguments.check and engine.servers.names():
             return await check(engine, as_json=arguments.json)
@@ -60,7 +65,7 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     A person at a terminal knows the home directory as "~"; a script gets whole paths.
     """
     width = terminal_width()
-    used = [row for row in rows if row["state"] != "skipped"]
+    used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
     if used:
         cells = [_cells(row) for row in used]
         if width is not None:
@@ -68,8 +73,13 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         write_out(table(_HEADINGS, cells, width=width, below=True))
     _write_notes(used)
     _write_reasons("Not working", [row for row in used if row.get("reason")])
+    shortened = home_directory if width is not None else None
     left_out = [row for row in rows if row["state"] == "skipped"]
-    _write_reasons("Left out", left_out, home_directory if width is not None else None)
+    _write_reasons("Left out", left_out, shortened)
+    proposed = [row for row in rows if row["state"] == "proposed"]
+    _write_reasons("Not approved, so not used", proposed, shortened)
+    if proposed:
+        write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
 
 
 def _from_home(path: str, home_directory: str) -> str:
@@ -122,7 +132,8 @@ def _brief(reason: str) -> str:
 def _rows(engine: Engine) -> list[dict[str, Any]]:
     discovery = engine.servers.discovery
     found = [_row(engine, spec) for spec in discovery.servers]
-    return found + [_skipped(entry) for entry in discovery.skipped]
+    found += [_skipped(entry) for entry in discovery.skipped]
+    return found + [_proposed(entry) for entry in discovery.proposed]
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
@@ -173,4 +184,16 @@ def _skipped(entry: SkippedServer) -> dict[str, Any]:
         "source": str(entry.source),
         "client": entry.source.client,
         "reason": entry.reason,
+    }
+
+
+def _proposed(entry: ProposedServer) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "state": "proposed",
+        "transport": entry.spec.transport,
+        "source": str(entry.source),
+        "client": entry.source.client,
+        "reason": entry.reason,
+        "digest": entry.definition.digest,
     }

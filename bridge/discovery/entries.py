@@ -12,9 +12,11 @@ fields are left alone: clients keep things of their own there.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,12 +88,38 @@ def read_entry(
         if reason := _turned_off(value) or off:
             turned_off = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
             return turned_off, tuple(reader.warnings)
+        written = _written(value, setting) if setting.admits is not None else ""
+        if setting.admits is not None and not setting.admits(name, written):
+            # Nobody has approved it: no file that it names is opened.
+            variables = replace(setting.variables, read=_unread)
+            reader.setting = replace(setting, variables=variables)
         spec = _read_fields(name, _shaped(value, setting.dialect), source, reader)
+        spec = replace(spec, written=written)
     except UnusableError as error:
         reason = str(error)
         reader.warn("", f"skipped: {reason}", told=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
+
+
+def _unread(path: str) -> str:
+    return ""
+
+
+def _written(value: Mapping[str, object], setting: Setting) -> str:
+    """Return all that a project's file says of a server, with nothing hidden in it.
+
+    Values are as written: a renewed secret in a variable changes nothing, a variable that is
+    newly named does.
+    """
+    given: dict[str, object] = {"server": value}
+    if setting.variables.inputs:
+        given["inputs"] = setting.variables.inputs
+    try:
+        return json.dumps(given, indent=2, default=str)
+    except (ValueError, TypeError, RecursionError) as error:
+        msg = "it cannot be written out for an approval"
+        raise UnusableError(msg) from error
 
 
 def _read_fields(

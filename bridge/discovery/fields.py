@@ -7,8 +7,8 @@ what a field is for; `entries.py` does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -49,6 +49,8 @@ class Setting:
     Attributes:
         path: The file, absolute.
         variables: What variables, `~` and relative directories stand for.
+        admits: For a project's file, whether files may be opened that an entry names: its name and
+            what it has, as text.
     """
 
     client: str
@@ -56,6 +58,7 @@ class Setting:
     path: str
     dialect: Dialect
     variables: Variables
+    admits: Callable[[str, str], bool] | None = None
 
 
 @dataclass
@@ -87,14 +90,18 @@ class FieldReader:
         if not isinstance(value, str):
             msg = f"{label} must be a string, not {kind(value)}"
             raise UnusableError(msg)
-        expanded = self._expanded(value, label) if part in self.dialect.expanded else value
+        expanded = self._expanded(value, label, part) if part in self.dialect.expanded else value
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
             msg = f"{label} holds a character that cannot be passed on"
             raise UnusableError(msg)
         return expanded
 
-    def _expanded(self, value: str, label: str) -> str:
+    def _expanded(self, value: str, label: str, part: str) -> str:
         variables = self.setting.variables
+        in_project = self.setting.admits is not None
+        if in_project and part not in ("env", "headers"):
+            # Else another text in that file would be another program, approved of unseen.
+            variables = replace(variables, read=_nothing)
         try:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
@@ -105,7 +112,10 @@ class FieldReader:
             )
             raise UnusableError(msg) from error
         except UnreadableFileError as error:
-            msg = f'{label} takes its text from "{shown(error.args[0])}", which cannot be read'
+            why = "which cannot be read"
+            if in_project and part not in ("env", "headers"):
+                why = "which a project's file may do in env and headers only"
+            msg = f'{label} takes its text from "{shown(error.args[0])}", {why}'
             raise UnusableError(msg) from error
         except TooMuchTextError as error:
             raise too_much_text(label) from error
@@ -165,6 +175,10 @@ class FieldReader:
                 "greater than 0",
             )
         return None
+
+
+def _nothing(path: str) -> str | None:
+    return None
 
 
 def too_much_text(label: str) -> UnusableError:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
-from bridge.discovery.clients import APPROVAL_FILES, Format, Location, Platform
+from bridge.discovery.clients import APPROVAL_FILES, TRUST_FILES, Format, Location, Platform
+from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.documents import MalformedError, decode, kind, size_limit
 from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
 from bridge.discovery.files import (
@@ -29,7 +31,7 @@ from bridge.discovery.files import (
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
-from bridge.discovery.report import ConfigWarning, SkippedServer
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
 from bridge.discovery.sources import locations_read, unknown_sources
 from bridge.model import ServerSpec
 
@@ -37,6 +39,7 @@ __all__ = [
     "ConfigWarning",
     "Discovery",
     "DiscoveryContext",
+    "ProposedServer",
     "SkippedServer",
     "Stamp",
     "current_stamp",
@@ -67,7 +70,8 @@ class DiscoveryContext:
         extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
         allow_self: Whether entries that start this bridge are kept.
         project_servers: Whether servers that files of the working directory define are used:
-            "all", only those "approved" by Claude Code's own lists, or "none".
+            only those "approved" exactly as they are, "all", or "none".
+        consents: What was approved.
         system_root: Where the system's own configuration directories start.
         sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
             in front for all but those; all if empty.
@@ -81,7 +85,8 @@ class DiscoveryContext:
     environ: Mapping[str, str] = field(repr=False)
     extra_config: Path | None = None
     allow_self: bool = False
-    project_servers: ProjectServers = "all"
+    project_servers: ProjectServers = "approved"
+    consents: Consents = field(default_factory=Consents)
     system_root: Path = Path("/")
     sources: tuple[str, ...] = ()
     exposed: tuple[Path, ...] = ()
@@ -94,6 +99,8 @@ class Discovery:
     Attributes:
         servers: To be used, strongest file first; names are unique.
         skipped: Definitions that are not used, each with the reason.
+        proposed: Definitions of the project that wait for a person's approval.
+        first_seen: Approvals of clients that were never seen before, to be kept.
         warnings: What the owners of the files should mend.
         stamp: Equal to `current_stamp` for as long as no file has changed.
         references: Files that the configurations name and that were read for them, or would have
@@ -105,6 +112,8 @@ class Discovery:
     warnings: tuple[ConfigWarning, ...]
     stamp: Stamp
     references: tuple[Path, ...] = ()
+    proposed: tuple[ProposedServer, ...] = ()
+    first_seen: tuple[Consent, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,23 +138,28 @@ def discover(context: DiscoveryContext) -> Discovery:
     stamp, absent = _stamp(project, places, candidates)
     reader.leave_out(absent)
     approvals = _approvals(reader, places, project)
-    files = [
-        (candidate.location, _parsed(candidate, reader, context, project))
-        for candidate in candidates
-    ]
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
+        trusting=dict(_trusting(reader, places, project, context)),
+        consents=context.consents,
+        directory=os.path.realpath(context.cwd),
     )
-    servers, skipped = merge(files, rules)
+    files = [
+        (candidate.location, _parsed(candidate, reader, context, project, rules))
+        for candidate in candidates
+    ]
+    merged = merge(files, rules)
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources)
-    warnings = (*about_sources, *reader.warnings, *said, *_missing_directories(servers))
+    warnings = (*about_sources, *reader.warnings, *said, *_missing_directories(merged.servers))
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
-        servers=servers,
-        skipped=skipped,
+        servers=merged.servers,
+        skipped=merged.skipped,
+        proposed=merged.proposed,
+        first_seen=merged.first_seen,
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
         references=tuple(reader.references),
@@ -174,8 +188,7 @@ def looked_at(context: DiscoveryContext) -> Iterator[Path]:
         for path in fill(location.template, places):
             yield path.parent if path.name.startswith(_ANY_NAME) else path
     yield from (candidate.path for candidate in _candidates(context, places, []))
-    for approval_file in APPROVAL_FILES:
-        yield from fill(approval_file.template, places)
+    yield from _answer_files(places)
 
 
 def _stamp(
@@ -183,11 +196,17 @@ def _stamp(
 ) -> tuple[Stamp, set[Path]]:
     """What tells one state of the files from another, and which of them are not there."""
     paths = [candidate.path for candidate in candidates]
-    for approval_file in APPROVAL_FILES:
-        paths.extend(fill(approval_file.template, places))
+    paths.extend(_answer_files(places))
     prints = {path: fingerprint(path) for path in dict.fromkeys(paths)}
     absent = {path for path, found in prints.items() if is_absent(found)}
     return (*project.keys, *prints.values()), absent
+
+
+def _answer_files(places: Places) -> Iterator[Path]:
+    """The files in which clients keep what the user approves and trusts."""
+    templates = [file.template for file in APPROVAL_FILES]
+    for template in (*templates, *(file.template for file in TRUST_FILES)):
+        yield from fill(template, places)
 
 
 class _Reader:
@@ -296,11 +315,27 @@ def _candidates(
                 identity = (file, location.dialect.per_project)
                 if identity not in seen:
                     seen.add(identity)
-                    yield _Candidate(location=location, path=file, place=place)
+                    found_at = location
+                    if location.id and not location.in_project and _brought_along(file, places):
+                        found_at = replace(location, in_project=True)
+                    yield _Candidate(location=found_at, path=file, place=place)
+
+
+def _brought_along(path: Path, places: Places) -> bool:
+    """Tell whether a file of the user's lies in the project, as a relative variable has it.
+
+    Not where the project has the user's home in it, as for who keeps that in a repository.
+    """
+    (home,), project = places["home"], places["project"]
+    return any(path.is_relative_to(place) and not home.is_relative_to(place) for place in project)
 
 
 def _parsed(
-    candidate: _Candidate, reader: _Reader, context: DiscoveryContext, project: Project
+    candidate: _Candidate,
+    reader: _Reader,
+    context: DiscoveryContext,
+    project: Project,
+    rules: Rules,
 ) -> Parsed:
     location, path = candidate.location, candidate.path
     format = location.format
@@ -312,7 +347,10 @@ def _parsed(
             reader.demand(path)
         return Parsed()
     # What a project's file names is read only where its servers may run.
-    trusted = not location.in_project or context.project_servers == "all"
+    trusted = not location.in_project or context.project_servers != "none"
+    admits = None
+    if location.in_project and context.project_servers == "approved":
+        admits = partial(_admits, rules, location, str(path))
     origin = Origin(
         client=location.client,
         scope=location.scope,
@@ -325,8 +363,13 @@ def _parsed(
         read=reader.reference if trusted else _nothing,
         separator="\\" if context.platform == "win32" else "/",
         projects=project.keys,
+        admits=admits,
     )
     return parse_document(document, origin)
+
+
+def _admits(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:
+    return not rules.refusal(rules.definition(name, path, written), location)
 
 
 def _nothing(name: str) -> str | None:
@@ -349,7 +392,9 @@ def _approvals(reader: _Reader, places: Places, project: Project) -> Approvals:
                     for key, state in project_entries(document, project.keys)
                 ]
                 trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
-            may_approve = file.grants == "always" or (file.grants == "trusted" and trusted)
+                trusted = trusted and not _brought_along(path, places)
+            may_approve = file.grants == "always" and not _brought_along(path, places)
+            may_approve = may_approve or (file.grants == "trusted" and trusted)
             for prefix, lists in objects:
                 one, said = read_approvals(
                     lists, path=str(path), prefix=prefix, may_approve=may_approve
@@ -357,6 +402,20 @@ def _approvals(reader: _Reader, places: Places, project: Project) -> Approvals:
                 found.append(one)
                 reader.warnings.extend(said)
     return join(found)
+
+
+def _trusting(
+    reader: _Reader, places: Places, project: Project, context: DiscoveryContext
+) -> Iterator[tuple[str, str]]:
+    """Clients that the user has told to trust this project, by their source."""
+    read = {row.id for row in locations_read(context.sources, context.platform)}
+    for file in TRUST_FILES:
+        for path in fill(file.template, places) if file.id in read else ():
+            if _brought_along(path, places):
+                continue
+            document = reader.document(path, file.format)
+            if document is not None and file.trusts(document, project.keys):
+                yield file.id, file.client
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:

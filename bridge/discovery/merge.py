@@ -1,22 +1,26 @@
 """Several files' entries to one list of servers: pure.
 
 Owns precedence, and the reasons for leaving out a good entry: it would start this bridge, Claude
-Code's lists reject it, the project's servers are not wanted, or a stronger file has the name. The
+Code's lists reject it, nobody approved what a project defines, or a stronger file has the name. The
 same server in several files is one, which knows where else it stands. Under two names it is two:
-programs may use either.
+programs may use either. A project's server never has a name of the user's, nor one that programs
+would spell the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bridge.discovery.approvals import Approvals
 from bridge.discovery.clients import Location
+from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
-from bridge.discovery.report import SkippedServer, printable, where
+from bridge.discovery.report import ProposedServer, SkippedServer, printable, where
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
@@ -29,6 +33,11 @@ _FIELDS = (
     *("description", "start_timeout", "call_timeout", "tools", "oauth"),
 )
 
+_MAX_SPELLED = 64
+_UNSPELLED = re.compile(r"[^a-z0-9_]+")
+
+Verdict = ServerSpec | SkippedServer | ProposedServer
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
@@ -36,11 +45,55 @@ class Rules:
 
     Attributes:
         approvals: What Claude Code's lists say about the project's servers.
+        trusting: Clients that the user has told to trust this project, by their source's name.
+        consents: What was approved exactly as it is.
+        directory: The working directory, for which that was.
     """
 
     allow_self: bool
     project_servers: ProjectServers
     approvals: Approvals
+    trusting: Mapping[str, str] = field(default_factory=dict)
+    consents: Consents = field(default_factory=Consents)
+    directory: str = ""
+
+    def approved_by_client(self, name: str, location: Location) -> str:
+        """Return the client that has approved a project's server by name or folder, if one has."""
+        if location.approvable and self.approvals.approves(name):
+            return location.client
+        return self.trusting.get(location.id, "")
+
+    def definition(self, name: str, path: str, written: str) -> Definition:
+        """Return what there is to approve of an entry."""
+        return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
+
+    def refusal(self, definition: Definition, location: Location) -> str:
+        """Return why a project's definition may not be used; empty when it may."""
+        if definition in self.consents.given:
+            return ""
+        client = self.approved_by_client(definition.name, location)
+        if not client:
+            return "a project's server that you have not approved"
+        seen = self.consents.seen_digest(definition, client)
+        if seen == definition.digest or (seen is None and self.consents.first):
+            return ""
+        if seen is None or seen == APPEARED:
+            return f"approved in {client}, but it appeared while a bridge was running"
+        return f"changed since its approval in {client} was first seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """What all files come to.
+
+    Attributes:
+        first_seen: Approvals of clients that were never seen before, to be kept.
+    """
+
+    servers: tuple[ServerSpec, ...]
+    skipped: tuple[SkippedServer, ...]
+    proposed: tuple[ProposedServer, ...]
+    first_seen: tuple[Consent, ...]
 
 
 @dataclass
@@ -63,27 +116,45 @@ class _Holder:
         return replace(self.spec, also=tuple(self.also), differences=differences)
 
 
-def merge(
-    files: Iterable[tuple[Location, Parsed]], rules: Rules
-) -> tuple[tuple[ServerSpec, ...], tuple[SkippedServer, ...]]:
+def merge(files: Iterable[tuple[Location, Parsed]], rules: Rules) -> Merged:
     """The servers to use and the definitions left out, strongest file first."""
     holders: dict[str, _Holder] = {}
+    spelled: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
-    for location, parsed in files:
+    proposed: list[ProposedServer] = []
+    first_seen: list[Consent] = []
+    # The user's first, wherever a row of the table stands.
+    for location, parsed in sorted(files, key=lambda each: each[0].in_project):
         for entry in parsed.entries:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
-            elif holder := holders.get(verdict.name):
-                if not _joined(verdict, holder):
-                    skipped.append(_shadowed(verdict, holder.source, holder.spec is None))
-            else:
-                spec = verdict if isinstance(verdict, ServerSpec) else None
-                holders[verdict.name] = _Holder(source=verdict.source, spec=spec)
-                if isinstance(verdict, SkippedServer):
-                    skipped.append(verdict)
-    servers = tuple(spec for holder in holders.values() if (spec := holder.result()) is not None)
-    return servers, tuple(skipped)
+                continue
+            holder = holders.get(verdict.name)
+            if holder is None and location.in_project:
+                holder = spelled.get(_spelled(verdict.name))
+            if holder is not None:
+                found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
+                if not _joined(found, holder):
+                    skipped.append(_shadowed(found, holder.source, holder.spec is None))
+                continue
+            first_seen.extend(_first_seen(verdict, location, rules))
+            if isinstance(verdict, ProposedServer):
+                proposed.append(verdict)
+                continue
+            spec = verdict if isinstance(verdict, ServerSpec) else None
+            holder = holders[verdict.name] = _Holder(source=verdict.source, spec=spec)
+            if not location.in_project:
+                spelled.setdefault(_spelled(verdict.name), holder)
+            if isinstance(verdict, SkippedServer):
+                skipped.append(verdict)
+    servers = (holder.result() for holder in holders.values())
+    return Merged(
+        servers=tuple(spec for spec in servers if spec is not None),
+        skipped=tuple(skipped),
+        proposed=tuple(proposed),
+        first_seen=tuple(dict.fromkeys(first_seen)),
+    )
 
 
 def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
@@ -93,7 +164,7 @@ def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
 
 def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     """Note what a weaker definition says; whether it is of the same server."""
-    if holder.spec is None or not isinstance(entry, ServerSpec):
+    if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
         return False
     differences = differing(holder.spec, entry)
     holder.differences.update(dict.fromkeys(differences))
@@ -103,16 +174,34 @@ def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     return True
 
 
-def _verdict(
-    entry: ServerSpec | SkippedServer, location: Location, rules: Rules
-) -> ServerSpec | SkippedServer:
+def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules) -> Verdict:
     reason = _refusal(entry.name, location, rules)
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
     if not reason and not rules.allow_self and _is_self(entry):
         reason = "it would start this bridge again"
-    return SkippedServer(name=entry.name, source=entry.source, reason=reason) if reason else entry
+    if reason:
+        return SkippedServer(name=entry.name, source=entry.source, reason=reason)
+    if location.in_project and rules.project_servers == "approved":
+        definition = rules.definition(entry.name, entry.source.path, entry.written)
+        if reason := rules.refusal(definition, location):
+            return ProposedServer(spec=entry, definition=definition, reason=reason)
+    return entry
+
+
+def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
+    """What to keep of a client's approval that was never seen before."""
+    if isinstance(verdict, SkippedServer) or not location.in_project:
+        return
+    spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
+    client = rules.approved_by_client(spec.name, location)
+    definition = rules.definition(spec.name, spec.source.path, spec.written)
+    if not client or rules.project_servers != "approved":
+        return
+    if rules.consents.seen_digest(definition, client) is None:
+        digest = definition.digest if rules.consents.first else APPEARED
+        yield Consent(definition=replace(definition, digest=digest), by=client)
 
 
 def _refusal(name: str, location: Location, rules: Rules) -> str:
@@ -123,11 +212,6 @@ def _refusal(name: str, location: Location, rules: Rules) -> str:
         return f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
     if rules.project_servers == "none":
         return "servers of the working directory are turned off"
-    if rules.project_servers == "approved":
-        if not location.approvable:
-            return "Claude Code's approvals do not cover this file"
-        if not rules.approvals.approves(name):
-            return "not approved in Claude Code (run `claude` in this directory to approve it)"
     return ""
 
 
@@ -139,3 +223,10 @@ def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: boo
     off = ", which turns it off" if holder_off else ""
     reason = f"shadowed by {where(holder.path, holder.key)}{off}"
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
+
+
+def _spelled(name: str) -> str:
+    """Return a name as programs spell it; servers of one spelling would get each other's."""
+    plain = unicodedata.normalize("NFKD", name)
+    plain = "".join(char for char in plain if not unicodedata.combining(char))
+    return _UNSPELLED.sub("_", plain.lower()).strip("_")[:_MAX_SPELLED]

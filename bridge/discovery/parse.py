@@ -42,6 +42,7 @@ class Origin:
         separator: Of the parts of a path, on this platform.
         projects: For a dialect with servers per project, the directories that are this project, the
             one that counts most first.
+        admits: As `Setting` has it.
     """
 
     client: str
@@ -55,6 +56,7 @@ class Origin:
     read: Callable[[str], str | None] = lambda _: None
     separator: str = "/"
     projects: tuple[str, ...] = ()
+    admits: Callable[[str, str], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,7 @@ def _setting(document: Mapping[str, object], prefix: str, origin: Origin) -> Set
             read=origin.read,
             separator=origin.separator,
         ),
+        admits=origin.admits,
     )
 
 

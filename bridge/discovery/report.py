@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bridge.model import Source
+from bridge.discovery.consents import Definition
+from bridge.model import ServerSpec, Source
 
 MAX_SHOWN_CHARS = 80
 """Enough of a name to recognise it; a message is one line of a log."""
@@ -73,3 +74,34 @@ class SkippedServer:
     def __str__(self) -> str:
         place = where(self.source.path, self.source.key)
         return f"{shown(self.name) or '(no name)'} in {place}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposedServer:
+    """A project's definition that is not used before a person approves it.
+
+    Attributes:
+        spec: What it would be, without what files bring in that it names.
+        definition: What would be approved.
+    """
+
+    spec: ServerSpec
+    definition: Definition
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def source(self) -> Source:
+        return self.spec.source
+
+    @property
+    def remedy(self) -> str:
+        """How a person approves it."""
+        return f"`mcp-code-bridge servers approve {shown(self.name)}` shows it and asks"
+
+    def __str__(self) -> str:
+        place = where(self.source.path, self.source.key)
+        return f"{shown(self.name)} in {place}: {self.reason}; {self.remedy}"

@@ -32,6 +32,7 @@ from bridge.engine.input_files import resolved
 from bridge.engine.job import Job
 from bridge.engine.outcome import caught
 from bridge.engine.packages import Packages
+from bridge.engine.proposals import Proposals
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
 from bridge.engine.sessions import Sessions
@@ -80,6 +81,7 @@ class Engine:
         self.sessions = Sessions(settings, lasting, kept, self.packages.outfit)
         self.suspended = SuspendedRuns()
         self._checking = Checking(servers, settings)
+        self._proposals = Proposals(servers)
         self.artifacts = store_for(settings)
         self.gatekeeping = Gatekeeping(settings, servers)
         self.skills = Skills(
@@ -159,15 +161,12 @@ class Engine:
                 return await self.sessions.end(request)
         limits = limits_for(self._settings, request.timeout)
         request = await resolved(request, limits, self.artifacts)
-        reading = await read(
-            request.code,
-            self._servers.aliases,
-            self._settings.guard,
-            session=bool(request.session),
-        )
+        run, reading = OneRun(client, Clock()), await self._read(request)
+        if await self._approved_now(request, reading, run):
+            reading = await self._read(request)
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)
-        run, scan = OneRun(client, Clock()), reading.scan
+        scan = reading.scan
         skills = await self.skills.of_program(request, reading.tree, run)
         job = self._job(request, limits, reading, run, skills)
         if self._settings.guard == "enforce" and not scan.allowed:
@@ -199,6 +198,22 @@ class Engine:
             )
             remedy = "MCP_BRIDGE_MAX_TIMEOUT sets the largest."
             raise InvalidRequestError(message, remedy=remedy)
+
+    async def _read(self, request: RunRequest) -> Reading:
+        return await read(
+            request.code,
+            self._servers.aliases,
+            self._settings.guard,
+            session=bool(request.session),
+        )
+
+    async def _approved_now(self, request: RunRequest, reading: Reading, run: OneRun) -> bool:
+        """Have a person asked about servers of a project that are named; whether one came in."""
+        if not self._servers.discovery.proposed:
+            return False
+        missed = [reference.text.strip("`'") for reference in reading.references.unknown]
+        names = (*(request.servers or ()), *missed)
+        return await self._proposals.settle(names, run, identified=bool(request.principal))
 
     async def _unknown_servers(self, request: RunRequest, reading: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong.

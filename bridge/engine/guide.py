@@ -137,6 +137,16 @@ class Guide:
             {"name": entry.name, "state": "skipped", "reason": entry.reason}
             for entry in self._servers.discovery.skipped
         )
+        document.extend(
+            {
+                "name": entry.name,
+                "state": "proposed",
+                "source": str(entry.source),
+                "reason": entry.reason,
+                "approve": f"mcp-code-bridge servers approve {entry.name}",
+            }
+            for entry in self._servers.discovery.proposed
+        )
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bridge.engine.clearing import clear_logs
+from bridge.engine.consenting import consents_of
 from bridge.engine.engine import Engine
 from bridge.engine.observed import Observed
 from bridge.engine.secrets import Secrets
@@ -51,7 +52,9 @@ async def open_engine(
         logins=Logins(settings.state_dir / "logins", heard=secrets.login),
         roots=settings.roots,
     )
-    where = finder or ConfigFinder(context_for(settings, cwd or str(Path.cwd()), sys.platform))
+    consents = consents_of(settings)
+    context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
+    where = finder or ConfigFinder(context, consents)
     servers = Servers(
         where,
         pool,
@@ -59,6 +62,7 @@ async def open_engine(
         eager=eager,
         observed=Observed(settings.state_dir / "shapes"),
         secrets=secrets,
+        consents=consents,
     )
     with clear_logs(secrets.redactor):
         async with Engine(settings, servers, choose_backend) as engine:

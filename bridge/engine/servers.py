@@ -19,13 +19,15 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.naming import server_aliases
-from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.find import Discovery, DiscoveryContext
+from bridge.discovery.report import ProposedServer
 from bridge.discovery.watch import Watch
+from bridge.engine.consenting import ProjectConsents
 from bridge.engine.known import Known
 from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
 from bridge.engine.look import Look
 from bridge.engine.observed import Loaded, Observed
+from bridge.engine.proposed import called, unapproved, waiting
 from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
 from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
@@ -58,17 +60,18 @@ class Finder(Protocol):
 class ConfigFinder:
     """Finds servers in the configuration files of the user's clients."""
 
-    def __init__(self, context: DiscoveryContext) -> None:
+    def __init__(self, context: DiscoveryContext, consents: ProjectConsents) -> None:
         self._context = context
+        self._consents = consents
         self._watch = Watch(context)
 
     def stamp(self) -> object:
         """Return the state of every file that could define a server."""
-        return self._watch.stamp()
+        return self._watch.stamp(), self._consents.changes
 
     def find(self) -> Discovery:
         """Read the files."""
-        found = discover(self._context)
+        found = self._consents.discover(self._context)
         self._watch.follow(found.references)
         return found
 
@@ -84,6 +87,7 @@ class Servers:
         refresh_seconds: How old what is known of a server may become before it is asked again.
         observed: Learns what tools return, and keeps it; without it nothing is learnt.
         secrets: Told of every configuration; what servers say of themselves is cleared of them.
+        consents: What of a project's definitions is approved.
     """
 
     def __init__(
@@ -98,7 +102,9 @@ class Servers:
         refresh_seconds: float = REFRESH_SECONDS,
         observed: Observed | None = None,
         secrets: Secrets | None = None,
+        consents: ProjectConsents | None = None,
     ) -> None:
+        self.consents = consents
         self._finder = finder
         self._look = Look(finder.stamp)
         self._pool = pool
@@ -223,6 +229,8 @@ class Servers:
         for own, alias in self.aliases.items():
             if name in (alias, f"mcp_{alias}"):
                 return own
+        for proposal in self.proposals(name):
+            raise unapproved(proposal)
         for entry in self.discovery.skipped:
             if entry.name == name:
                 message = f"The server {name!r} is configured, but skipped."
@@ -233,6 +241,12 @@ class Servers:
         if near:
             message = f"{message} Did you mean {near[0]!r}?"
         raise UnknownServerError(self.unknown(message))
+
+    def proposals(self, name: str) -> tuple[ProposedServer, ...]:
+        """Return what a project defines under a name or alias, and nobody has approved."""
+        if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
+            return ()
+        return tuple(each for each in self.discovery.proposed if name in called(each.name))
 
     def unknown(self, problem: str) -> str:
         """Return the text on a server that does not exist: the problem, and what there is."""
@@ -251,8 +265,10 @@ class Servers:
                 told: it would only hide the answer.
         """
         skipped = self.discovery.skipped
-        meant = [entry for entry in skipped if not _called(entry.name).isdisjoint(missed)]
+        meant = [entry for entry in skipped if not called(entry.name).isdisjoint(missed)]
         told = [f"{entry.name}: {entry.reason}" for entry in meant or (() if slips else skipped)]
+        if not meant and not slips and self.discovery.proposed:
+            told.append(waiting(self.discovery.proposed).rstrip("."))
         if not meant and not slips:
             told += [str(warning) for warning in self.discovery.warnings if not warning.key]
         if not told:
@@ -369,9 +385,3 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         sources=settings.sources,
         exposed=tuple(Path(one.path) for one in settings.offered_directories if one.writable),
     )
-
-
-def _called(name: str) -> frozenset[str]:
-    """Return what a program may call a server of this name."""
-    alias = server_aliases([name])[name]
-    return frozenset((name, alias, f"mcp_{alias}"))

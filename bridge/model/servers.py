@@ -77,6 +77,8 @@ class ServerSpec:
         oauth: How to log in to it; None if the configuration says nothing of that.
         also: Where else the same server was found; what differs there is in `differences`. Both
             are for people to read: a server is the same whatever they say.
+        written: For a server of a project, the entry as its file has it, as JSON: what a person
+            approves. Empty for the user's own.
     """
 
     name: str
@@ -96,6 +98,7 @@ class ServerSpec:
     oauth: OAuthHints | None = None
     also: tuple[Source, ...] = field(default=(), compare=False)
     differences: tuple[str, ...] = field(default=(), compare=False)
+    written: str = field(default="", repr=False, compare=False)
 
     @cached_property
     def definition(self) -> str:

@@ -17,6 +17,7 @@ from bridge.catalog.docs import Detail
 from bridge.catalog.prose import paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.engine import Engine
+from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
@@ -153,6 +154,9 @@ async def _searched(engine: Engine, request: SearchRequest) -> types.CallToolRes
     if left_out:
         document["leftOut"] = left_out
     text = _text(request, found, left_out, servers.names() if only is None else (only,))
+    if only is None and servers.discovery.proposed:
+        document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
+        text = f"{text}\n{waiting(servers.discovery.proposed)}"
     return types.CallToolResult(
         content=[types.TextContent(text=text)], structured_content=document, is_error=False
     )

@@ -44,6 +44,7 @@ class Settings:
         isolation: What each run gets of its own: a "sandbox", or a "fork" in namespaces of its own
             inside one sandbox.
         warm: The most sandboxes that are kept ready.
+        project_servers: Which servers of files in the working directory are used.
         sources: Which clients' configurations are read: their names, or names each with a "-" in
             front for all but those; empty means all.
         description_tokens: What the description of `run_python` may cost.
@@ -96,7 +97,7 @@ class Settings:
     roots: tuple[Path, ...] = ()
     servers_config: Path | None = None
     allow_self_server: bool = False
-    project_servers: ProjectServers = "all"
+    project_servers: ProjectServers = "approved"
     call_timeout: float = 60.0
     start_timeout: float = 30.0
     audit: AuditMode = "on"
@@ -124,6 +125,7 @@ class Settings:
             object.__setattr__(self, "strict", True)
             object.__setattr__(self, "listed_servers_only", True)
             object.__setattr__(self, "guard", "enforce")
+            object.__setattr__(self, "project_servers", "none")
 
     @property
     def packages_allowed(self) -> bool:

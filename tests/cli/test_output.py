@@ -75,7 +75,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "gone": {"command": "/no/such\x1b[8mcommand"},
         "fine": {"command": sys.executable, "args": ["-c", SERVER]},
     }
-    (home / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     environ = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],

@@ -31,7 +31,7 @@ def configure(project: Path, **marks: str) -> None:
     fresh = project / "new"
     fresh.write_text(json.dumps({"mcpServers": servers}))
     # As editors do it: the file that is watched is another one afterwards.
-    fresh.replace(project / ".mcp.json")
+    fresh.replace(project / ".claude.json")
 
 
 def processes(mark: str) -> list[int]:

@@ -71,7 +71,7 @@ class Commands:
 
     async def servers(self, **flags: Any) -> int:
         """Run `servers`."""
-        given = argparse.Namespace(**{"check": False, "json": False, **flags})
+        given = argparse.Namespace(**{"action": None, "check": False, "json": False, **flags})
         return await servers_module.servers(given, self.settings)
 
     async def tools(self, query: str | None = None, **flags: Any) -> int:

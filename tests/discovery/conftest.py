@@ -20,4 +20,5 @@ def context(tmp_path: Path) -> DiscoveryContext:
         platform="linux",
         environ={"TOKEN": "the-secret"},
         system_root=tmp_path / "system",
+        project_servers="all",
     )

@@ -50,6 +50,7 @@ def machine(root: Path, platform: Platform) -> DiscoveryContext:
             "OPENCODE_CONFIG_DIR": str(root / "opencode-directory"),
         },
         system_root=root / "system",
+        project_servers="all",
     )
 
 

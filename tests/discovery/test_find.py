@@ -135,15 +135,15 @@ def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryCon
     write(context.cwd / ".claude" / "settings.json", {"enableAllProjectMcpServers": True})
     asked = replace(context, project_servers="approved")
     found = discover(asked)
-    assert names(found) == ["a", "user"]
-    assert "not approved" in reasons(found)["b"]
-    assert "do not cover" in reasons(found)["e"]
+    assert names(found) == ["user", "a"]
+    assert [each.name for each in found.proposed] == ["b", "d", "e"]
+    assert "not approved" in found.proposed[0].reason
     trusted = {
         **servers(user="c"),
         "projects": {str(context.cwd): {"hasTrustDialogAccepted": True}},
     }
     write(context.home / ".claude.json", trusted)
-    assert names(discover(asked)) == ["a", "b", "user"]
+    assert names(discover(asked)) == ["user", "a", "b"]
 
 
 def test_a_directory_cannot_call_itself_a_worktree_to_get_another_project_s_approvals(

@@ -107,5 +107,5 @@ def test_claude_config_dir_moves_claude_s_state_and_settings(tmp_path: Path) -> 
     (tmp_path / "alt" / "settings.json").write_text('{"disabledMcpjsonServers": ["lint"]}')
     moved = replace(context, environ={"CLAUDE_CONFIG_DIR": str(tmp_path / "alt")})
     found = discover(moved)
-    assert [spec.name for spec in found.servers] == ["build", "time"]
+    assert [spec.name for spec in found.servers] == ["time", "build"]
     assert "lint" in {skipped.name for skipped in found.skipped}

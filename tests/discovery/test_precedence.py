@@ -20,7 +20,12 @@ STEP = 12
 @pytest.fixture
 def context(tmp_path: Path) -> DiscoveryContext:
     return DiscoveryContext(
-        home=tmp_path / "home", cwd=tmp_path, platform="linux", environ={}, system_root=tmp_path
+        home=tmp_path / "home",
+        cwd=tmp_path,
+        platform="linux",
+        environ={},
+        system_root=tmp_path,
+        project_servers="all",
     )
 
 

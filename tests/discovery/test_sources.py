@@ -25,6 +25,7 @@ def context(tmp_path: Path) -> DiscoveryContext:
         environ={},
         extra_config=Path("~/extra.json"),
         system_root=tmp_path / "system",
+        project_servers="all",
     )
 
 
@@ -89,12 +90,9 @@ def test_the_names_of_sources_are_stable() -> None:
     assert all(locations_read((name,), "linux") for name in SOURCE_IDS)
 
 
-PROJECT_ROWS = [row for row in LOCATIONS if row.in_project and not row.approvable]
-
-
 def test_files_of_a_project_stand_behind_all_files_of_the_user() -> None:
     """A directory one happens to be in cannot replace a server that the user defined."""
-    strengths = [row.in_project and not row.approvable for row in LOCATIONS]
+    strengths = [row.in_project for row in LOCATIONS]
     assert strengths == sorted(strengths)
 
 
@@ -108,7 +106,8 @@ def test_a_project_s_file_of_another_client_runs_nothing_where_approval_is_asked
     (four.home / ".claude" / "settings.json").write_text(json.dumps(approving))
     found = discover(replace(four, project_servers=allowed))  # type: ignore[arg-type]  # of the two
     assert "project" not in {spec.name for spec in found.servers}
-    assert "project" in {skipped.name for skipped in found.skipped}
+    skipped = {each.name for each in found.skipped}
+    assert "project" in skipped | {each.name for each in found.proposed}
 
 
 def test_a_file_that_an_untrusted_project_names_is_not_opened(context: DiscoveryContext) -> None:

@@ -78,6 +78,8 @@ class User:
             "MCP_BRIDGE_RUNTIME": self.engine,
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_RUNTIME_DIR": str(self.home / "run"),
+            # As of who has approved what the project defines.
+            "MCP_BRIDGE_PROJECT_SERVERS": "all",
             **more,
         }
 

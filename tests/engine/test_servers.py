@@ -15,8 +15,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bridge.discovery.consents import ConsentFile
 from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.engine import open_engine
+from bridge.engine.consenting import ProjectConsents
 from bridge.engine.servers import ConfigFinder, Servers
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import ServerStartError
@@ -181,7 +183,7 @@ def config_finder(home: Path, extra: Path | None = None) -> ConfigFinder:
         extra_config=extra,
         system_root=home / "system",
     )
-    return ConfigFinder(context)
+    return ConfigFinder(context, ProjectConsents(ConsentFile(home / "consents.json")))
 
 
 def configured(home: Path, extra: Path | None = None) -> Servers:

@@ -71,7 +71,7 @@ def project(tmp_path: Path) -> Path:
     }
     (tmp_path / "config.toml").write_text(POLICY)
     (tmp_path / "run").mkdir(mode=0o700)
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    (tmp_path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     return folder
 
 

@@ -66,6 +66,7 @@ class Place:
     def environ(self, **more: str) -> dict[str, str]:
         """Return an environment in which nothing of this machine's user is found."""
         state = {"MCP_BRIDGE_STATE_DIR": str(self.home / "state"), "MCP_BRIDGE_WARM": "0"}
+        state["MCP_BRIDGE_PROJECT_SERVERS"] = "all"
         return {**os.environ, "HOME": str(self.home), **state, **more}
 
     @asynccontextmanager

@@ -10,19 +10,19 @@ weaker definition of the same name is reported as shadowed, never merged in.
 2. Claude Code, managed: `managed-mcp.json` in the system's directory for it.
 3. Claude Code, local: `projects.<directory>.mcpServers` in `~/.claude.json`, where the directory is
    the repository's root (a worktree counts as its main repository), else the working directory.
-4. Claude Code, project: `.mcp.json` in the working directory, then in each directory above it up
-   to home, or up to the repository's root when the working directory is not below home.
-5. Claude Code, user: `mcpServers` in `~/.claude.json`.
-6. `~/.config/mcp/servers/*.json`, by file name.
-7. `~/MCPs/*.json`, by file name.
-8. Claude Desktop: `claude_desktop_config.json` in its directory on this platform.
-9. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
+4. Claude Code, user: `mcpServers` in `~/.claude.json`.
+5. `~/.config/mcp/servers/*.json`, by file name.
+6. `~/MCPs/*.json`, by file name.
+7. Claude Desktop: `claude_desktop_config.json` in its directory on this platform.
+8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
    `.../Claude`; then `claude_code_config.json` in the same two.
-10. The other clients' files of the user and of the system, client by client in the order of
-    `_OTHER_USER`.
-11. The working directory: `./mcp-servers/*.json`, `./claude_code_config.json`,
-    `./claude_desktop_config.json`, then the other clients' files of the project, in the same order.
-    Last, so that a directory one happens to be in cannot replace a server that the user defined.
+9. The other clients' files of the user and of the system, client by client in the order of
+   `_OTHER_USER`.
+10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
+    the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
+    `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
+    the project, in the same order. Last, so that no repository takes the name of a server that the
+    user defined.
 
 What holds a name and what does not: an entry with `"disabled": true` or `"enabled": false` does, so
 that a stronger file can turn a server off; an entry skipped for any other reason does not, so that
@@ -51,6 +51,7 @@ from bridge.discovery.clients.shape import (
     Location,
     Platform,
     Syntax,
+    TrustFile,
 )
 
 __all__ = [
@@ -64,12 +65,14 @@ __all__ = [
     "LOCATIONS",
     "PLATFORMS",
     "SOURCE_IDS",
+    "TRUST_FILES",
     "ApprovalFile",
     "Dialect",
     "Format",
     "Location",
     "Platform",
     "Syntax",
+    "TrustFile",
 ]
 
 _OTHER_USER: tuple[Location, ...] = (
@@ -105,6 +108,8 @@ _OTHER_PROJECT: tuple[Location, ...] = (
     *editors.ANTIGRAVITY_PROJECT,
     *terminals.COPILOT_PROJECT,
 )
+
+TRUST_FILES: tuple[TrustFile, ...] = terminals.TRUST_FILES
 
 LOCATIONS: tuple[Location, ...] = (*CLAUDE_USER, *_OTHER_USER, *CLAUDE_PROJECT, *_OTHER_PROJECT)
 

@@ -123,15 +123,6 @@ CLAUDE_USER: tuple[Location, ...] = (
     Location(
         id="claude-code",
         client="Claude Code",
-        scope="project",
-        template="{upwards}/.mcp.json",
-        dialect=CLAUDE_CODE,
-        in_project=True,
-        approvable=True,
-    ),
-    Location(
-        id="claude-code",
-        client="Claude Code",
         scope="user",
         template="{claude_state}/.claude.json",
         dialect=CLAUDE_CODE_STATE,
@@ -209,6 +200,15 @@ CLAUDE_USER: tuple[Location, ...] = (
 )
 
 CLAUDE_PROJECT: tuple[Location, ...] = (
+    Location(
+        id="claude-code",
+        client="Claude Code",
+        scope="project",
+        template="{upwards}/.mcp.json",
+        dialect=CLAUDE_CODE,
+        in_project=True,
+        approvable=True,
+    ),
     Location(
         id="mcp-directory",
         client="MCP directory",

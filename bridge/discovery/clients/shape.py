@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bridge.discovery.trust import Trusts
 from bridge.model import Transport
 
 Platform = Literal["linux", "darwin", "win32"]
@@ -157,6 +158,24 @@ class ApprovalFile:
     template: str
     per_project: bool = False
     grants: Literal["always", "trusted", "never"] = "always"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustFile:
+    """Where a client keeps which directories the user has told it to trust.
+
+    Attributes:
+        id: Of the source whose files of the project are trusted with them.
+        client: As shown to the user.
+        template, format: As in `Location`.
+        trusts: Reads it.
+    """
+
+    id: str
+    client: str
+    template: str
+    format: Format
+    trusts: Trusts
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {

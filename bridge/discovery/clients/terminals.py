@@ -11,7 +11,9 @@ from bridge.discovery.clients.shape import (
     Dialect,
     Location,
     Platform,
+    TrustFile,
 )
+from bridge.discovery.trust import codex_trusts, gemini_trusts
 
 CODEX = Dialect(
     name="Codex",
@@ -234,3 +236,20 @@ AMAZON_Q_PROJECT = (
 
 COPILOT_USER = (_copilot("user", "{copilot}/mcp-config.json"),)
 COPILOT_PROJECT = (_copilot("project", "{within}/.github/mcp.json"),)
+
+TRUST_FILES = (
+    TrustFile(
+        id="codex",
+        client="Codex",
+        template="{codex}/config.toml",
+        format="toml",
+        trusts=codex_trusts,
+    ),
+    TrustFile(
+        id="gemini",
+        client="Gemini CLI",
+        template="{gemini}/trustedFolders.json",
+        format="json with comments",
+        trusts=gemini_trusts,
+    ),
+)

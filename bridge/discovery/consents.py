@@ -1,0 +1,179 @@
+"""Which definitions of a project's files a person, or a client of theirs, has approved.
+
+Owns the file of approvals in the state directory, which nothing that comes with a repository can
+bring along. What is approved is one entry of one file, exactly as it is written, for one working
+directory: `./run.sh` is another program in another checkout. A client approves by name or by
+folder, so its approval counts for the definition that was there when the approval was first seen.
+
+Reading and writing block, and belong in threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bridge.discovery.files import ABSENT, read_regular
+from bridge.saving import replace_file, turn
+
+logger = logging.getLogger(__name__)
+
+MAX_CONSENTS = 2000
+"""Kept of persons, and as many of clients; the oldest of a person are forgotten, and asked again.
+Of clients none is forgotten: a program could make many, and so have an old one seen anew."""
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_FIELD_CHARS = 8192
+"""Of one path or name."""
+
+PERSON = "person"
+
+APPEARED = ""
+"""In place of a digest: what a client approves appeared while a bridge ran, perhaps by a program's
+hand, so that it takes a person to approve it."""
+
+_FORM = 1
+
+
+class ConsentError(ValueError):
+    """The file of approvals cannot be read or written; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What is approved.
+
+    Attributes:
+        directory: The working directory in which it may be used, symbolic links resolved.
+        path: The file that defines it.
+        digest: Of the entry as written, `digest_of`.
+    """
+
+    directory: str
+    path: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consent:
+    """One approval.
+
+    Attributes:
+        by: `PERSON`, or the client whose approval was seen.
+    """
+
+    definition: Definition
+    by: str = PERSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consents:
+    """All approvals that count.
+
+    Attributes:
+        given: What a person approved.
+        seen: What clients had approved when that was first seen.
+        first: Whether a client's approval counts that was never seen before.
+    """
+
+    given: frozenset[Definition] = frozenset()
+    seen: frozenset[Consent] = frozenset()
+    first: bool = True
+
+    def seen_digest(self, definition: Definition, by: str) -> str | None:
+        """Return the digest under which a client's approval was first seen; None if it never was.
+
+        `APPEARED` where there are several: two bridges saw it at the same time, and not the same.
+        """
+        found = {
+            consent.definition.digest
+            for consent in self.seen
+            if consent.by == by
+            and replace(consent.definition, digest="") == replace(definition, digest="")
+        }
+        return APPEARED if len(found) > 1 else next(iter(found), None)
+
+
+def digest_of(written: str) -> str:
+    """Return the digest of an entry as its file has it: "sha256:" and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(written.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+class ConsentFile:
+    """The approvals that last.
+
+    Attributes:
+        path: The file; its directory is made when something is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> tuple[Consent, ...]:
+        """Return every approval, the oldest first.
+
+        Raises:
+            ConsentError: It is there and cannot be read, so that nothing is approved.
+        """
+        raw = read_regular(self.path, limit=MAX_BYTES)
+        if raw == ABSENT:
+            return ()
+        try:
+            if isinstance(raw, str):
+                raise ValueError(raw)
+            document = json.loads(raw)
+            if document["form"] != _FORM:
+                message = f"its form is {document['form']!r:.40}"
+                raise ValueError(message)
+            return tuple(_consent(each) for each in document["approved"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            message = (
+                f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
+                "as approved; remove the file to approve them anew"
+            )
+            raise ConsentError(message) from None
+
+    def add(self, new: Iterable[Consent]) -> None:
+        """Keep approvals.
+
+        Raises:
+            ConsentError: They cannot be kept.
+        """
+        new = tuple(new)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with turn(self.path.with_name(f"{self.path.name}.lock")):
+                kept = [each for each in self.read() if each not in new]
+                persons = [each for each in (*kept, *new) if each.by == PERSON][-MAX_CONSENTS:]
+                clients = [each for each in (*kept, *new) if each.by != PERSON]
+                if len(clients) > MAX_CONSENTS:
+                    message = f"{self.path} holds more than {MAX_CONSENTS} approvals of clients"
+                    raise ConsentError(message)
+                entries = [
+                    {"by": each.by, **asdict(each.definition)} for each in (*persons, *clients)
+                ]
+                text = json.dumps({"form": _FORM, "approved": entries}, indent=1)
+                if len(text) > MAX_BYTES:
+                    message = f"{self.path} would be larger than {MAX_BYTES} bytes"
+                    raise ConsentError(message)
+                replace_file(self.path, text.encode(), durable=True)
+        except OSError as error:
+            message = f"{self.path} cannot be written: {error}"
+            raise ConsentError(message) from None
+
+
+def _consent(value: Mapping[str, object]) -> Consent:
+    fields: dict[str, str] = {}
+    for key in ("by", "directory", "path", "name", "digest"):
+        text = value[key]
+        if not isinstance(text, str) or len(text) > MAX_FIELD_CHARS:
+            message = f"an approval's {key} is no text, or too long"
+            raise ValueError(message)
+        fields[key] = text
+    by = fields.pop("by")
+    return Consent(definition=Definition(**fields), by=by)

@@ -1,0 +1,97 @@
+"""What this bridge may use of a project's definitions: approvals that last, and those for now.
+
+Owns when a client's approval may be seen for the first time: as this bridge starts, and not later.
+What appears or changes while it runs may have been written by a program, and takes a person.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from bridge.discovery.consents import (
+    PERSON,
+    Consent,
+    ConsentError,
+    ConsentFile,
+    Consents,
+    Definition,
+)
+from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.report import ConfigWarning
+from bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+FILE_NAME = "project-servers.json"
+"""In the state directory."""
+
+
+class ProjectConsents:
+    """The approvals that count for one bridge. Everything but `allow_for_now` reads or writes.
+
+    Attributes:
+        changes: Grows with each approval that is in no file.
+
+    Args:
+        file: Where those are that last.
+    """
+
+    def __init__(self, file: ConsentFile) -> None:
+        self._file = file
+        self._now: frozenset[Definition] = frozenset()
+        self._seen: frozenset[Consent] | None = None
+        self.changes = 0
+
+    def discover(self, context: DiscoveryContext) -> Discovery:
+        """Look for servers under what is approved by now, and keep what clients are seen to."""
+        warnings: tuple[ConfigWarning, ...] = ()
+        try:
+            kept = self._file.read()
+        except ConsentError as error:
+            kept, readable = (), False
+            warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
+        else:
+            readable = True
+        given = frozenset(each.definition for each in kept if each.by == PERSON)
+        first = self._seen is None and readable
+        if self._seen is None:
+            self._seen = frozenset(each for each in kept if each.by != PERSON)
+        consents = Consents(given=given | self._now, seen=self._seen, first=first)
+        found = discover(replace(context, consents=consents))
+        if found.first_seen and not self._keep(found.first_seen):
+            # Else the next bridge would see for the first time what may be another by then.
+            found = discover(replace(context, consents=replace(consents, first=False)))
+        self._seen |= frozenset(found.first_seen)
+        return replace(
+            found,
+            warnings=(*warnings, *found.warnings),
+            references=(*found.references, self._file.path),
+        )
+
+    def allow(self, definition: Definition) -> None:
+        """Have a definition used, by this bridge and later ones.
+
+        Raises:
+            ConsentError: That cannot be kept.
+        """
+        self._file.add([Consent(definition=definition)])
+
+    def allow_for_now(self, definition: Definition) -> None:
+        """Have a definition used as long as this bridge runs."""
+        self._now |= {definition}
+        self.changes += 1
+
+    def _keep(self, seen: tuple[Consent, ...]) -> bool:
+        try:
+            self._file.add(seen)
+        except ConsentError as error:
+            logger.warning("approvals of clients do not count: %s", error)
+            return False
+        return True
+
+
+def consents_of(settings: Settings) -> ProjectConsents:
+    """Return the approvals under these settings."""
+    return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))

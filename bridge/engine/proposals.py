@@ -1,0 +1,85 @@
+"""Asking about a project's servers that nobody has approved, when a run names one.
+
+Owns whom an answer is taken from and for how long it holds. What may be used is decided by
+discovery, from what was approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import anyio
+import anyio.to_thread
+
+from bridge.discovery.consents import ConsentError
+from bridge.discovery.report import ProposedServer
+from bridge.engine.client import OneRun
+from bridge.engine.proposed import question, unapproved
+from bridge.engine.servers import Servers
+from bridge.errors import ApprovalRefusedError, CannotAskError
+from bridge.gate.question import read_answer, safe_name
+
+
+class Proposals:
+    """Asks about them; one question at a time."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._turn = anyio.Lock()
+
+    async def settle(self, names: Iterable[str], run: OneRun, *, identified: bool) -> bool:
+        """See that what a run names is approved, asking a person if need be.
+
+        Args:
+            names: Names or aliases, also of what is no server at all.
+            identified: Whether it is known on whose behalf the run is.
+
+        Returns:
+            Whether there are now servers that were not there before.
+
+        Raises:
+            RefusedError: One is not approved.
+        """
+        settled = False
+        for name in dict.fromkeys(names):
+            if not self._servers.proposals(name):
+                continue
+            async with self._turn:
+                # Somebody else may have been asked meanwhile.
+                await self._servers.refresh()
+                for proposal in self._servers.proposals(name)[:1]:
+                    await self._ask(proposal, run, identified=identified)
+                settled = True
+        return settled
+
+    async def _ask(self, proposal: ProposedServer, run: OneRun, *, identified: bool) -> None:
+        asked, consents = question(proposal), self._servers.consents
+        try:
+            if consents is None:
+                message = "this bridge keeps no approvals."
+                raise CannotAskError(message)
+            if not identified:
+                message = "nobody knows whose run this is."
+                raise CannotAskError(message)
+            if asked is None:
+                message = "its definition is too long for a question."
+                raise CannotAskError(message)
+            answer = await run.elicit(asked)
+        except CannotAskError as error:
+            raise unapproved(proposal, f" Nobody can be asked here: {error.why}") from None
+        decision = read_answer(answer, ("session", "always"), "session")
+        if decision not in ("session", "always"):
+            what = "said no" if decision else "gave no answer"
+            message = (
+                f"The server {safe_name(proposal.name)} of this project was not started: "
+                f"the person who was asked {what}."
+            )
+            raise ApprovalRefusedError(message, remedy="Do without it.")
+        consents.allow_for_now(proposal.definition)
+        if decision == "always":
+            try:
+                await anyio.to_thread.run_sync(consents.allow, proposal.definition)
+            except ConsentError as error:
+                # It holds for this bridge, and is asked about again by the next.
+                await run.say(f"The approval is not kept: {error}")
+        await self._servers.refresh()

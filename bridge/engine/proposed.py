@@ -1,0 +1,92 @@
+"""What is said of a project's servers that nobody has approved, and asked about them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from bridge.catalog.naming import server_aliases
+from bridge.discovery.report import ProposedServer
+from bridge.errors import ApprovalNeededError
+from bridge.gate.question import form, one_line, quoted, safe_name, visible_lines
+from bridge.model import Json
+
+MAX_LINES = 60
+MAX_CHARS = 4000
+"""Of a definition, in a question. Nobody is asked about what cannot be shown whole."""
+
+MAX_NAMES = 5
+"""In the line on those that were left out."""
+
+MAX_PATH_CHARS = 400
+_INDENT = "    "
+
+
+def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
+    """Return the error on a project's server that nobody has approved.
+
+    Args:
+        more: Why nobody is asked.
+    """
+    message = (
+        f"The server {safe_name(proposal.name)} is defined by "
+        f"{quoted(PurePath(proposal.source.path).name, MAX_PATH_CHARS)} in the working directory, "
+        f"and is not started: {proposal.reason}.{more}"
+    )
+    return ApprovalNeededError(
+        message,
+        remedy=f"The user can approve it: {proposal.remedy}.",
+        host_detail=f"In {proposal.source}.",
+    )
+
+
+def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
+    """Return one line on servers that wait for approval; empty if there are none."""
+    if not proposals:
+        return ""
+    names = list(dict.fromkeys(safe_name(each.name) for each in proposals))
+    shown = ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+    return (
+        f"Not approved, so not started (servers of this project): {shown}. The user can look at "
+        "one and approve it: `mcp-code-bridge servers approve NAME`."
+    )
+
+
+def called(name: str) -> frozenset[str]:
+    """Return what a program may call a server of this name."""
+    alias = server_aliases([name])[name]
+    return frozenset((name, alias, f"mcp_{alias}"))
+
+
+def described(proposal: ProposedServer) -> list[str]:
+    """Return what a person reads of a definition before an approval, all but the definition."""
+    definition = proposal.definition
+    spec = proposal.spec
+    does = f"started as: {one_line(spec.command, MAX_CHARS)}"
+    if spec.transport != "stdio":
+        does = "connected to over the network, with the variables that the definition names"
+    return [
+        f"in: {one_line(definition.path, MAX_PATH_CHARS)}",
+        f"used in: {one_line(definition.directory, MAX_PATH_CHARS)}",
+        does,
+        f"why it waits: {proposal.reason}",
+        f"digest: {definition.digest.removeprefix('sha256:')}",
+    ]
+
+
+def question(proposal: ProposedServer) -> Mapping[str, Json] | None:
+    """Return the parameters of the question; None if the definition is too long to be shown."""
+    shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
+    if rest:
+        return None
+    name = safe_name(proposal.name)
+    lines = [f"mcp-code-bridge: may the server {name}, which this project defines, be used?", ""]
+    lines += [f"{_INDENT}{line}" for line in described(proposal)]
+    lines += ["", "It is not sandboxed. Its definition, exactly as the file has it:", ""]
+    lines += [f"{_INDENT}{line}" for line in shown]
+    titles = {
+        "session": "Yes, as long as the bridge runs",
+        "always": "Yes, always, as long as the definition stays as it is",
+        "no": "No",
+    }
+    return form("\n".join(lines), titles)

@@ -1,0 +1,91 @@
+"""Approving a project's servers at the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+from pathlib import Path
+
+import pytest
+
+from bridge.cli.main import main
+from bridge.cli.person import Person
+from bridge.cli.servers_approve import approve_of
+from bridge.settings import load
+from tests.discovery.writing import write
+from tests.waiting import typing_answers
+
+ENTRY = {"command": "./run\x1b[2J.sh", "args": ["--fast"], "env": {"NODE_OPTIONS": "-r ./x.js"}}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, whose file defines a server."""
+    project = tmp_path / "project"
+    write(project / ".mcp.json", {"mcpServers": {"tracker": ENTRY}})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(project)
+    return project
+
+
+def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(["servers", *words])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    def state() -> str:
+        [row] = json.loads(run("--json")[1])
+        return str(row["state"])
+
+    [_, listed, _] = run()
+    assert "Not approved" in listed
+    assert "servers approve NAME" in listed
+    status, _, told = run("approve", "tracker")
+    assert status == 2
+    assert "NODE_OPTIONS" in told
+    assert "\x1b" not in told
+    [row] = json.loads(run("--json")[1])
+    digits = row["digest"].removeprefix("sha256:")
+    assert f"tracker@{digits[:32]}" in told
+    assert run("approve", f"tracker@{digits[:31]}")[0] == 2
+    assert run("approve", f"tracker@{'0' * 32}")[0] == 2
+    assert run("approve", "nobody")[0] == 2
+    assert run("approve")[0] == 2
+    assert state() == "proposed"
+    assert run("approve", f"tracker@{digits[:32]}")[0] == 0
+    assert state() == "idle"
+    write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
+    assert state() == "proposed"
+    status, _, told = run("approve", f"tracker@{digits}")
+    assert (status, "not that which was shown" in told) == (2, True)
+
+
+async def test_at_a_terminal_it_is_shown_and_asked_about(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load({}, dict(os.environ))
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        person = Person(reader, writer)
+
+        async def approve(answer: str) -> tuple[int, str]:
+            async with typing_answers(typist, answer) as told:
+                status = await approve_of(("tracker",), settings, person)
+            return status, told[0]
+
+        status, shown = await approve("no\n")
+        assert status == 1
+        assert "./run\\u001b[2J.sh" in shown
+        assert "--fast" in shown
+        assert "-r ./x.js" in shown
+        assert str(project / ".mcp.json") in shown
+        assert (await approve("yes\n"))[0] == 0
+    os.close(typist)
