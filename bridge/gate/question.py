@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bridge.gate.decision import CHANGED, CallFacts, Decision
-from bridge.model import Effect, Json, Plan, ServerSpec, short_digest
+from bridge.model import Effect, Json, Plan, ServerSpec
 
 Holds = Literal["call", "run", "session", "always"]
 """For how long an answer holds."""
@@ -124,10 +124,13 @@ def question(
     return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
 
 
-def start_question(spec: ServerSpec, decision: Decision, choices: Sequence[str]) -> dict[str, Json]:
+def start_question(
+    spec: ServerSpec, decision: Decision, choices: Sequence[str]
+) -> dict[str, Json] | None:
     """Return the parameters of the question whether a server may be started or connected to.
 
-    Values of variables and headers are not shown: they are no part of what a server is.
+    None if it cannot be shown whole: nobody is asked about what they cannot see. Values of
+    variables and headers are not shown: they are no part of what a server is.
 
     Args:
         choices: "once", and "always" where that may be said.
@@ -136,26 +139,37 @@ def start_question(spec: ServerSpec, decision: Decision, choices: Sequence[str])
     verb = "start" if spec.transport == "stdio" else "be connected to"
     lines = [f"mcp-code-bridge: may the server {name} {verb}?", ""]
     lines.append(f"{_INDENT}asked because of: {because(decision)}")
-    facts: Mapping[str, Json] = {
-        "command": spec.command,
-        "arguments": list(spec.args),
-        "directory": spec.cwd,
-        "url": spec.url,
-        "variables": sorted(spec.env),
-        "headers": sorted(spec.headers),
-        "definition": short_digest(spec.definition),
-        "defined in": str(spec.source),
-    }
-    lines += [
-        f"{_INDENT}{name} = {shown(value, MAX_VALUES_CHARS // 2)}"
-        for name, value in facts.items()
-        if value
-    ]
+    facts = server_lines(spec)
+    if sum(map(len, facts)) > MAX_PLAN_CHARS:
+        return None
+    lines += [f"{_INDENT}{line}" for line in facts]
     titles = {
         "once": "Yes, this once",
         "always": "Yes, always, as it is defined now",
     }
     return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+
+
+def server_lines(spec: ServerSpec) -> list[str]:
+    """Return all of what a server is, one fact a line, with nothing hidden in them."""
+    facts: Mapping[str, Sequence[str]] = {
+        "command": [spec.command],
+        "arguments": spec.args,
+        "directory": [spec.cwd or ""],
+        "url": [spec.url],
+        "variables": sorted(spec.env),
+        "headers": sorted(spec.headers),
+        "definition": [spec.definition],
+        "defined in": [str(spec.source)],
+    }
+    return [
+        f"{name}: {' '.join(map(_whole, values))}" for name, values in facts.items() if any(values)
+    ]
+
+
+def _whole(text: str) -> str:
+    # What is written out takes ten characters at most, and twice the room is what there is.
+    return f'"{_written(text, 5 * len(text) + 1)}"'
 
 
 def plan_question(plan: Plan, shown: str) -> dict[str, Json]:

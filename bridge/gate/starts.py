@@ -7,7 +7,7 @@ name is said of no other definition before a person says so.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -32,8 +32,8 @@ from bridge.model import ServerSpec
 MAX_REFUSALS = 1000
 """Refused starts remembered so that each is recorded once; a model may search without an end."""
 
-MAX_ONCE = 1000
-"""Answers for one start that wait for it."""
+MAX_GIVEN = 1000
+"""Answers that wait for the start that they were given for."""
 
 
 @dataclass(kw_only=True)
@@ -75,7 +75,7 @@ class Starts:
         self._audit = audit
         self._pins = pins
         self._asker = asker
-        self._once: Counter[tuple[str, str]] = Counter()
+        self._given: dict[tuple[str, str], Approval] = {}
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
@@ -104,7 +104,7 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = self.decide(spec)
-        if decision.action == "allow" or self._once[_key(spec)]:
+        if decision.action == "allow" or _key(spec) in self._given:
             return
         if decision.action == "deny":
             raise await self._refused(spec, decision, _denied(spec, decision))
@@ -126,15 +126,12 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = self.decide(spec)
-        approval = None
+        approval = self._given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
-        elif decision.action == "ask" and self._once[_key(spec)]:
-            self._once[_key(spec)] -= 1
-            approval = Approval()
-        elif decision.action == "deny":
+        if decision.action == "deny":
             raise await self._refused(spec, decision, _denied(spec, decision))
-        elif decision.action == "ask":
+        if decision.action == "ask" and approval is None:
             raise await self._refused(spec, decision, _needed(spec, decision, ""))
         policy = self._policy()
         if policy.spec.present and policy.spec.pin and approval is None:
@@ -161,18 +158,22 @@ class Starts:
             remedy = "Ask the user what to do instead."
             raise ApprovalRefusedError(message, remedy=remedy)
         choices = ["once", "always"] if asker.lasting else ["once"]
+        question = start_question(spec, decision, choices)
         try:
-            answer = await asker.ask(start_question(spec, decision, choices))
+            if question is None:
+                message = "Its definition is too long for a question."
+                raise CannotAskError(message)
+            answer = await asker.ask(question)
         except CannotAskError as error:
             refusal = _needed(spec, decision, error.why)
             raise await self._refused(spec, decision, refusal) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
             await self.approve(spec)
-        elif said == "once":
-            while len(self._once) >= MAX_ONCE:
-                del self._once[next(iter(self._once))]
-            self._once[_key(spec)] += 1
+        if said in choices:
+            while len(self._given) >= MAX_GIVEN:
+                del self._given[next(iter(self._given))]
+            self._given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
         else:
             asker.refused.add(_key(spec))
             became = "said no" if said else "gave no answer"

@@ -221,7 +221,7 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
         yes = _answer("once")
         assert (await _run(engine, yes)).status == "success"
         (asked,) = yes.asked
-        for part in ("log", sys.executable, str(RECORDER), one.definition[:19]):
+        for part in ("log", sys.executable, str(RECORDER), one.definition):
             assert part in asked["message"]
         assert _records(settings)[-1]["approval"] == {"holds": "call", "earlier": False}
         # What was allowed once is asked about at the next start.
