@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bridge.discovery.files import ABSENT, read_regular
@@ -88,13 +88,16 @@ class Consents:
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 
-        `APPEARED` where there are several: two bridges saw it at the same time, and not the same.
+        For whatever directory that was: the file is the same, and else a changed one would count
+        as never seen from the next directory. `APPEARED` where there are several: two bridges saw
+        it at the same time, and not the same.
         """
         found = {
             consent.definition.digest
             for consent in self.seen
             if consent.by == by
-            and replace(consent.definition, digest="") == replace(definition, digest="")
+            and (consent.definition.path, consent.definition.name)
+            == (definition.path, definition.name)
         }
         return APPEARED if len(found) > 1 else next(iter(found), None)
 

@@ -16,7 +16,14 @@ from functools import partial
 from pathlib import Path
 
 from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
-from bridge.discovery.clients import APPROVAL_FILES, TRUST_FILES, Format, Location, Platform
+from bridge.discovery.clients import (
+    APPROVAL_FILES,
+    LIMIT_FILES,
+    TRUST_FILES,
+    Format,
+    Location,
+    Platform,
+)
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.documents import MalformedError, decode, kind, size_limit
 from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
@@ -28,6 +35,7 @@ from bridge.discovery.files import (
     list_matching,
     read_regular,
 )
+from bridge.discovery.forbidden import Forbidden, Lists, join_lists, names_off, read_lists
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
@@ -47,6 +55,7 @@ __all__ = [
 ]
 
 _ANY_NAME = "*"
+_CLAUDE_STATE = "{claude_state}/.claude.json"
 
 MAX_REFERENCES = 64
 """Files that configurations name, such as `envFile`; a table that names more is no table."""
@@ -138,12 +147,18 @@ def discover(context: DiscoveryContext) -> Discovery:
     stamp, absent = _stamp(project, places, candidates)
     reader.leave_out(absent)
     approvals = _approvals(reader, places, project)
+    managed = [
+        candidate.path
+        for candidate in candidates
+        if candidate.location.id == "claude-code" and candidate.location.scope == "managed"
+    ]
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
         trusting=dict(_trusting(reader, places, project, context)),
         consents=context.consents,
+        forbidden=_forbidden(reader, places, project, context.platform, managed),
         directory=os.path.realpath(context.cwd),
     )
     files = [
@@ -205,8 +220,15 @@ def _stamp(
 def _answer_files(places: Places) -> Iterator[Path]:
     """The files in which clients keep what the user approves and trusts."""
     templates = [file.template for file in APPROVAL_FILES]
-    for template in (*templates, *(file.template for file in TRUST_FILES)):
-        yield from fill(template, places)
+    templates += [file.template for file in TRUST_FILES]
+    templates += [file.template for file in LIMIT_FILES]
+    for template in templates:
+        for path in fill(template, places):
+            if path.name.startswith(_ANY_NAME):
+                yield path.parent
+                yield from list_matching(path.parent, path.suffix)[0]
+            else:
+                yield path
 
 
 class _Reader:
@@ -242,6 +264,10 @@ class _Reader:
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
         return self.references.get(path)
+
+    def is_absent(self, path: Path) -> bool:
+        """Whether a file was seen not to be there."""
+        return path in self._absent
 
     def demand(self, path: Path) -> None:
         """Warn about a file that somebody named and that is not there."""
@@ -416,6 +442,45 @@ def _trusting(
             document = reader.document(path, file.format)
             if document is not None and file.trusts(document, project.keys):
                 yield file.id, file.client
+
+
+def _forbidden(
+    reader: _Reader,
+    places: Places,
+    project: Project,
+    platform: Platform,
+    managed: Iterable[Path],
+) -> Forbidden:
+    """What Claude Code's settings and state say about which servers may be used.
+
+    Args:
+        managed: Where the company's own file of servers may be.
+    """
+    lists: list[Lists] = []
+    unreadable = ""
+    for file in LIMIT_FILES:
+        if platform not in file.platforms:
+            continue
+        for path in fill(file.template, places):
+            found: tuple[Path, ...] = (path,)
+            if path.name.startswith(_ANY_NAME):
+                found, wrong = list_matching(path.parent, path.suffix)
+                unreadable = unreadable or (str(path.parent) if wrong else "")
+            for each in found:
+                document = reader.document(each)
+                if document is not None:
+                    one, said = read_lists(document, path=str(each), managed=file.managed)
+                    lists.append(one)
+                    reader.warnings.extend(said)
+                elif file.managed and not reader.is_absent(each):
+                    unreadable = unreadable or str(each)
+    off: dict[str, str] = {}
+    for path in fill(_CLAUDE_STATE, places):
+        document = reader.document(path)
+        for _, state in project_entries(document, project.keys):
+            off.update(dict.fromkeys(names_off(state), str(path)))
+    exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
+    return join_lists(lists, off=off, exclusive=exclusive, unreadable=unreadable)
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:

@@ -18,6 +18,7 @@ from typing import Literal
 from bridge.discovery.approvals import Approvals
 from bridge.discovery.clients import Location
 from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of
+from bridge.discovery.forbidden import OFF_KEY, Forbidden
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
 from bridge.discovery.report import ProposedServer, SkippedServer, printable, where
@@ -47,6 +48,7 @@ class Rules:
         approvals: What Claude Code's lists say about the project's servers.
         trusting: Clients that the user has told to trust this project, by their source's name.
         consents: What was approved exactly as it is.
+        forbidden: What the user or their company forbade.
         directory: The working directory, for which that was.
     """
 
@@ -55,6 +57,7 @@ class Rules:
     approvals: Approvals
     trusting: Mapping[str, str] = field(default_factory=dict)
     consents: Consents = field(default_factory=Consents)
+    forbidden: Forbidden = field(default_factory=Forbidden)
     directory: str = ""
 
     def approved_by_client(self, name: str, location: Location) -> str:
@@ -129,6 +132,10 @@ def merge(files: Iterable[tuple[Location, Parsed]], rules: Rules) -> Merged:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
+                if not location.in_project:
+                    # Not used, but still a name of the user's, which no project gets.
+                    unused = _Holder(source=verdict.source, spec=None)
+                    spelled.setdefault(_spelled(verdict.name), unused)
                 continue
             holder = holders.get(verdict.name)
             if holder is None and location.in_project:
@@ -179,6 +186,11 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
+    claude = location.client == "Claude Code"
+    if not reason and claude and (path := rules.forbidden.off_in(entry.name)):
+        off = f"switched off in Claude Code ({OFF_KEY} in {printable(path)})"
+        return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
+    reason = reason or rules.forbidden.reason(entry, claude=claude)
     if not reason and not rules.allow_self and _is_self(entry):
         reason = "it would start this bridge again"
     if reason:

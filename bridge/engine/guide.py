@@ -19,6 +19,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import Match, ToolIndex
 from bridge.catalog.typed import server_stub
+from bridge.engine.proposed import waiting
 from bridge.engine.servers import Servers
 from bridge.engine.skills.shelf import SKILLS_SERVER, Shelf
 from bridge.errors import UsageError
@@ -48,7 +49,7 @@ class Guide:
         self._settings = settings
         self._described: tuple[int | None, str] = (None, "")
         self._told: tuple[ServerEntry, ...] | None = None
-        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...]], str] = {}
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...], str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -105,7 +106,8 @@ class Guide:
         """
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
-        key = (self._servers.known.revision, loaded, limits, offers.roots)
+        left_out = waiting(self._servers.discovery.proposed)
+        key = (self._servers.known.revision, loaded, limits, offers.roots, left_out)
         text = self._guides.get(key)
         if text is None:
             text = capabilities(
@@ -114,6 +116,8 @@ class Guide:
                 max_timeout=self._settings.max_timeout,
                 offers=offers,
             )
+            if left_out:
+                text = f"{text.rstrip()}\n\n{left_out}\n"
             if len(self._guides) >= MAX_GUIDES:
                 self._guides.clear()
             self._guides[key] = text

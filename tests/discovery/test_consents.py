@@ -187,7 +187,7 @@ def test_a_project_cannot_turn_a_server_of_the_user_s_off(cautious: DiscoveryCon
     assert names(discover(cautious)) == ["tracker"]
 
 
-def test_files_below_the_project_are_the_project_s_whatever_a_relative_variable_says(
+def test_a_relative_variable_makes_no_file_of_a_project_the_user_s(
     cautious: DiscoveryContext,
 ) -> None:
     environ = {"CODEX_HOME": ".codex-home", "CLAUDE_CONFIG_DIR": ".claude-home"}
@@ -201,7 +201,7 @@ def test_files_below_the_project_are_the_project_s_whatever_a_relative_variable_
     assert {each.name for each in found.proposed} == {"evil", "tracker"}
 
 
-def test_a_client_s_approval_counts_for_what_was_there_when_it_was_first_seen(
+def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(
     cautious: DiscoveryContext,
 ) -> None:
     approve_in_claude(cautious, enabledMcpjsonServers=["tracker"])
@@ -217,12 +217,15 @@ def test_a_client_s_approval_counts_for_what_was_there_when_it_was_first_seen(
     changed = discover(later)
     assert changed.servers == ()
     assert "changed since its approval in Claude Code" in changed.proposed[0].reason
+    below = cautious.cwd / "below"
+    below.mkdir()
+    assert discover(replace(later, cwd=below)).servers == (), "nor from another directory"
     approve_in_claude(cautious)
     write(path, entry())
     assert discover(later).servers == (), "the client's approval was withdrawn"
 
 
-def test_what_appears_while_the_bridge_runs_is_only_proposed_also_the_next_time(
+def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
     cautious: DiscoveryContext,
 ) -> None:
     """A program may have written it in a run, and the user's client approves all by name."""

@@ -116,6 +116,7 @@ async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
         assert "Not approved" in str(told.content)
         assert "servers approve" in str(told.content)
         assert '"proposed"' in engine.guide.servers_json()
+        assert "servers approve" in engine.guide.capabilities()
         for name in layouts:
             with pytest.raises(ApprovalNeededError, match="servers approve"):
                 await run(engine, f"await mcp_{name}.go()")

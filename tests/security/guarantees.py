@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.security.guarantee import Guarantee
 from tests.security.guarantees_kept import KEPT_GUARANTEES
+from tests.security.guarantees_started import STARTED_GUARANTEES
 
 ATTACKS = 42
 
@@ -383,4 +384,5 @@ GUARANTEES = (
         ),
     ),
     *KEPT_GUARANTEES,
+    *STARTED_GUARANTEES,
 )

@@ -42,6 +42,7 @@ from bridge.discovery.clients.claude import (
     CLAUDE_USER,
     GENERIC,
     GENERIC_OR_BARE,
+    LIMIT_FILES,
 )
 from bridge.discovery.clients.shape import (
     PLATFORMS,
@@ -62,6 +63,7 @@ __all__ = [
     "CLAUDE_DESKTOP",
     "GENERIC",
     "GENERIC_OR_BARE",
+    "LIMIT_FILES",
     "LOCATIONS",
     "PLATFORMS",
     "SOURCE_IDS",

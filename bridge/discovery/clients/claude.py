@@ -1,8 +1,6 @@
 """Claude Code, Claude Desktop, the directories of MCP servers, and `MCP_SERVERS_CONFIG`.
 
-`CLAUDE_CONFIG_DIR` moves `~/.claude.json` and `~/.claude`, as it does for Claude Code. Claude's own
-`/mcp` switch (`disabledMcpServers`) is deliberately not read: switching a server off there, to keep
-its schemas out of the conversation, is what someone who uses this bridge does.
+`CLAUDE_CONFIG_DIR` moves `~/.claude.json` and `~/.claude`, as it does for Claude Code.
 """
 
 from __future__ import annotations
@@ -13,7 +11,9 @@ from bridge.discovery.clients.shape import (
     KNOWN_TRANSPORTS,
     ApprovalFile,
     Dialect,
+    LimitFile,
     Location,
+    Platform,
 )
 from bridge.model import Transport
 
@@ -240,4 +240,19 @@ APPROVAL_FILES: tuple[ApprovalFile, ...] = (
     ApprovalFile(template="{claude_settings}/settings.json"),
     ApprovalFile(template="{project}/.claude/settings.local.json", grants="trusted"),
     ApprovalFile(template="{project}/.claude/settings.json", grants="never"),
+)
+
+_MANAGED: tuple[tuple[str, Platform], ...] = (
+    ("{system}/etc/claude-code", "linux"),
+    ("{system}/Library/Application Support/ClaudeCode", "darwin"),
+    ("{programs}/ClaudeCode", "win32"),
+)
+
+LIMIT_FILES: tuple[LimitFile, ...] = (
+    *(
+        LimitFile(template=f"{folder}/{name}", platforms=(platform,))
+        for folder, platform in _MANAGED
+        for name in ("managed-settings.json", "managed-settings.d/*.json")
+    ),
+    LimitFile(template="{claude_settings}/settings.json", managed=False),
 )

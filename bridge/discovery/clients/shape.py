@@ -161,6 +161,20 @@ class ApprovalFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitFile:
+    """One place where Claude Code's settings say which servers may be used.
+
+    Attributes:
+        template, platforms: As in `Location`.
+        managed: Whether it is the company's.
+    """
+
+    template: str
+    platforms: tuple[Platform, ...] = PLATFORMS
+    managed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrustFile:
     """Where a client keeps which directories the user has told it to trust.
 

@@ -1,0 +1,246 @@
+"""Which servers the user or their company forbade, by Claude Code's own lists: pure.
+
+Owns `deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly`, `disabledMcpServers` and
+what the existence of `managed-mcp.json` means. A denial counts before any permission. All of it is
+about Claude Code's servers, but that what the company denied is denied in every client's files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from bridge.discovery.documents import kind
+from bridge.discovery.report import ConfigWarning, printable
+from bridge.model import ServerSpec
+
+DENIED_KEY = "deniedMcpServers"
+ALLOWED_KEY = "allowedMcpServers"
+MANAGED_ONLY_KEY = "allowManagedMcpServersOnly"
+OFF_KEY = "disabledMcpServers"
+
+MAX_PATTERN_CHARS = 2048
+"""Of an address in a list, with few wildcards; what is longer matches nothing but is warned of."""
+
+MAX_WILDCARDS = 16
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One server in a list: by its name, its whole command line or its address.
+
+    Attributes:
+        path: The file that has it.
+        managed: Whether that is the company's.
+    """
+
+    path: str
+    managed: bool
+    name: str = ""
+    command: tuple[str, ...] = ()
+    url: str = ""
+
+    def denies(self, spec: ServerSpec) -> bool:
+        """Tell whether a server is meant; of an address every spelling is."""
+        if self.name:
+            return spec.name == self.name
+        if self.command:
+            return spec.transport == "stdio" and _line(spec) == self.command
+        pattern = _pattern(self.url, ".*", ".*")
+        urls = (spec.url, _plain(spec.url))
+        return spec.transport != "stdio" and any(pattern.fullmatch(url) for url in urls)
+
+    def allows(self, spec: ServerSpec) -> bool:
+        """Tell whether a server is meant; a wildcard in the host does not reach into the path."""
+        if self.name:
+            return spec.name == self.name
+        if self.command:
+            return spec.transport == "stdio" and _line(spec) == self.command
+        pattern = _pattern(self.url, "[^/?#@]*", ".*")
+        return spec.transport != "stdio" and bool(pattern.fullmatch(_plain(spec.url)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forbidden:
+    """All lists together.
+
+    Attributes:
+        denied: Servers that are forbidden.
+        allowed: Those that alone are allowed; None if no file says so.
+        off: Names that are switched off for this project, and the file that says so.
+        exclusive: The company's own file of servers, beside which Claude Code has no others.
+        unreadable: A file of the company's that cannot be read, and may forbid anything.
+    """
+
+    denied: tuple[Entry, ...] = ()
+    allowed: tuple[Entry, ...] | None = None
+    off: Mapping[str, str] = field(default_factory=dict)
+    exclusive: str = ""
+    unreadable: str = ""
+
+    def reason(self, spec: ServerSpec, *, claude: bool) -> str:
+        """Return why a server may not be used; empty if it may.
+
+        Args:
+            claude: Whether it is one of Claude Code's.
+        """
+        for entry in self.denied:
+            if (claude or entry.managed) and entry.denies(spec):
+                return f"denied by {DENIED_KEY} in {printable(entry.path)}"
+        if not claude:
+            return ""
+        if self.unreadable:
+            return f"{printable(self.unreadable)}, which may forbid it, cannot be read"
+        if self.exclusive and spec.source.scope != "managed":
+            return f"Claude Code uses only the servers of {printable(self.exclusive)}"
+        if self.allowed is not None and not self._is_allowed(spec, self.allowed):
+            return f"not in {ALLOWED_KEY} of {self._allowing()}"
+        return ""
+
+    def off_in(self, name: str) -> str:
+        """Return the file that switches a server of Claude Code's off; empty if none does."""
+        return self.off.get(name, "")
+
+    @staticmethod
+    def _is_allowed(spec: ServerSpec, allowed: tuple[Entry, ...]) -> bool:
+        # As in Claude Code: where there are command lines, or addresses, a name is not enough.
+        exact = [each for each in allowed if (each.command if _local(spec) else each.url)]
+        named = [each for each in allowed if each.name]
+        return any(each.allows(spec) for each in (exact or named))
+
+    def _allowing(self) -> str:
+        paths = dict.fromkeys(printable(each.path) for each in self.allowed or ())
+        return ", ".join(paths) or "Claude Code's settings, which allow none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """What one file says.
+
+    Attributes:
+        managed: Whether it is the company's.
+        only_managed: Whether no other file may allow anything.
+    """
+
+    managed: bool
+    denied: tuple[Entry, ...] = ()
+    allowed: tuple[Entry, ...] | None = None
+    only_managed: bool = False
+
+
+def read_lists(
+    document: Mapping[str, object], *, path: str, managed: bool
+) -> tuple[Lists, tuple[ConfigWarning, ...]]:
+    """Return the lists of one settings file."""
+    warnings: list[ConfigWarning] = []
+
+    def entries(key: str) -> tuple[Entry, ...] | None:
+        if key not in document:
+            return None
+        value = document[key]
+        if not isinstance(value, list):
+            reason = f"must be a list, not {kind(value)}"
+            warnings.append(ConfigWarning(path=path, key=key, reason=reason))
+            return ()
+        found = []
+        for number, item in enumerate(value):
+            entry = _entry(item, path=path, managed=managed)
+            if entry is None:
+                reason = "must have one of serverName, serverCommand and serverUrl"
+                place = f"{key}[{number}]"
+                warnings.append(ConfigWarning(path=path, key=place, reason=reason))
+            else:
+                found.append(entry)
+        return tuple(found)
+
+    lists = Lists(
+        managed=managed,
+        denied=entries(DENIED_KEY) or (),
+        allowed=entries(ALLOWED_KEY),
+        only_managed=managed and document.get(MANAGED_ONLY_KEY) is True,
+    )
+    return lists, tuple(warnings)
+
+
+def join_lists(
+    found: Iterable[Lists], *, off: Mapping[str, str], exclusive: str, unreadable: str
+) -> Forbidden:
+    """Return all lists together: denials add up, and so do permissions."""
+    lists = tuple(found)
+    only_managed = any(each.only_managed for each in lists)
+    allowing = [
+        each.allowed
+        for each in lists
+        if each.allowed is not None and (each.managed or not only_managed)
+    ]
+    return Forbidden(
+        denied=tuple(entry for each in lists for entry in each.denied),
+        allowed=tuple(entry for each in allowing for entry in each) if allowing else None,
+        off=off,
+        exclusive=exclusive,
+        unreadable=unreadable,
+    )
+
+
+def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the servers that Claude Code's state has switched off for a project."""
+    listed = state.get(OFF_KEY)
+    names = listed if isinstance(listed, list) else ()
+    return tuple(each for each in names if isinstance(each, str))
+
+
+def _entry(item: object, *, path: str, managed: bool) -> Entry | None:
+    if not isinstance(item, Mapping):
+        return None
+    given = [key for key in ("serverName", "serverCommand", "serverUrl") if key in item]
+    if len(given) != 1:
+        return None
+    value = item[given[0]]
+    if given[0] == "serverCommand":
+        if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
+            return None
+        return Entry(path=path, managed=managed, command=tuple(value))
+    if not isinstance(value, str) or not value or len(value) > MAX_PATTERN_CHARS:
+        return None
+    if given[0] == "serverName":
+        return Entry(path=path, managed=managed, name=value)
+    if value.count("*") > MAX_WILDCARDS:
+        return None
+    return Entry(path=path, managed=managed, url=value)
+
+
+def _local(spec: ServerSpec) -> bool:
+    return spec.transport == "stdio"
+
+
+def _line(spec: ServerSpec) -> tuple[str, ...]:
+    return (spec.command, *spec.args)
+
+
+def _pattern(text: str, in_host: str, in_path: str) -> re.Pattern[str]:
+    """Return what an address with wildcards matches, whatever the case of its letters."""
+    scheme, sep, rest = text.partition("://")
+    host, slash, path = rest.partition("/") if sep else (scheme, "", "")
+    if not sep:
+        scheme = ""
+    parts = ((scheme, in_host), (sep, ""), (host, in_host), (slash, ""), (path, in_path))
+    written = "".join(wild.join(map(re.escape, part.split("*"))) for part, wild in parts)
+    return re.compile(written, re.IGNORECASE | re.DOTALL)
+
+
+def _plain(url: str) -> str:
+    """Return an address without a user's name and a port that goes without saying."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return url
+    host = f"[{host}]" if ":" in host else host.rstrip(".")
+    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+        host = f"{host}:{port}"
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{host}{parts.path or '/'}{query}"
