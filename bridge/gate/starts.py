@@ -23,7 +23,7 @@ from bridge.errors import (
 from bridge.gate.approval import Approval, Ask
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.records import start_record
-from bridge.gate.decision import REDEFINED, Decision, strictest
+from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, read_answer, safe_name, start_question
@@ -89,12 +89,11 @@ class Starts:
         approved = self._pins.approved(spec.name, spec.definition)
         if decision.action == "ask" and approved:
             decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
-        if not (policy.spec.present and policy.spec.pin):
+        if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision
         change = self._pins.redefined(spec.name, spec.definition)
-        if not change:
-            return decision
-        return strictest(decision, Decision(action="ask", rule=REDEFINED, reason=change))
+        # Whoever is asked is told of the change, also where every start is asked about.
+        return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
 
     async def permit(self, spec: ServerSpec) -> None:
         """Have a start that comes next allowed, asking a person if need be and possible.

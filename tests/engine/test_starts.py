@@ -265,6 +265,35 @@ async def test_another_definition_under_a_name_needs_a_persons_word(
         assert (await _run(engine)).status == "success"
 
 
+async def test_where_every_start_is_asked_about_a_change_is_told(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
+) -> None:
+    """And a command that asks for a start, as logging in does, is no word on a change."""
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        starts = engine.gatekeeping.starts
+        await _run(engine, _answer("always"))
+        _redefine(engine, other)
+        client = _answer("once")
+        assert (await _run(engine, client)).status == "success"
+        assert "changed server" in client.asked[0]["message"]
+        with pytest.raises(ApprovalNeededError, match="changed server"):
+            await starts.start(other, asked_for=True)
+        await starts.start(replace(one, name="new"), asked_for=True)
+
+
+async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    long = replace(one, args=(*one.args, "x" * 10_000))
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    client = _answer("once")
+    async with opened(settings, [long], policy=policy, tmp_path=tmp_path) as engine:
+        with pytest.raises(ApprovalNeededError, match="too long for a question"):
+            await _run(engine, client)
+    assert (client.asked, _count(starts)) == ([], 0)
+
+
 async def test_values_of_variables_make_no_other_server_and_their_names_do(
     settings: Settings, tmp_path: Path, one: ServerSpec
 ) -> None:
