@@ -232,7 +232,8 @@ def _line(record: Mapping[str, Json]) -> str:
     if "call" in record:
         words.append(f"#{record['call']}")
     if "server" in record:
-        words.append(f"{record['server']}.{record.get('tool', '')}")
+        tool = f".{record['tool']}" if "tool" in record else ""
+        words.append(f"{record['server']}{tool}")
     if "decision" in record:
         words.append(f"{record['decision']} ({record.get('rule', '')})")
     words += [f"{name}={_short(value)}" for name, value in sorted(known.items())]

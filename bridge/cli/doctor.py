@@ -19,7 +19,7 @@ from bridge.engine.command_check import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
 from bridge.errors import WrongSystemError
-from bridge.model import MEBIBYTE
+from bridge.model import MEBIBYTE, short_digest
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.sandbox.limits import limits_for
@@ -47,6 +47,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
             "commands": [asdict(check) for check in commands],
             **offers_document(settings, packages),
             "servers": [spec.name for spec in found.servers],
+            "definitions": {spec.name: spec.definition for spec in found.servers},
             "warnings": [str(warning) for warning in found.warnings],
         }
         write_json(document, indent=2)
@@ -59,7 +60,10 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
             write_out(visible(_describe_command(check)))
         write_out(visible(describe_packages(packages)))
         write_out(visible(describe_directories(settings, root=os.geteuid() == 0)))
-        names = ", ".join(spec.name for spec in found.servers) or "none"
+        names = ", ".join(
+            f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers
+        )
+        names = names or "none"
         write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:
             write_out(visible(f"warning: {warning}\n"))
@@ -102,6 +106,7 @@ def _gate(settings: Settings) -> dict[str, object]:
     policy = settings.policy
     return {
         "policy": policy.present,
+        "start": policy.start if policy.present else "allow",
         "rules": len(policy.rules),
         "trusted": [server.servers for server in policy.servers if server.trust],
         "audit": settings.audit,
@@ -113,6 +118,7 @@ def _describe_gate(settings: Settings) -> str:
     if policy.present:
         about = counted(len(policy.rules), "rule")
         lines = [f"policy: {about}; `policy explain SERVER TOOL` says what holds for a call"]
+        lines.append(f"      servers start: {policy.start}, unless their own lines say otherwise")
     else:
         lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]
     lines.append(f"audit: {settings.audit}")

@@ -133,7 +133,7 @@ def _add_lists(add: Add) -> None:
     text = "List every discovered server, or approve what a project's files define."
     command = add("servers", text, "bridge.cli.servers:servers")
     command.add_argument(
-        "action", nargs="?", choices=("approve",), help="let servers of a project be used"
+        "action", nargs="?", choices=("approve",), help="let a project's, or a changed one, be used"
     )
     command.add_argument(
         "names", nargs="*", metavar="NAME[@DIGEST]", help="shown, and you are asked; or by digest"

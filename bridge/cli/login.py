@@ -26,7 +26,7 @@ LONGEST_SECONDS = 3600.0
 async def login(arguments: argparse.Namespace, settings: Settings) -> int:
     """Log in to a server and keep the tokens."""
     seconds = _seconds(arguments.timeout)
-    spec = await _spec(arguments.server, settings)
+    spec = await _spec(arguments.server, settings, connecting=True)
     opens = not arguments.no_browser and _has_browser(settings)
 
     async def show(url: str, callback: Callback) -> None:
@@ -76,9 +76,13 @@ def _store(settings: Settings) -> TokenStore:
     return TokenStore(settings.state_dir / "logins")
 
 
-async def _spec(server: str, settings: Settings) -> ServerSpec:
+async def _spec(server: str, settings: Settings, *, connecting: bool = False) -> ServerSpec:
     async with open_engine(settings) as engine:
-        return engine.servers.pool.spec(engine.servers.resolve(server))
+        spec = engine.servers.pool.spec(engine.servers.resolve(server))
+        if connecting:
+            # Whoever says so at a terminal has said so of the server as it is defined now.
+            await engine.gatekeeping.starts.start(spec, asked_for=True)
+        return spec
 
 
 def _seconds(text: str | None) -> float:

@@ -14,7 +14,8 @@ from bridge.gate.calls import GET_PROMPT, READ_RESOURCE
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
 from bridge.gate.policy import OPEN, Policy, Step
-from bridge.model import Effect, Json, Tool
+from bridge.gate.question import because
+from bridge.model import Effect, Json, Tool, short_digest
 from bridge.settings import Settings
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule
@@ -33,9 +34,11 @@ class _Explained:
         final: What is decided with the pin; flow rules depend on the run.
         change: What of the tool changed since it was allowed.
         flows: Those that may have a say, by what has been read before.
+        start: Whether the server is started for it.
     """
 
     call: CallFacts
+    start: Decision
     base: Decision
     final: Decision
     steps: Sequence[Step]
@@ -53,6 +56,8 @@ async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
     given = _given(arguments.given)
     async with open_engine(settings) as engine:
         server = engine.servers.resolve(arguments.server)
+        spec = engine.servers.pool.spec(server)
+        start = engine.gatekeeping.starts.decide(spec)
         requested = arguments.tool in (READ_RESOURCE, GET_PROMPT)
         definition = None if requested else await _definition(engine, server, arguments.tool)
         policy = engine.gatekeeping.policy()
@@ -63,9 +68,11 @@ async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
             tool=definition.name if definition is not None else arguments.tool,
             arguments=given,
             definition=definition,
+            server_definition=spec.definition,
         ),
         "read" if requested else None,
         Pins(settings.state_dir / "pins.json"),
+        start,
     )
     if arguments.json:
         write_json(_document(found), indent=2)
@@ -117,15 +124,18 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     return engine.servers.known.tool(server, docs["tool"])
 
 
-def _explained(policy: Policy, call: CallFacts, effect: Effect | None, pins: Pins) -> _Explained:
+def _explained(
+    policy: Policy, call: CallFacts, effect: Effect | None, pins: Pins, start: Decision
+) -> _Explained:
     base = policy.decide(call, effect)
     change = ""
     if policy.spec.present and policy.spec.pin and call.definition is not None:
-        change = pins.change(call.definition)
+        change = pins.change(call.definition, call.server_definition)
     asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
     flows = [] if not policy.spec.present else [f for f in policy.spec.flows if _to(f, call, base)]
     return _Explained(
         call=call,
+        start=start,
         base=base,
         final=strictest(base, asks if base.action != "deny" else None),
         steps=policy.explain(call, effect),
@@ -152,6 +162,8 @@ def _lines(found: _Explained) -> list[str]:
     lines = [f"{call}({shown:.1000}) -> {final.action}", _line("decided by", final.rule)]
     if final.reason:
         lines.append(_line("because", final.reason))
+    server = f"{short_digest(call.server_definition)}: its start is {_start(found.start)}"
+    lines.append(_line("server", server))
     effects = [step for step in found.steps if step.about == "effect"]
     lines += [_line("effect", f"{step.name}: {step.why}") for step in effects]
     labels = [f"{step.name} ({step.why})" for step in found.steps if step.about == "label"]
@@ -162,6 +174,11 @@ def _lines(found: _Explained) -> list[str]:
         lines += [_line("flow rules", _flow_text(rule)) for rule in found.flows]
     lines += ["", *_remedy(found)]
     return lines
+
+
+def _start(decision: Decision) -> str:
+    words = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
+    return f"{words[decision.action]} ({because(decision)})"
 
 
 def _line(head: str, text: str) -> str:
@@ -239,6 +256,8 @@ def _document(found: _Explained) -> Mapping[str, Json]:
     return {
         "server": call.server,
         "tool": call.tool,
+        "definition": call.server_definition,
+        "start": {"action": found.start.action, "rule": found.start.rule},
         "action": final.action,
         "rule": final.rule,
         "reason": final.reason,

@@ -13,6 +13,8 @@ from bridge.cli.person import Person
 from bridge.cli.servers_approve import approve_of
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.engine import Engine, open_engine
+from bridge.errors import SettingsError
+from bridge.gate.question import because
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home
 
@@ -149,7 +151,16 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
         "differences": list(spec.differences),
         "description": engine.servers.known.entry(spec.name).description,
         "oauth": spec.oauth is not None,
+        "definition": spec.definition,
     }
+    try:
+        start = engine.gatekeeping.starts.decide(spec)
+    except SettingsError as error:
+        row["start"], row["reason"] = "deny", error.message
+    else:
+        row["start"] = start.action
+        if start.action != "allow":
+            row["reason"] = f"it is not started unasked: {because(start)}"
     if listing is not None:
         row["tools"] = len(listing.tools)
     if spec.tools.only is not None:

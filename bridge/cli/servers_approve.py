@@ -1,4 +1,7 @@
-"""`servers approve`: a project's servers, shown exactly as they are defined, and approved."""
+"""`servers approve`: servers shown exactly as they are defined, and approved.
+
+A project's, so that they are used, and the user's own where the policy asks before they start.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,13 @@ from bridge.engine.consenting import consents_of
 from bridge.engine.proposed import called, described
 from bridge.engine.servers import context_for
 from bridge.errors import UnknownServerError, UsageError
+from bridge.gate.audit import AuditLog
+from bridge.gate.decision import REDEFINED
+from bridge.gate.pins import Pins
+from bridge.gate.policy import Policy
+from bridge.gate.question import because, server_lines
+from bridge.gate.starts import Starts
+from bridge.model import ServerSpec
 from bridge.settings import Settings
 from bridge.text import counted
 
@@ -24,7 +34,7 @@ LEAST_DIGITS = 32
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Have servers of the working directory's files used; 1 if one is not to be.
+    """Have servers of the working directory's files used, or any started; 1 if one is not to be.
 
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
@@ -44,7 +54,17 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         for warning in found.warnings:
             if warning.unread or not warning.key:
                 write_err(visible(f"warning: {warning}", keep="") + "\n")
+        own = None if _names(wanted, found.proposed) else _own(wanted, found.servers)
+        if own is not None:
+            refused |= not await approve_start(own, wanted, settings, person)
+            continue
         proposal, agreed = _meant(wanted, found.proposed)
+        starts = _starts(settings)
+        before = starts.decide(proposal.spec)
+        if before.rule == REDEFINED:
+            person.say(
+                f"The policy's lines for {proposal.name} will be for this: {because(before)}\n"
+            )
         if not agreed and not person.attended:
             message = f"Which definition of {proposal.name} may be used? The file may have changed."
             remedy = f"Look at it, and name it: `servers approve {_with_digest(proposal)}`."
@@ -66,9 +86,73 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         except ConsentError as error:
             message = f"It cannot be approved: {error}."
             raise UsageError(message) from None
+        # A person has just said so of exactly this one, whatever the name was before.
+        await starts.approve(proposal.spec)
         told = f"{proposal.name} may be used here as long as its definition stays as it is."
         write_err(visible(told, keep="") + "\n")
     return 1 if refused else 0
+
+
+async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, person: Person) -> bool:
+    """Have one of the user's servers started as it is defined now; return whether it may be.
+
+    Raises:
+        UsageError: The policy denies it, it is not the one that was seen, nobody can be asked, or
+            the answer cannot be kept.
+    """
+    starts = _starts(settings)
+    decision = starts.decide(spec)
+    if decision.action == "deny":
+        message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
+        raise UsageError(message, remedy="Change that in config.toml.")
+    if decision.action == "allow":
+        write_err(visible(f"{spec.name} starts already, as it is defined.", keep="") + "\n")
+        return True
+    lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
+    shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
+    digits = spec.definition.removeprefix("sha256:")
+    named = wanted not in called(spec.name)
+    if named and (len(_digits(wanted)) < LEAST_DIGITS or not digits.startswith(_digits(wanted))):
+        message = f"{wanted}: that is not the definition of {spec.name}."
+        remedy = f"It takes {LEAST_DIGITS} digits at least; `servers --json` has it."
+        raise UsageError(message, remedy=remedy)
+    if not named:
+        person.say(shown)
+        if not person.attended:
+            message = f"May {spec.name} be started as it is defined? The file may have changed."
+            remedy = f"Name what you saw: `servers approve {spec.name}@{digits[:LEAST_DIGITS]}`."
+            raise UsageError(message, remedy=remedy)
+        answer = await person.ask(f"May {spec.name} be started, as defined here? yes or no: ")
+        if (answer or "").strip().lower() not in ("y", "yes"):
+            write_err(visible(f"{spec.name} was not approved.", keep="") + "\n")
+            return False
+    await starts.approve(spec)
+    # Anew, as another bridge reads it.
+    if _starts(settings).decide(spec).action != "allow":
+        message = f"That {spec.name} may be started cannot be kept in pins.json."
+        raise UsageError(message, remedy=f"See to that file in {settings.state_dir}.")
+    told = f"{spec.name} may be started as long as its definition stays as it is."
+    write_err(visible(told, keep="") + "\n")
+    return True
+
+
+def _starts(settings: Settings) -> Starts:
+    pins = Pins(settings.state_dir / "pins.json")
+    return Starts(lambda: Policy(settings.policy), AuditLog(), pins)
+
+
+def _names(wanted: str, proposed: Sequence[ProposedServer]) -> bool:
+    """Tell whether a word means one of those that wait."""
+    words = (wanted, wanted.rpartition("@")[0])
+    return any(word in called(each.name) for each in proposed for word in words if word)
+
+
+def _own(wanted: str, servers: Sequence[ServerSpec]) -> ServerSpec | None:
+    for word in (wanted, wanted.rpartition("@")[0]):
+        for spec in servers:
+            if word in called(spec.name):
+                return spec
+    return None
 
 
 def _meant(wanted: str, proposed: Sequence[ProposedServer]) -> tuple[ProposedServer, bool]:

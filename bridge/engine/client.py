@@ -25,6 +25,7 @@ from bridge.engine.standing import Standing
 from bridge.errors import CannotAskError
 from bridge.gate.question import read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample
+from bridge.gate.starts import Asker
 from bridge.model import Json
 from bridge.settings.policy import Asking
 from bridge.upstream.asking import ANSWER_SECONDS, Method
@@ -144,6 +145,7 @@ class OneRun:
         secretless: What whoever is asked may be shown.
         tell: What the client may be told; whoever looks on is not the person who is asked.
         asking: What servers may ask.
+        asker: Who is asked about the servers that it starts; None before it has begun.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
@@ -160,6 +162,7 @@ class OneRun:
         self.tell: Tell = _unchanged
         self.asking = ServerQuestions()
         self._sampled: set[str] = set()
+        self.asker: Asker | None = None
         self._questions = 0
         self._own_questions = 0
         self._started = anyio.current_time()

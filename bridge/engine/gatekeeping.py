@@ -32,11 +32,13 @@ from bridge.gate.plans import Holding, Plans
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.server_questions import ServerQuestions
+from bridge.gate.starts import Asker, Starts
 from bridge.guest.placeholders import readable
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_returned
 from bridge.settings import Settings
+from bridge.upstream.asking import current_caller
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,8 @@ class Gatekeeping:
         )
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(state / "pins.json")
+        self.starts = Starts(self.policy, self.audit, self._pins, _current_asker)
+        servers.pool.admission = self.starts
         self._grants = Grants()
         self._rates = Rates()
         self._vaults = Vaults()
@@ -160,6 +164,7 @@ class Gatekeeping:
         replay = self._replay(run_id, request)
         vault = self._vaults.of(request.owner, policy.spec.privacy)
         self._watch_over(run, vault)
+        run.asker = Asker(run=run_id, ask=run.elicit, lasting=bool(request.principal))
         if planned_by:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)
         else:
@@ -170,6 +175,7 @@ class Gatekeeping:
         run.asking = ServerQuestions(policy.spec, audit, run_id)
         oversight = Oversight(
             define=self.define_now if policy.spec.present else self.define,
+            identify=self._servers.definition,
             lists=self._servers.is_current,
             now=run.clock.now,
             policy=policy,
@@ -278,6 +284,11 @@ class Gatekeeping:
                 return NOT_SHOWN
 
         run.secretless, run.tell = secretless, tell
+
+
+def _current_asker() -> Asker | None:
+    caller = current_caller()
+    return caller.asker if isinstance(caller, OneRun) else None
 
 
 def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunResult, str]:

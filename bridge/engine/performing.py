@@ -136,6 +136,9 @@ class Performance:
             BridgeError: It is not, would not, or its server cannot be asked.
         """
         call = request.call
+        if self._servers.definition(call.server) != call.server_definition:
+            message = f"{call.server} has another definition now than when the plan was made."
+            raise InvalidRequestError(message, remedy="Look at its tools, and plan again.")
         # Asks the server again unless that would have said that its tools have changed.
         await self._servers.load([call.server])
         tool = self._servers.known.tool(call.server, call.tool)

@@ -207,6 +207,13 @@ class Servers:
         """Return what is known of every server: tools of those that were ever asked for them."""
         return self.known.entries(loaded=loaded)
 
+    def definition(self, name: str) -> str:
+        """Return the digest of a server's definition as it is now; empty if there is none."""
+        try:
+            return self._pool.spec(name).definition
+        except UnknownServerError:
+            return ""
+
     def listing(self, name: str) -> Listing | None:
         """Return what a server said when it last listed its tools, in this bridge or another."""
         return self._lister.listings.get(name)

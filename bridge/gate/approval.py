@@ -94,6 +94,7 @@ class Subject:
     tool: str
     digest: str
     rule: str
+    server_definition: str = ""
 
 
 class Grants:
@@ -353,4 +354,4 @@ def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
 
 def _subject(call: CallFacts, ask: Decision) -> Subject:
     digest = "" if call.definition is None else tool_digest(call.definition)
-    return Subject(call.server, call.tool, digest, ask.rule)
+    return Subject(call.server, call.tool, digest, ask.rule, call.server_definition)

@@ -120,11 +120,14 @@ class Gate:
         await self._enter(server, tool, arguments)
         seen = self._seen
         number = self._asked
+        # Asked for first: were it redefined meanwhile, what follows would be taken for a change.
+        identity = seen.identify(server)
         call = CallFacts(
             server=server,
             tool=tool,
             arguments=arguments,
             definition=await seen.define(server, tool),
+            server_definition=identity,
         )
         wish = await self._revealed(number, call)
         real = wish.real
@@ -164,7 +167,12 @@ class Gate:
             UpstreamError: The server could not do it.
         """
         await self._enter(server, method, params)
-        call = CallFacts(server=server, tool=method, arguments=params)
+        call = CallFacts(
+            server=server,
+            tool=method,
+            arguments=params,
+            server_definition=self._seen.identify(server),
+        )
         wish = await self._revealed(self._asked, call)
         decide = partial(self._seen.policy.decide, wish.real, "read")
         base = await aside(wish.real.arguments, decide)
@@ -273,15 +281,18 @@ class Gate:
         seen.flow_state.note(call.server, call.tool, base.labels)
         if seen.policy.spec.present and call.definition is not None:
             for_good = approval is not None and approval.holds == "always"
-            await seen.pins.keep(call.definition, anew=for_good)
+            await seen.pins.keep(call.definition, call.server_definition, anew=for_good)
         return await self._make(wish, decision, base.effect, approval, request, part)
 
     async def _insist_on_same(self, call: CallFacts) -> None:
-        """Accept an approval only of the tool as it still is.
+        """Accept an approval only of the tool, and of the server, as they still are.
 
         Raises:
-            ApprovalRefusedError: Its server described it otherwise while somebody was asked.
+            ApprovalRefusedError: It was described or defined otherwise while somebody was asked.
         """
+        if self._seen.identify(call.server) != call.server_definition:
+            message = f"{call.server} became another server while a person was asked about {call}."
+            raise ApprovalRefusedError(message, remedy="Make the call again.")
         if call.definition is None:
             return
         now = await self._seen.define(call.server, call.tool)
@@ -300,7 +311,7 @@ class Gate:
         if flow is not None:
             found.append(flow)
         if base.action != "deny" and call.definition is not None and seen.policy.spec.pin:
-            change = seen.pins.change(call.definition)
+            change = seen.pins.change(call.definition, call.server_definition)
             if change:
                 found.append(Decision(action="ask", rule=CHANGED, reason=change))
         return found
@@ -334,7 +345,9 @@ class Gate:
         if seen.replay is None:
             return None
         try:
-            result = seen.replay.answer(call.server, call.tool, call.arguments, decision.effect)
+            result = seen.replay.answer(
+                call.server, call.tool, call.arguments, decision.effect, call.server_definition
+            )
         except OutcomeUnknownError as error:
             self.tally.lose(call, "not repeated")
             await seen.audit.refused(wish.number, call, decision, error.code)
@@ -343,11 +356,22 @@ class Gate:
             return None
         seen.flow_state.note(call.server, call.tool, decision.labels)
         effect = decision.effect
-        entry = seen.journal.sent(call.server, call.tool, call.arguments, effect, wish.number)
+        entry = self._sent(wish, effect)
         seen.journal.settle(entry, "ok", result)
         self.tally.replay(call)
         await seen.audit.replayed(wish.number, call)
         return await aside(result, partial(seen.vault.hide, call.server, result))
+
+    def _sent(self, wish: _Wish, effect: Effect) -> Entry:
+        call = wish.call
+        return self._seen.journal.sent(
+            call.server,
+            call.tool,
+            call.arguments,
+            effect,
+            wish.number,
+            server_definition=call.server_definition,
+        )
 
     async def _make(
         self,
@@ -365,7 +389,7 @@ class Gate:
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise
-        entry = seen.journal.sent(call.server, call.tool, call.arguments, effect, wish.number)
+        entry = self._sent(wish, effect)
         self.calls += 1
         self.tally.made[call.server] += 1
         started = time.monotonic()

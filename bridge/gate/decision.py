@@ -18,6 +18,9 @@ UNLISTED = "unlisted tool"
 CHANGED = "changed tool"
 """The rule that asks about a tool which is not as it was when it was allowed; see `gate.pins`."""
 
+REDEFINED = "changed server"
+"""The rule that asks before a server starts which is defined otherwise than when it was allowed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
@@ -26,12 +29,14 @@ class CallFacts:
     Attributes:
         arguments: As the server would get them.
         definition: The tool as its server describes it; None if it does not, or was never asked.
+        server_definition: The digest of its server's definition; empty if that is not known.
     """
 
     server: str
     tool: str
     arguments: Mapping[str, Json] = field(default_factory=dict)
     definition: Tool | None = None
+    server_definition: str = ""
 
     def __str__(self) -> str:
         return f"{self.server}.{self.tool}"

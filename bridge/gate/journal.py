@@ -126,10 +126,13 @@ class RunJournal:
         arguments: Mapping[str, Json],
         effect: Effect,
         number: int = 0,
+        *,
+        server_definition: str = "",
     ) -> Entry:
         """Record a call that goes out next; until it is settled its outcome is unknown."""
         self._let_go()
         entry = Entry(server[:MAX_NAME], tool[:MAX_NAME], b"", effect, number, run_id=self.run_id)
+        entry.server_definition = server_definition
         if not self.complete:
             return entry
         entry.key = key_of(server, tool, arguments)
@@ -214,7 +217,12 @@ class Replay:
             self.size += entry.size
 
     def answer(
-        self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Json],
+        effect: Effect,
+        server_definition: str = "",
     ) -> dict[str, Json] | None:
         """Return the recorded result of the next call like this; None if it has to be made.
 
@@ -222,11 +230,17 @@ class Replay:
 
         Raises:
             OutcomeUnknownError: It was sent, and nobody knows what became of it; or what it
-                returned; or another retry of the same run is making such calls.
+                returned; or another retry of the same run is making such calls; or the server has
+                another definition than it had then.
         """
         key = key_of(server, tool, arguments)
         reads = effect == "read"
         answered = self._answered.get(key)
+        earlier = answered[0] if answered else self._unknown.get(key)
+        if earlier is not None and earlier.server_definition != server_definition:
+            if reads:
+                return None
+            raise self._redefined(earlier, arguments)
         if answered:
             if answered[0].result is None and not reads:
                 raise self._lost(answered[0], arguments)
@@ -279,6 +293,17 @@ class Replay:
             raise OutcomeUnknownError(message, remedy=remedy)
         line.head = self._run_id
         line.length += 1
+
+    def _redefined(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
+        message = (
+            f"{self._call(entry, arguments)} was made to another definition of the server "
+            f"{entry.server}: its configuration has changed since. It is not made again."
+        )
+        remedy = (
+            "Find out with a call that reads whether this server has what the call did, and run "
+            "what is left in a program of its own without `retry_of`."
+        )
+        return OutcomeUnknownError(message, remedy=remedy)
 
     def _uncertain(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
         message = (

@@ -39,6 +39,7 @@ class Entry:
         number: The call's in its run, as messages and the audit log have it.
         result: None if there is none, or it was too large to keep.
         size: Of it all, in memory.
+        server_definition: Digest of the server's definition at that time; empty if not known.
     """
 
     server: str
@@ -50,6 +51,7 @@ class Entry:
     result: dict[str, Json] | None = None
     run_id: str = ""
     size: int = 0
+    server_definition: str = ""
 
 
 def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:

@@ -35,11 +35,17 @@ def unlisted(server: str) -> bool:
     return False
 
 
+def unidentified(server: str) -> str:
+    """Know no server's definition."""
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Oversight:
     """What one run's calls go through.
 
     Attributes:
+        identify: Returns the digest of a server's definition as it is now.
         lists: Whether it is known which tools a server has.
         now: The run's time in seconds, which stands still while somebody is asked something.
         flow_state: What was called so far; a session's own where there is one.
@@ -48,6 +54,7 @@ class Oversight:
     """
 
     define: Define = undefined
+    identify: Callable[[str], str] = unidentified
     lists: Callable[[str], bool] = unlisted
     now: Callable[[], float] = time.monotonic
     policy: Policy = field(default_factory=Policy)

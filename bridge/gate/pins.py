@@ -1,6 +1,7 @@
-"""Tools as they were when they were first allowed.
+"""Tools as they were when they were first allowed, and servers when they were first started.
 
-Owns the digests of definitions, and the file that they are kept in from one bridge to the next.
+Owns the digests of definitions, and the file that they are kept in from one bridge to the next. A
+tool belongs to its server's definition, and not to the name that a configuration gives it.
 
 What cannot be read is not taken for empty: where the file is damaged, every tool counts as changed
 until somebody removes it. Nor is a full file emptied: what has no room in it is asked about. The
@@ -22,13 +23,20 @@ from typing import Any
 
 import anyio.to_thread
 
-from bridge.model import MEBIBYTE, Json, Tool
+from bridge.model import MEBIBYTE, Json, Tool, short_digest
 from bridge.saving import replace_file, turn
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 * MEBIBYTE
 """Of the file; more than as many tools as there may be take, with all of their parameters."""
+
+MAX_SERVERS = 1000
+"""Names of servers remembered."""
+
+MAX_SERVER_DEFINITIONS = 20
+"""Remembered of one name, the last ones: projects name their directories in a server's arguments,
+and have versions of their own."""
 
 MAX_TOOLS = 3000
 """Remembered in all: more than anybody's programs call."""
@@ -48,8 +56,12 @@ MAX_NAMED = 5
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
-_FORM = 1
-"""Of the file. One of another number is none that this bridge can read."""
+_FORM = 2
+"""Of the file. One of another number is none that this bridge can read, but for the first."""
+
+_FIRST_FORM = 1
+"""Had tools by the names of their servers. They go to the definition that is pinned for the name
+next, and until then are those of whatever has the name."""
 
 _SHORT = 10
 """Digits of a part's digest: nothing depends on it but what is said to have changed."""
@@ -102,7 +114,20 @@ class _New:
 
 
 _Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Server and tool to the definitions that were allowed, the last one last."""
+"""Digest of a server's definition (or its name: see `_FIRST_FORM`) and tool, to the definitions of
+the tool that were allowed, the last one last."""
+
+_Servers = dict[str, dict[str, bool]]
+"""Names of servers to digests of definitions, the last one last, and whether a person said "always"
+to them."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What a file holds."""
+
+    tools: _Pinned = field(default_factory=dict)
+    servers: _Servers = field(default_factory=dict)
 
 
 class Pins:
@@ -111,53 +136,109 @@ class Pins:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._state: tuple[int, ...] | None = None
-        self._stored: _Pinned = {}
+        self._stored = _Stored()
         self._damage = ""
         self._unstored: dict[tuple[str, str], _New] = {}
+        self._unstored_servers: _Servers = {}
 
-    def change(self, tool: Tool) -> str:
+    def change(self, tool: Tool, server_definition: str = "") -> str:
         """Say what of a tool changed since it was first allowed; nothing if nothing did.
 
         Looks at the file only if the tool is not known as it is now.
         """
-        if self._path is None or self._knows(tool):
+        if self._path is None or self._knows(tool, server_definition):
             return ""
         self._refresh()
-        if self._knows(tool):
+        if self._knows(tool, server_definition):
             return ""
         if self._damage:
             return self._damage
-        before = self._stored.get((tool.server, tool.name))
+        before = self._before(tool, server_definition)
         if before:
             return _difference(before[-1], _pin(tool))
-        if len(self._stored) >= MAX_TOOLS:
+        if len(self._stored.tools) >= MAX_TOOLS:
             return (
                 f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
                 "none of them"
             )
         return ""
 
-    async def keep(self, tool: Tool, *, anew: bool = False) -> None:
+    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
         """Remember a tool as it is now: it is being allowed.
 
         Args:
             anew: Whether it is allowed for good, even if it was another when it was allowed before.
         """
-        if self._path is None or self._knows(tool) or (not anew and self.change(tool)):
+        if self._path is None or self._knows(tool, server_definition):
             return
-        if self._knows(tool):
+        if not anew and self.change(tool, server_definition):
+            return
+        if self._knows(tool, server_definition):
             return
         # Known from here on, so that the calls that come meanwhile do not wait for the disk.
-        self._unstored[tool.server, tool.name] = _New(_pin(tool), anew)
+        self._unstored[server_definition or tool.server, tool.name] = _New(_pin(tool), anew)
         if not self._damage:
             await self._store()
 
-    def _knows(self, tool: Tool) -> bool:
-        key, digest = (tool.server, tool.name), tool_digest(tool)
-        unstored = self._unstored.get(key)
+    def redefined(self, server: str, definition: str) -> str:
+        """Say that a server is not defined as it was when it was allowed; nothing if it is.
+
+        One that nothing is known of is as it was.
+        """
+        if self._path is None:
+            return ""
+        self._refresh()
+        if definition in self._unstored_servers.get(server, ()):
+            return ""
+        if self._damage:
+            return self._damage
+        known = self._stored.servers.get(server)
+        if known is None:
+            full = len(self._stored.servers) >= MAX_SERVERS
+            return (
+                f"{MAX_SERVERS:,} servers are remembered, and this is none of them" if full else ""
+            )
+        if definition in known:
+            return ""
+        were = ", ".join(short_digest(digest) for digest in list(known)[-MAX_NAMED:])
+        return f"it is another definition ({short_digest(definition)}) than was known ({were})"
+
+    def approved(self, server: str, definition: str) -> bool:
+        """Tell whether a person said "always" to a server as it is defined."""
+        if self._path is None:
+            return False
+        self._refresh()
+        known = self._stored.servers.get(server, {}) | self._unstored_servers.get(server, {})
+        return known.get(definition, False)
+
+    async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
+        """Remember a server's definition: it is being started.
+
+        Args:
+            always: Whether a person allowed it for good, even beside others of its name.
+        """
+        if self._path is None or self.approved(server, definition):
+            return
+        if not always and (self.redefined(server, definition) or self._knows_server(server)):
+            return
+        self._unstored_servers.setdefault(server, {})[definition] = always
+        if not self._damage:
+            await self._store()
+
+    def _knows_server(self, server: str) -> bool:
+        return server in self._stored.servers or server in self._unstored_servers
+
+    def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
+        tools = self._stored.tools
+        found = tools.get((server_definition or tool.server, tool.name))
+        return found or tools.get((tool.server, tool.name), ())
+
+    def _knows(self, tool: Tool, server_definition: str) -> bool:
+        digest = tool_digest(tool)
+        unstored = self._unstored.get((server_definition or tool.server, tool.name))
         if unstored is not None and unstored.pin.digest == digest:
             return True
-        return any(pin.digest == digest for pin in self._stored.get(key, ()))
+        return any(pin.digest == digest for pin in self._before(tool, server_definition))
 
     def _refresh(self) -> None:
         """Read the file if it is not as it was when it was last read."""
@@ -174,7 +255,7 @@ class Pins:
                 self._path,
                 error,
             )
-            self._stored = {}
+            self._stored = _Stored()
             self._damage = (
                 "what it was when it was allowed is not known, because pins.json in the bridge's "
                 "state directory cannot be read; once that file is removed all tools count as new"
@@ -187,16 +268,20 @@ class Pins:
         """
         assert self._path is not None
         news = dict(self._unstored)
-        stored = await anyio.to_thread.run_sync(_add, self._path, news)
+        servers = {name: dict(found) for name, found in self._unstored_servers.items()}
+        stored = await anyio.to_thread.run_sync(_add, self._path, news, servers)
         if stored is None:
             return
         self._stored = stored
+        for name, found in servers.items():
+            if self._unstored_servers.get(name) == found:
+                del self._unstored_servers[name]
         for key, new in news.items():
             if self._unstored.get(key) is new:
                 del self._unstored[key]
 
 
-def _add(path: Path, news: Mapping[tuple[str, str], _New]) -> _Pinned | None:
+def _add(path: Path, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
     """Add to what a file remembers, and return all of it; None if that cannot be done.
 
     Blocks; for threads.
@@ -204,7 +289,7 @@ def _add(path: Path, news: Mapping[tuple[str, str], _New]) -> _Pinned | None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with turn(path.with_name(f"{path.name}.lock")):
-            stored = _joined(_read(path), news)
+            stored = _joined(_with_servers(_read(path), servers), news)
             # A file that is lost after a power cut would let any tool pass for new.
             replace_file(path, _document(stored), durable=True)
     except (OSError, ValueError, RecursionError) as error:
@@ -307,7 +392,7 @@ def _state(path: Path) -> tuple[int, ...]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: Path) -> _Pinned:
+def _read(path: Path) -> _Stored:
     """Return what a file remembers; nothing if there is none.
 
     Raises:
@@ -318,7 +403,7 @@ def _read(path: Path) -> _Pinned:
         # Not blocking, in case it is a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return {}
+        return _Stored()
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             message = "it is no regular file"
@@ -329,14 +414,20 @@ def _read(path: Path) -> _Pinned:
         raise ValueError(message)
     document = json.loads(data)
     try:
-        if document["form"] != _FORM:
+        if document["form"] not in (_FORM, _FIRST_FORM):
             message = "it is of another version"
             raise ValueError(message)
-        return {
+        tools = {
             (server, tool): tuple(map(_read_pin, pins))
             for server, tools in document["servers"].items()
             for tool, pins in tools.items()
         }
+        starts = document["starts"] if document["form"] == _FORM else {}
+        servers = {
+            name: {str(digest): always is True for digest, always in known.items()}
+            for name, known in starts.items()
+        }
+        return _Stored(tools, servers)
     except (TypeError, KeyError, AttributeError, IndexError) as error:
         message = f"it is not what a bridge writes: {error}"
         raise ValueError(message) from None
@@ -354,9 +445,33 @@ def _read_pin(entry: Mapping[str, Any]) -> _Pin:
     )
 
 
-def _joined(stored: _Pinned, news: Mapping[tuple[str, str], _New]) -> _Pinned:
+def _with_servers(stored: _Stored, news: _Servers) -> _Stored:
+    """Return what there is with servers that are new, as far as that may be and there is room."""
+    tools, servers = dict(stored.tools), dict(stored.servers)
+    for name, definitions in news.items():
+        if name not in servers and len(servers) >= MAX_SERVERS:
+            logger.warning("%d servers are remembered, and %s has no room", MAX_SERVERS, name)
+            continue
+        for definition, always in definitions.items():
+            before = servers.get(name, {})
+            if before and not always:
+                # Another bridge was first, perhaps with another definition.
+                continue
+            others = {digest: said for digest, said in before.items() if digest != definition}
+            last = list({**others, definition: always}.items())[-MAX_SERVER_DEFINITIONS:]
+            servers[name] = dict(last)
+            if before:
+                continue
+            # What an earlier version remembered by the name is this definition's from now on.
+            for key in [key for key in tools if key[0] == name]:
+                tools.setdefault((definition, key[1]), tools[key])
+                del tools[key]
+    return _Stored(tools, servers)
+
+
+def _joined(stored: _Stored, news: Mapping[tuple[str, str], _New]) -> _Stored:
     """Return what there is with what is new, as far as that may be and there is room."""
-    found = dict(stored)
+    found = dict(stored.tools)
     for key, new in news.items():
         before = found.get(key, ())
         if before and not new.anew:
@@ -367,12 +482,12 @@ def _joined(stored: _Pinned, news: Mapping[tuple[str, str], _New]) -> _Pinned:
             continue
         others = [old for old in before if old.digest != new.pin.digest]
         found[key] = tuple([*others, new.pin][-MAX_DEFINITIONS:])
-    return found
+    return _Stored(found, stored.servers)
 
 
-def _document(pinned: _Pinned) -> bytes:
+def _document(stored: _Stored) -> bytes:
     servers: dict[str, dict[str, Json]] = {}
-    for (server, tool), pins in sorted(pinned.items()):
+    for (server, tool), pins in sorted(stored.tools.items()):
         servers.setdefault(server, {})[tool] = [
             {
                 "digest": pin.digest,
@@ -382,4 +497,5 @@ def _document(pinned: _Pinned) -> bytes:
             }
             for pin in pins
         ]
-    return json.dumps({"form": _FORM, "servers": servers}, separators=(",", ":")).encode()
+    document = {"form": _FORM, "servers": servers, "starts": stored.servers}
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -229,6 +229,19 @@ class Policy:
             labels=known.labels,
         )
 
+    def start(self, server: str) -> Decision:
+        """Decide whether a server is started, or connected to, by its name alone."""
+        if not self.spec.present:
+            return Decision(action="allow", rule=OPEN)
+        for matches, policy, _ in self._servers:
+            if matches(server):
+                if policy.start is not None:
+                    return Decision(
+                        action=policy.start, rule=f"start of servers '{policy.servers}'"
+                    )
+                break
+        return Decision(action=self.spec.start, rule="start of servers")
+
     def effect(self, server: str, tool: str, definition: Tool | None) -> Effect:
         """Return what a tool is taken to do."""
         if not self.spec.present or len(tool) > MAX_NAME_CHARS:

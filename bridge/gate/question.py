@@ -18,7 +18,7 @@ from typing import Literal
 
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
-from bridge.model import Effect, Json, Plan
+from bridge.model import Effect, Json, Plan, ServerSpec
 from bridge.text import written_out
 
 Holds = Literal["call", "run", "session", "always"]
@@ -129,6 +129,54 @@ def question(
         "always": f"Yes, always: {_always(name, asks)}",
     }
     return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+
+
+def start_question(
+    spec: ServerSpec, decision: Decision, choices: Sequence[str]
+) -> dict[str, Json] | None:
+    """Return the parameters of the question whether a server may be started or connected to.
+
+    None if it cannot be shown whole: nobody is asked about what they cannot see. Values of
+    variables and headers are not shown: they are no part of what a server is.
+
+    Args:
+        choices: "once", and "always" where that may be said.
+    """
+    name = safe_name(spec.name)
+    verb = "start" if spec.transport == "stdio" else "be connected to"
+    lines = [f"mcp-code-bridge: may the server {name} {verb}?", ""]
+    lines.append(f"{_INDENT}asked because of: {because(decision)}")
+    facts = server_lines(spec)
+    if sum(map(len, facts)) > MAX_PLAN_CHARS:
+        return None
+    lines += [f"{_INDENT}{line}" for line in facts]
+    titles = {
+        "once": "Yes, this once",
+        "always": "Yes, always, as it is defined now",
+    }
+    return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+
+
+def server_lines(spec: ServerSpec) -> list[str]:
+    """Return all of what a server is, one fact a line, with nothing hidden in them."""
+    facts: Mapping[str, Sequence[str]] = {
+        "command": [spec.command],
+        "arguments": spec.args,
+        "directory": [spec.cwd or ""],
+        "url": [spec.url],
+        "variables": sorted(spec.env),
+        "headers": sorted(spec.headers),
+        "definition": [spec.definition],
+        "defined in": [str(spec.source)],
+    }
+    return [
+        f"{name}: {' '.join(map(_whole, values))}" for name, values in facts.items() if any(values)
+    ]
+
+
+def _whole(text: str) -> str:
+    # What is written out takes ten characters at most, and twice the room is what there is.
+    return f'"{_written(text, 5 * len(text) + 1)}"'
 
 
 def plan_question(plan: Plan, shown: str) -> dict[str, Json]:

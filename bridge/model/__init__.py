@@ -42,7 +42,7 @@ from bridge.model.results import (
     RunResult,
     Usage,
 )
-from bridge.model.servers import OAuthHints, ServerSpec, Source, Tool, ToolFilter
+from bridge.model.servers import OAuthHints, ServerSpec, Source, Tool, ToolFilter, short_digest
 
 __all__ = [
     "Action",
@@ -84,6 +84,7 @@ __all__ = [
     "Status",
     "Tool",
     "ToolFilter",
+    "short_digest",
     "Transport",
     "Usage",
     "Variable",

@@ -121,6 +121,11 @@ class ServerSpec:
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
+def short_digest(digest: str) -> str:
+    """Return the beginning of a digest, for people to compare."""
+    return digest[: len("sha256:") + 12]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tool:
     """One tool of one server, as its server describes it."""

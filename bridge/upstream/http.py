@@ -205,12 +205,19 @@ class HttpEndpoint:
 
     Args:
         logins: Where its login is, if it has one.
+        owner: Whose login that is, where it is not `spec` itself but a variant of it.
     """
 
     def __init__(
-        self, spec: ServerSpec, *, max_message_bytes: int, logins: Logins | None = None
+        self,
+        spec: ServerSpec,
+        *,
+        max_message_bytes: int,
+        logins: Logins | None = None,
+        owner: ServerSpec | None = None,
     ) -> None:
         self._spec = spec
+        self._owner = owner or spec
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._client: CappedClient | None = None
@@ -254,6 +261,7 @@ class HttpEndpoint:
             replace(self._spec, transport="sse"),
             max_message_bytes=self._max_bytes,
             logins=self._logins,
+            owner=self._owner,
         )
 
     def account(self) -> str:
@@ -264,7 +272,7 @@ class HttpEndpoint:
     async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect. Failures to connect surface here, possibly in an exception group."""
         async with AsyncExitStack() as stack:
-            login = self._logins.of(self._spec) if self._logins else None
+            login = self._logins.of(self._owner) if self._logins else None
             self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes, login=login)
             client = await stack.enter_async_context(self._client)
             if self._spec.transport == "sse":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
@@ -38,7 +38,7 @@ from mcp.types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
-from bridge.errors import ServerStartError, UpstreamError
+from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import ServerSpec
 from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
@@ -90,6 +90,7 @@ class Link:
         spec: ServerSpec,
         endpoint: Endpoint,
         *,
+        admit: Callable[[], Awaitable[None]],
         start_timeout: float,
         idle_seconds: float | None,
         remedy: str,
@@ -103,12 +104,13 @@ class Link:
         self.ended = anyio.Event()
         self.listing = anyio.Lock()
         self.client: ClientSession | None = None
-        self.failure: UpstreamError | None = None
+        self.failure: BridgeError | None = None
         self.account = ""
         self.idle = False
         self.uses = 0
         self.listings = 0
         self.cacheable = True
+        self._admit = admit
         self._start_timeout = start_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
@@ -198,11 +200,12 @@ class Link:
         Args:
             after: Waited for first, so that a server is never run twice at a time.
         """
-        # Started by the task of whoever called first, for whom it does not act alone.
-        forget_caller()
         try:
             if after is not None:
                 await after.wait()
+            await self._admit()
+            # Started by the task of whoever called first, for whom it does not act alone.
+            forget_caller()
             await self._connect_either_way()
         except Exception as error:
             # The boundary of one connection: whatever broke it must not break the others.
@@ -378,6 +381,10 @@ class Link:
             self.abandon()
 
     def _record(self, error: Exception) -> None:
+        if isinstance(error, BridgeError) and not isinstance(error, UpstreamError):
+            # It was not allowed.
+            self.failure = error
+            return
         if self.client is None:
             self.failure = start_error(
                 self.spec,

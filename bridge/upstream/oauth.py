@@ -98,7 +98,7 @@ class Login:
     ) -> None:
         self._heard = heard
         self._url = httpx2.URL(spec.url)
-        self._key = key_of(spec.name, spec.url)
+        self._key = key_of(spec)
         self._hints = spec.oauth
         self._store = store
         self._clock = clock

@@ -59,7 +59,7 @@ async def log_in(spec: ServerSpec, store: TokenStore, show: Show, *, seconds: fl
         LoginFailedError: It did not work.
     """
     server = _checked(spec)
-    key = key_of(spec.name, spec.url)
+    key = key_of(spec)
     prior = None
     with suppress(StoreError):
         prior = await store.load(key)
@@ -95,7 +95,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
     Raises:
         LoginFailedError: It is still there.
     """
-    key = key_of(spec.name, spec.url)
+    key = key_of(spec)
     revoked = False
     try:
         async with store.locked(key):

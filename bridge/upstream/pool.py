@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
+from bridge.upstream.admission import Admission, Open
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
 from bridge.upstream.listing import Kind
@@ -51,6 +52,7 @@ class Pool:
     Attributes:
         on_tools_changed: Called with the name of a server that says that its tools have changed,
             or that cannot say so any more, if they were listed.
+        admission: Decides on each start and connection, and records it.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Pool:
         self._roots = tuple(roots)
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
+        self.admission: Admission = Open()
         self._links: set[Link] = set()
         self._sessions: dict[str, Session] = {}
         self.update(specs)
@@ -261,6 +264,7 @@ class Pool:
         return Session(
             spec,
             connect=self._connect,
+            permit=lambda spec: self.admission.permit(spec),
             call_timeout=self._call_timeout,
             max_message_bytes=self._max_bytes,
             roots=self._roots,
@@ -274,6 +278,7 @@ class Pool:
         link = Link(
             spec,
             self._endpoint(spec),
+            admit=lambda: self.admission.start(spec),
             start_timeout=spec.start_timeout or self._start_timeout,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),

@@ -76,6 +76,7 @@ class Session:
 
     Args:
         connect: Makes a connection and starts its owner task; synchronous.
+        permit: Raises what there is to say if no connection may be made.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Session:
         spec: ServerSpec,
         *,
         connect: Callable[[Session, anyio.Event | None], Link],
+        permit: Callable[[ServerSpec], Awaitable[None]],
         call_timeout: float,
         max_message_bytes: int,
         roots: Sequence[Path] = (),
@@ -90,6 +92,8 @@ class Session:
         self.spec = spec
         self._roots = roots
         self._connect = connect
+        self._permit = permit
+        self._permitting = anyio.Lock()
         self._requests = Requests(
             spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
         )
@@ -330,7 +334,7 @@ class Session:
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Link]:
-        link = self._current()
+        link = self._current() if self._is_up() else await self._permitted()
         with link.use():
             if not link.ready.is_set():
                 await link.ready.wait()
@@ -338,6 +342,16 @@ class Session:
                 # One failure is shared by all who waited for it; each raises it afresh.
                 raise link.failure.with_traceback(None)
             yield link
+
+    def _is_up(self) -> bool:
+        return self._closed or (self._link is not None and self._link.usable)
+
+    async def _permitted(self) -> Link:
+        """Return a connection that may be made; of those who need it one is asked."""
+        async with self._permitting:
+            if not self._is_up():
+                await self._permit(self.spec)
+            return self._current()
 
     def _current(self) -> Link:
         link = self._link

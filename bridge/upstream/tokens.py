@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from bridge.model import ServerSpec
 from bridge.saving import replace_file
 from bridge.upstream import tokens_keyring
 from bridge.upstream.tokens_keyring import KeyringError
@@ -49,22 +50,30 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Which login is meant: an entry's name together with the address that the tokens are for.
+    """Which login is meant: an entry's name, the address that the tokens are for, the definition.
 
-    Neither another server nor the same entry with another address finds it.
+    Neither another server nor the same entry with another address or definition finds it.
 
     Attributes:
         address: Origin and path of the server, without what may be secret in a URL.
+        definition: Digest of the server's definition; empty in logins of earlier versions.
     """
 
     server: str
     address: str
+    definition: str = ""
 
     @property
     def digest(self) -> str:
         """A file name for it."""
-        text = f"{self.server}\0{self.address}".encode("utf-8", "surrogatepass")
+        parts = [self.server, self.address, *([self.definition] if self.definition else [])]
+        text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).hexdigest()[:32]
+
+    @property
+    def earlier(self) -> Key:
+        """Where an earlier version kept it."""
+        return replace(self, definition="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +111,18 @@ class _Kept:
     server: str
     address: str
     place: Place
+    definition: str = ""
     record: Record | None = field(default=None, repr=False)
 
 
 _KEPT = TypeAdapter(_Kept)
 
 
-def key_of(name: str, url: str) -> Key:
+def key_of(spec: ServerSpec) -> Key:
     """Return the key of a server's login."""
-    parsed = httpx2.URL(url)
+    parsed = httpx2.URL(spec.url)
     address = parsed.copy_with(userinfo=b"", query=None, fragment=None)
-    return Key(server=name, address=str(address))
+    return Key(server=spec.name, address=str(address), definition=spec.definition)
 
 
 class TokenStore:
@@ -136,9 +146,24 @@ class TokenStore:
     async def load(self, key: Key) -> Record | None:
         """Return what is kept, if anything is.
 
+        What an earlier version kept by name and address alone is moved to the first definition that
+        asks for it.
+
         Raises:
-            StoreError: Something is, but cannot be read or must not be trusted.
+            StoreError: Something is, but cannot be read or must not be trusted, or not be moved.
         """
+        if not key.definition or self.path(key).exists() or not self.path(key.earlier).exists():
+            return await self._load(key)
+        async with self.locked(key.earlier):
+            found = await self._load(key)
+            if found is None:
+                found = await self._load(key.earlier)
+                if found is not None:
+                    await self.save_anew(key, found)
+                    await self._remove(key.earlier)
+            return found
+
+    async def _load(self, key: Key) -> Record | None:
         kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
@@ -173,7 +198,7 @@ class TokenStore:
         Raises:
             StoreError: It cannot be kept.
         """
-        whole = _Kept(server=key.server, address=key.address, place="keyring", record=record)
+        whole = _kept(key, "keyring", record)
         text = _KEPT.dump_json(whole).decode()
         try:
             await tokens_keyring.put(_entry(key), text, self._keyring_seconds)
@@ -184,11 +209,15 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Forget a login; return whether there was one.
+        """Forget a login, also one of an earlier version; return whether there was one.
 
         Raises:
             StoreError: It is still there.
         """
+        before = await self._remove(key.earlier) if key.definition else False
+        return await self._remove(key) or before
+
+    async def _remove(self, key: Key) -> bool:
         path = self.path(key)
         kept = None
         with suppress(StoreError):
@@ -278,7 +307,7 @@ class TokenStore:
         return found
 
     async def _write(self, key: Key, record: Record | None, place: Place) -> None:
-        whole = _Kept(server=key.server, address=key.address, place=place, record=record)
+        whole = _kept(key, place, record)
         await anyio.to_thread.run_sync(self._replace, self.path(key), _KEPT.dump_json(whole))
 
     def _replace(self, path: Path, data: bytes) -> None:
@@ -311,12 +340,22 @@ def _parsed(data: bytes, key: Key) -> _Kept | None:
     except ValidationError:
         # Its text would quote what it found, which may be a token.
         return None
-    return found if (found.server, found.address) == (key.server, key.address) else None
+    return found if _kept(key, found.place, found.record) == found else None
+
+
+def _kept(key: Key, place: Place, record: Record | None) -> _Kept:
+    return _Kept(
+        server=key.server,
+        address=key.address,
+        definition=key.definition,
+        place=place,
+        record=record,
+    )
 
 
 def _entry(key: Key) -> str:
     """Return the name under which a keyring has a login; people see it there."""
-    return f"{key.server} {key.address}"
+    return f"{key.server} {key.address} {key.definition}".rstrip()
 
 
 def _locks(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bridge.cli.person import Person
 from bridge.cli.servers_approve import approve_of
 from bridge.settings import load
 from tests.discovery.writing import write
+from tests.engine_rig import WORKSHOP, settings_in
 from tests.waiting import typing_answers
 
 ENTRY = {"command": "./run\x1b[2J.sh", "args": ["--fast"], "env": {"NODE_OPTIONS": "-r ./x.js"}}
@@ -89,3 +91,54 @@ async def test_at_a_terminal_it_is_shown_and_asked_about(
         assert str(project / ".mcp.json") in shown
         assert (await approve("yes\n"))[0] == 0
     os.close(typist)
+
+
+def test_a_definition_of_the_users_own_that_changed_is_approved_so_that_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the digest that `servers --json` has, where nobody can be asked."""
+    settings = settings_in(tmp_path)
+    (tmp_path / "config.toml").write_text("[policy]\n")
+    for name in ("HOME", "MCP_BRIDGE_STATE_DIR"):
+        monkeypatch.setenv(name, settings.environ[name])
+    monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(tmp_path / "config.toml"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+    def define(*words: str) -> None:
+        entry = {"command": sys.executable, "args": [str(WORKSHOP), *words]}
+        write(tmp_path / ".claude.json", {"mcpServers": {"shop": entry}})
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(["servers", *words])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    def row() -> dict[str, str]:
+        [found] = json.loads(run("--json")[1])
+        assert isinstance(found, dict)
+        return found
+
+    define()
+    assert (run("--check")[0], row()["start"]) == (0, "allow")
+    first = row()["definition"]
+    define("--more\x1b[2J")
+    second = row()["definition"]
+    assert (row()["start"], "another definition" in row()["reason"]) == ("ask", True)
+    status, listed, _ = run("--check")
+    assert (status, "servers approve shop" in listed) == (4, True)
+    status, _, told = run("approve", "shop")
+    assert status == 2
+    assert str(WORKSHOP) in told
+    assert "--more" in told
+    assert "\x1b" not in told
+    assert first[:19] in told
+    digits = second.removeprefix("sha256:")
+    assert f"shop@{digits[:32]}" in told
+    assert run("approve", f"shop@{digits[:31]}")[0] == 2
+    assert run("approve", f"shop@{first.removeprefix('sha256:')}")[0] == 2
+    assert row()["start"] == "ask"
+    assert run("approve", f"shop@{digits[:32]}")[0] == 0
+    assert (run("--check")[0], row()["start"]) == (0, "allow")
+    assert "starts already" in run("approve", "shop")[2]

@@ -36,8 +36,9 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     """The receipt has the hash of the last record: whoever keeps it can hold the log to it."""
     result = await _run(engine, CODE, "somebody")
     assert result.status == "success"
-    began, call, outcome, ended = records(_log(settings))
-    assert [each["run"] for each in (began, call, outcome, ended)] == [result.run_id] * 4
+    start, began, call, outcome, ended = records(_log(settings))
+    assert [each["run"] for each in (start, began, call, outcome, ended)] == [result.run_id] * 5
+    assert (start["kind"], start["server"], start["decision"]) == ("start", "work-shop", "allow")
     assert (began["kind"], began["principal"], began["mode"]) == ("run", "somebody", "run")
     assert (began["code"], began["servers"]) == (code_digest(CODE), ["work-shop"])
     assert (call["kind"], call["server"], call["tool"]) == ("call", "work-shop", "add")

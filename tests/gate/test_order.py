@@ -80,10 +80,10 @@ class NotedPins(Pins):
         self._notes = notes
         self._change = change
 
-    def change(self, tool: Tool) -> str:
+    def change(self, tool: Tool, server_definition: str = "") -> str:
         return self._change
 
-    async def keep(self, tool: Tool, *, anew: bool = False) -> None:
+    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
         self._notes.append("pin for good" if anew else "pin")
 
 
@@ -141,6 +141,8 @@ class NotedJournal(RunJournal):
         arguments: Mapping[str, Json],
         effect: Effect,
         number: int = 0,
+        *,
+        server_definition: str = "",
     ) -> Entry:
         self._notes.append("journal sent")
         return super().sent(server, tool, arguments, effect, number)
@@ -182,7 +184,12 @@ class NotedReplay(Replay):
         self._nobody_knows = unknown
 
     def answer(
-        self, server: str, tool: str, arguments: Mapping[str, Json], effect: Effect
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Json],
+        effect: Effect,
+        server_definition: str = "",
     ) -> dict[str, Json] | None:
         if self._nobody_knows:
             message = "nobody knows"

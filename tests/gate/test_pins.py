@@ -43,6 +43,10 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def _rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 def _text(path: Path) -> str:
     return path.read_text()
 
@@ -250,3 +254,89 @@ def test_a_digest_is_of_everything_that_the_server_says_and_of_nothing_else() ->
     assert len(pins_module._digests) == before + 1
     del mine
     assert len(pins_module._digests) == before
+
+
+A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+
+
+async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Path) -> None:
+    changed = replace(TOOL, description="Pushes elsewhere.")
+    pins = Pins(file)
+    await pins.keep(TOOL, A)
+    assert pins.change(changed, A) == "its description changed"
+    assert pins.change(changed, B) == ""
+    renamed = replace(TOOL, server="hub")
+    assert pins.change(replace(changed, server="hub"), A) == "its description changed"
+    assert Pins(file).change(renamed, A) == ""
+
+
+async def test_a_server_is_new_once_and_another_definition_is_not(file: Path) -> None:
+    pins, other = Pins(file), Pins(file)
+    assert pins.redefined("git", A) == other.redefined("git", B) == ""
+    await pins.keep_server("git", A)
+    assert pins.redefined("git", A) == ""
+    # Another bridge was first, and what this one knew was from before.
+    await other.keep_server("git", B)
+    for each in (pins, other, Pins(file)):
+        said = each.redefined("git", B)
+        assert "another definition" in said
+        assert A[:19] in said
+        assert B[:19] in said
+        assert not each.approved("git", A)
+    await other.keep_server("git", B, always=True)
+    for each in (pins, other, Pins(file)):
+        assert each.redefined("git", A) == each.redefined("git", B) == ""
+        assert (each.approved("git", A), each.approved("git", B)) == (False, True)
+    assert pins.redefined("hub", B) == ""
+
+
+async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(file: Path) -> None:
+    one, two = Pins(file), Pins(file)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.keep_server, "git", A)
+        tasks.start_soon(two.keep_server, "git", B)
+    found = [one.redefined("git", A), two.redefined("git", B)]
+    assert sorted(map(bool, found)) == [False, True]
+
+
+async def test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinned(
+    file: Path,
+) -> None:
+    """The form of earlier versions, which had no definitions."""
+    await Pins(file).keep(TOOL)
+    document = json.loads(_text(file))
+    del document["starts"]
+    _rewrite(file, json.dumps({**document, "form": 1}))
+    changed = replace(TOOL, description="Pushes elsewhere.")
+    pins = Pins(file)
+    assert pins.change(changed, A) == pins.change(changed, B) == "its description changed"
+    await pins.keep_server("git", A)
+    for each in (pins, Pins(file)):
+        assert each.change(changed, A) == "its description changed"
+        assert each.change(TOOL, A) == ""
+        assert each.change(changed, B) == ""
+    assert json.loads(_text(file))["form"] == 2
+
+
+async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file: Path) -> None:
+    _write(file, "{")
+    pins = Pins(file)
+    assert "cannot be read" in pins.redefined("git", A)
+    await pins.keep_server("git", A)
+    assert "cannot be read" in pins.redefined("git", A)
+    await pins.keep_server("git", A, always=True)
+    assert pins.redefined("git", A) == ""
+
+
+async def test_servers_that_there_is_no_room_for_are_asked_about(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pins_module, "MAX_SERVERS", 1)
+    monkeypatch.setattr(pins_module, "MAX_SERVER_DEFINITIONS", 2)
+    pins = Pins(file)
+    await pins.keep_server("git", A)
+    assert "1 servers" in pins.redefined("hub", A)
+    for digest in (B, f"sha256:{'c' * 64}"):
+        await pins.keep_server("git", digest, always=True)
+    assert "another definition" in Pins(file).redefined("git", A)
+    assert Pins(file).redefined("git", B) == ""

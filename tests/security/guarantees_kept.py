@@ -16,9 +16,11 @@ FILES_OUT = "tests/security/test_files_out.py"
 FILES_PUT = "tests/cli/test_run_files.py"
 HOSTILE_FILES = "tests/engine/test_hostile_files.py"
 KEPT_OVER_MCP = "tests/server/test_kept_resources.py"
+LOGINS = "tests/upstream/test_tokens.py"
 MARKUP = "tests/engine/intake/test_markup.py"
 MOUNTED = "tests/contract/test_packages.py"
 PICTURES = "tests/engine/intake/test_pictures.py"
+PINS = "tests/gate/test_pins.py"
 PIECES = "tests/rpc/test_pieces.py"
 RESOLVING = "tests/wheels/test_resolving.py"
 REST = "tests/engine/sessions/test_rest.py"
@@ -32,6 +34,7 @@ SKILLS = "tests/engine/test_skills.py"
 REVIEWED = "tests/engine/test_skills_reviewed.py"
 SKILL_FILES = "tests/library/test_skill_files.py"
 SKILL_TEXTS = "tests/library/test_skills.py"
+STARTS = "tests/engine/test_starts.py"
 STORE = "tests/artifacts/test_store.py"
 STORE_DAMAGED = "tests/artifacts/test_store_damaged.py"
 TIDYING = "tests/artifacts/test_tidying.py"
@@ -216,6 +219,30 @@ KEPT_GUARANTEES = (
             f"{SHOWN_ARGUMENTS}::test_question_plan_and_log_show_the_same",
             f"{SHOWN_ARGUMENTS}::test_the_digest_is_of_canonical_json",
             f"{SHOWN_ARGUMENTS}::test_the_log_on_the_disk_has_the_digest",
+        ),
+    ),
+    Guarantee(
+        id="starts",
+        promise="A server is started, or connected to, only after that was decided on and is in "
+        "the audit log, and what was said of a name holds for no other definition under it.",
+        attacks=(),
+        tests=(
+            f"{STARTS}::test_a_start_is_on_record_before_there_is_a_process",
+            f"{STARTS}::test_a_start_that_cannot_be_recorded_does_not_happen",
+            f"{STARTS}::test_what_the_policy_denies_is_started_by_nothing",
+            f"{STARTS}::test_refusals_of_one_start_are_recorded_once",
+            f"{STARTS}::test_a_restart_is_decided_on_and_recorded_too",
+            f"{STARTS}::test_a_run_that_names_a_server_asks_and_nothing_else_does",
+            f"{STARTS}::test_another_definition_under_a_name_needs_a_persons_word",
+            f"{STARTS}::test_a_session_grant_is_not_for_another_definition_of_the_name",
+            f"{STARTS}::test_a_plan_is_not_applied_to_another_definition_of_the_name",
+            f"{STARTS}::test_a_retry_takes_no_answers_of_another_definition_and_repeats_nothing_there",
+            f"{STARTS}::test_what_was_learnt_of_one_definition_is_not_said_of_another",
+            f"{STARTS}::test_nothing_starts_while_the_policy_does_not_parse",
+            f"{PINS}::test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name",
+            f"{PINS}::test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin",
+            f"{PINS}::test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinned",
+            f"{LOGINS}::test_a_login_of_an_earlier_version_goes_to_the_first_definition_alone",
         ),
     ),
     Guarantee(

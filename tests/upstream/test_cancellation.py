@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from bridge.model import MEBIBYTE
+from bridge.upstream.admission import Open
 from bridge.upstream.link import Link
 from bridge.upstream.pool import Pool
 from bridge.upstream.serverlog import ServerLog
@@ -115,6 +117,7 @@ async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig
                 log=ServerLog(rig.log_dir / "server.log"),
                 max_message_bytes=MEBIBYTE,
             ),
+            admit=partial(Open().start, rig.raw()),
             start_timeout=PATIENCE_SECONDS,
             idle_seconds=None,
             remedy="",

@@ -52,7 +52,7 @@ async def do_login(spec: ServerSpec, logins: Logins, show: Show = browse) -> Don
 
 
 async def kept(spec: ServerSpec, logins: Logins) -> Record:
-    record = await logins.store.load(key_of(spec.name, spec.url))
+    record = await logins.store.load(key_of(spec))
     assert record is not None
     return record
 
@@ -141,7 +141,7 @@ async def test_a_user_who_says_no_is_told_so(rig: Rig, logins: Logins, fake: Gua
         await do_login(rig.remote(fake.url), logins, refusing)
     assert "access_denied" in pages[0]
     assert "<b>" not in pages[0]
-    assert await logins.store.load(key_of("server", fake.url)) is None
+    assert await logins.store.load(key_of(rig.remote(fake.url))) is None
 
 
 async def test_a_login_that_nobody_finishes_ends(rig: Rig, logins: Logins, fake: Guarded) -> None:
@@ -205,7 +205,7 @@ async def test_a_client_registered_beforehand_is_used(
     spec = rig.remote(fake.url, oauth=hints)
     assert (await do_login(spec, logins)).scope == "read write"
     assert fake.authority.counts["registered"] == 0
-    assert "hush" not in logins.store.path(key_of("server", fake.url)).read_text()
+    assert "hush" not in logins.store.path(key_of(rig.remote(fake.url))).read_text()
     fake.authority.expire()
     async with rig.pool(spec, logins=logins) as pool:
         await pool.start("server")
@@ -355,7 +355,7 @@ async def test_what_is_wrong_with_an_authorization_server_is_said(
     with pytest.raises(LoginFailedError, match=problem) as caught:
         await do_login(rig.remote(fake.url), logins)
     assert "surprise" not in str(caught.value) + caplog.text
-    assert await logins.store.load(key_of("server", fake.url)) is None
+    assert await logins.store.load(key_of(rig.remote(fake.url))) is None
 
 
 async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> None:

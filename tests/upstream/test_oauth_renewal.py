@@ -14,11 +14,11 @@ import pytest
 from starlette.responses import Response
 
 from bridge.errors import LoginRequiredError
-from bridge.model import ServerSpec
+from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in
-from bridge.upstream.tokens import Record, key_of
+from bridge.upstream.tokens import Key, Record, key_of
 from tests.fakes.ring import Ring
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
@@ -59,8 +59,13 @@ async def do_login(spec: ServerSpec, logins: Logins) -> None:
     await log_in(spec, logins.store, browse, seconds=PATIENCE_SECONDS)
 
 
+def _key(fake: Guarded) -> Key:
+    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+    return key_of(ServerSpec(name="server", transport="http", source=source, url=fake.url))
+
+
 async def kept(fake: Guarded, logins: Logins) -> Record:
-    record = await logins.store.load(key_of("server", fake.url))
+    record = await logins.store.load(_key(fake))
     assert record is not None
     return record
 
@@ -97,7 +102,7 @@ async def test_a_login_in_a_keyring_is_used_and_renewed_there(
             assert (await pool.call_tool("server", "echo", {}))["content"]
         (text,) = ring.kept.values()
         assert (await kept(fake, logins)).access_token in text
-        path = logins.store.path(key_of("server", fake.url))
+        path = logins.store.path(_key(fake))
         assert [s for s in fake.authority.secrets if s in path.read_text()] == []
         ring.mood = "raises"
         async with rig.pool(spec, logins=logins) as pool:

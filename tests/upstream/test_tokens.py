@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import keyring
 import pytest
 from keyring.backends import null
 
+from bridge.model import ServerSpec, Source
 from bridge.upstream.tokens import MAX_FILE_BYTES, Key, Record, StoreError, TokenStore, key_of
 from bridge.upstream.tokens_keyring import unanswered
 from tests.fakes.ring import Ring
@@ -20,7 +23,17 @@ from tests.waiting import PATIENCE_SECONDS
 KEYRING_SECONDS = 2.0
 """How long a keyring may take to answer: enough for one that does, on a busy machine too."""
 
-KEY = key_of("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
+
+def _spec(name: str, url: str, **fields: Any) -> ServerSpec:
+    source = Source(client="Test", scope="user", path="/test.json", key=name)
+    return ServerSpec(name=name, transport="http", source=source, url=url, **fields)
+
+
+def _key(name: str, url: str, **fields: Any) -> Key:
+    return key_of(_spec(name, url, **fields))
+
+
+KEY = _key("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
 RECORD = Record(access_token="at-secret", refresh_token="rt-secret", scope="a b", renew_at=12.5)
 
 
@@ -29,16 +42,45 @@ def store(tmp_path: Path) -> TokenStore:
     return TokenStore(tmp_path / "state" / "logins")
 
 
-def test_a_key_is_the_name_the_origin_and_the_path() -> None:
+def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
     """Without what may be secret in an address."""
-    assert Key(server="git hub", address="https://h.example.test/mcp") == KEY
+    assert Key(server="git hub", address="https://h.example.test/mcp") == KEY.earlier
     others = [
-        key_of("git hub", "https://h.example.test/mcp2"),
-        key_of("git hub", "http://h.example.test/mcp"),
-        key_of("git hub", "https://h.example.test:444/mcp"),
-        key_of("git", "https://h.example.test/mcp"),
+        _key("git hub", "https://h.example.test/mcp2"),
+        _key("git hub", "http://h.example.test/mcp"),
+        _key("git hub", "https://h.example.test:444/mcp"),
+        _key("git", "https://h.example.test/mcp"),
+        _key("git hub", "https://h.example.test/mcp", headers={"X-Other": "1"}),
     ]
-    assert len({KEY.digest, *(key.digest for key in others)}) == 5
+    assert len({KEY.digest, KEY.earlier.digest, *(key.digest for key in others)}) == 7
+    one = _key("git", "https://h.example.test/mcp", headers={"X-Key": "1"})
+    assert one == _key("git", "https://h.example.test/mcp", headers={"X-Key": "2"})
+
+
+@pytest.mark.parametrize("keyring_too", [False, True])
+async def test_a_login_of_an_earlier_version_goes_to_the_first_definition_alone(
+    store: TokenStore, request: pytest.FixtureRequest, keyring_too: bool
+) -> None:
+    """Nobody has to log in again, and no other definition of the name gets it."""
+    ring = request.getfixturevalue("ring") if keyring_too else None
+    other = replace(KEY, definition="sha256:other")
+    await store.save(KEY.earlier, RECORD)
+    assert await store.load(KEY) == RECORD
+    assert await store.load(KEY) == RECORD
+    assert await store.load(other) is None
+    assert await store.load(KEY.earlier) is None
+    if ring is not None:
+        assert [entry for _, entry in ring.kept] == [
+            f"git hub https://h.example.test/mcp {KEY.definition}"
+        ]
+    assert await store.remove(KEY)
+    assert await store.load(KEY) is None
+
+
+async def test_logging_out_forgets_a_login_of_an_earlier_version(store: TokenStore) -> None:
+    await store.save(KEY.earlier, RECORD)
+    assert await store.remove(KEY)
+    assert await store.load(KEY) is None
 
 
 async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:
@@ -64,7 +106,8 @@ async def test_the_keyring_that_discards_everything_is_none(store: TokenStore) -
 async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ring) -> None:
     """It says where to look, and the keyring's entry has a name that people understand."""
     assert await store.save(KEY, RECORD) == ("keyring", "")
-    assert list(ring.kept) == [("mcp-code-bridge", "git hub https://h.example.test/mcp")]
+    entry = f"git hub https://h.example.test/mcp {KEY.definition}"
+    assert list(ring.kept) == [("mcp-code-bridge", entry)]
     assert "secret" not in store.path(KEY).read_text()
     assert await store.load(KEY) == RECORD
     assert await store.remove(KEY)

@@ -15,7 +15,7 @@ from typing import Literal
 from bridge.gate.approval import Approval
 from bridge.gate.canonical import arguments_digest, canonical, digest
 from bridge.gate.decision import CallFacts, Decision
-from bridge.model import Json
+from bridge.model import Json, ServerSpec
 from bridge.settings.policy import PolicySpec
 
 Record = dict[str, Json]
@@ -32,6 +32,7 @@ Kind = Literal[
     "plan",
     "apply",
     "command",
+    "start",
     "end",
     "policy",
     "skill",
@@ -95,6 +96,39 @@ def call_record(
             record["reason"] = decision.reason
         if decision.led:
             record["led"] = list(decision.led)
+    return record
+
+
+def start_record(
+    spec: ServerSpec,
+    decision: Decision,
+    run: str = "",
+    *,
+    approval: Approval | None = None,
+    why: str = "",
+) -> Record:
+    """Return the record of a server's start, or of one that does not happen.
+
+    Args:
+        run: That needs it; empty for a listing, a search or a person's command.
+        why: The code of the error, of one that does not happen.
+    """
+    record: Record = {
+        "kind": "start",
+        "server": spec.name,
+        "definition": spec.definition,
+        "transport": spec.transport,
+        "decision": decision.action,
+        "rule": decision.rule,
+    }
+    if run:
+        record["run"] = run
+    if decision.reason:
+        record["reason"] = decision.reason
+    if approval is not None:
+        record["approval"] = approval_fields(approval)
+    if why:
+        record["why"] = why
     return record
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.gate.audit.reading import opened, records
+from bridge.gate.audit.records import CALL_KINDS
 from bridge.model import Json
 
 SEARCH_FILES = 14
@@ -143,7 +144,7 @@ def _trace(
     if owner is not None and not began:
         return None
     outcomes = {r.get("call"): str(r.get("outcome")) for r in found if r.get("kind") == "outcome"}
-    wanted = [r for r in found if "server" in r]
+    wanted = [r for r in found if r.get("kind") in CALL_KINDS]
     calls = tuple(
         TracedCall(
             number=r.get("call", 0),

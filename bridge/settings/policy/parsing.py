@@ -68,6 +68,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
             "skills": fields.action,
             "elicitation": _allowed,
             "sampling": fields.action,
+            "start": fields.action,
         },
         "a policy",
     )
@@ -83,6 +84,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
         skills=found.get("skills", "ask"),
         elicitation=found.get("elicitation", "allow"),
         sampling=found.get("sampling", "allow"),
+        start=found.get("start", "allow"),
         pin=found.get("pin", True),
         path=path,
     )
@@ -217,6 +219,7 @@ def _server(key: str, value: Json, place: str) -> ServerPolicy:
             "trust": fields.flag,
             "elicitation": _allowed,
             "sampling": fields.action,
+            "start": fields.action,
             "labels": fields.label_set,
             "tools": _tools,
         },
@@ -227,6 +230,7 @@ def _server(key: str, value: Json, place: str) -> ServerPolicy:
         trust=found.get("trust", False),
         elicitation=found.get("elicitation"),
         sampling=found.get("sampling"),
+        start=found.get("start"),
         labels=found.get("labels", frozenset()),
         tools=found.get("tools", ()),
     )

@@ -81,6 +81,7 @@ class ServerPolicy:
 
     Attributes:
         trust: Whether what the server says of its own tools (annotations) is believed.
+        start: Whether it is started, or connected to; None for what holds for all.
         labels: For the flow rules, of all its tools.
         elicitation, sampling: What is done with its questions; None for what the policy says.
     """
@@ -89,6 +90,7 @@ class ServerPolicy:
     trust: bool = False
     elicitation: Action | None = None
     sampling: Action | None = None
+    start: Action | None = None
     labels: frozenset[str] = frozenset()
     tools: tuple[ToolPolicy, ...] = ()
 
@@ -171,7 +173,9 @@ class PolicySpec:
         skills: What is done when a program uses a saved skill that nobody has reviewed; with
             "deny" there are no skills.
         elicitation, sampling: What is done with servers' questions to the user, and to the model.
-        pin: Whether a tool that changed since it was first allowed is asked about again.
+        start: Whether servers are started, or connected to, of which nothing else is said.
+        pin: Whether a tool that changed since it was first allowed, and a server that has another
+            definition than when it was first started, is asked about again.
         path: The file; changes are written there. None where there is none.
     """
 
@@ -192,5 +196,6 @@ class PolicySpec:
     skills: Action = "ask"
     elicitation: Action = "allow"
     sampling: Action = "allow"
+    start: Action = "allow"
     pin: bool = True
     path: Path | None = None

@@ -1,0 +1,214 @@
+"""Starting a server, or connecting to it, as an action that is decided on and recorded.
+
+Owns what a start depends on (the policy, and the definition that a server's name had when it was
+allowed), who is asked, and what an answer holds for. A server is its definition: what was said of a
+name is said of no other definition before a person says so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    CallDeniedError,
+    CannotAskError,
+    RefusedError,
+)
+from bridge.gate.approval import Approval, Ask
+from bridge.gate.audit import AuditLog
+from bridge.gate.audit.records import start_record
+from bridge.gate.decision import REDEFINED, Decision
+from bridge.gate.pins import Pins
+from bridge.gate.policy import Policy
+from bridge.gate.question import because, read_answer, safe_name, start_question
+from bridge.model import ServerSpec
+
+MAX_REFUSALS = 1000
+"""Refused starts remembered so that each is recorded once; a model may search without an end."""
+
+MAX_GIVEN = 1000
+"""Answers that wait for the start that they were given for."""
+
+
+@dataclass(kw_only=True)
+class Asker:
+    """Who can be asked about the starts that one run needs.
+
+    Attributes:
+        run: The run's id.
+        ask: Asks the run's client.
+        lasting: Whether whoever is asked has a say in what holds for all.
+        refused: Names and definitions that were refused in this run.
+        turn: For one question at a time.
+    """
+
+    run: str
+    ask: Ask
+    lasting: bool = False
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+
+
+class Starts:
+    """Decides on starts, asks about them, and records them.
+
+    Args:
+        policy: Returns the policy in force; raises `SettingsError`.
+        asker: Returns who can be asked about a start that the current task needs; None outside of
+            runs, where nobody has asked for the server.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        audit: AuditLog,
+        pins: Pins,
+        asker: Callable[[], Asker | None] = lambda: None,
+    ) -> None:
+        self._policy = policy
+        self._audit = audit
+        self._pins = pins
+        self._asker = asker
+        self._given: dict[tuple[str, str], Approval] = {}
+        self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
+
+    def decide(self, spec: ServerSpec) -> Decision:
+        """Return what is decided on a start, whatever was answered for this once.
+
+        Raises:
+            SettingsError: The policy does not parse.
+        """
+        policy = self._policy()
+        decision = policy.start(spec.name)
+        approved = self._pins.approved(spec.name, spec.definition)
+        if decision.action == "ask" and approved:
+            decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
+        if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
+            return decision
+        change = self._pins.redefined(spec.name, spec.definition)
+        # Whoever is asked is told of the change, also where every start is asked about.
+        return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
+
+    async def permit(self, spec: ServerSpec) -> None:
+        """Have a start that comes next allowed, asking a person if need be and possible.
+
+        Raises:
+            RefusedError: It is not allowed.
+            SettingsError: The policy does not parse.
+        """
+        decision = self.decide(spec)
+        if decision.action == "allow" or _key(spec) in self._given:
+            return
+        if decision.action == "deny":
+            raise await self._refused(spec, decision, _denied(spec, decision))
+        asker = self._asker()
+        if asker is None:
+            why = "Nobody is asked about servers that no program names."
+            raise await self._refused(spec, decision, _needed(spec, decision, why))
+        async with asker.turn:
+            await self._ask(spec, decision, asker)
+
+    async def start(self, spec: ServerSpec, *, asked_for: bool = False) -> None:
+        """Decide on a start that happens next, and record it.
+
+        Args:
+            asked_for: Whether a person asks for just this one, by a command.
+
+        Raises:
+            RefusedError: It is not allowed, or cannot be recorded; it must not happen.
+            SettingsError: The policy does not parse.
+        """
+        decision = self.decide(spec)
+        approval = self._given.pop(_key(spec), None)
+        if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
+            approval = Approval()
+        if decision.action == "deny":
+            raise await self._refused(spec, decision, _denied(spec, decision))
+        if decision.action == "ask" and approval is None:
+            raise await self._refused(spec, decision, _needed(spec, decision, ""))
+        policy = self._policy()
+        if policy.spec.present and policy.spec.pin and approval is None:
+            await self._pins.keep_server(spec.name, spec.definition)
+            # Another bridge may have been first, with another definition.
+            change = self._pins.redefined(spec.name, spec.definition)
+            if change:
+                decision = Decision(action="ask", rule=REDEFINED, reason=change)
+                raise await self._refused(spec, decision, _needed(spec, decision, ""))
+        await self._audit.append(start_record(spec, decision, self._run, approval=approval))
+
+    async def approve(self, spec: ServerSpec) -> None:
+        """Have a definition allowed for good: a person said so."""
+        await self._pins.keep_server(spec.name, spec.definition, always=True)
+
+    @property
+    def _run(self) -> str:
+        asker = self._asker()
+        return "" if asker is None else asker.run
+
+    async def _ask(self, spec: ServerSpec, decision: Decision, asker: Asker) -> None:
+        if _key(spec) in asker.refused:
+            message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
+            remedy = "Ask the user what to do instead."
+            raise ApprovalRefusedError(message, remedy=remedy)
+        choices = ["once", "always"] if asker.lasting else ["once"]
+        question = start_question(spec, decision, choices)
+        try:
+            if question is None:
+                message = "Its definition is too long for a question."
+                raise CannotAskError(message)
+            answer = await asker.ask(question)
+        except CannotAskError as error:
+            refusal = _needed(spec, decision, error.why)
+            raise await self._refused(spec, decision, refusal) from None
+        said = read_answer(answer, choices, "once")
+        if said == "always":
+            await self.approve(spec)
+        if said in choices:
+            while len(self._given) >= MAX_GIVEN:
+                del self._given[next(iter(self._given))]
+            self._given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
+        else:
+            asker.refused.add(_key(spec))
+            became = "said no" if said else "gave no answer"
+            message = (
+                f"A person was asked whether {safe_name(spec.name)} may start "
+                f"({because(decision)}), and {became}."
+            )
+            remedy = "It was not started. Ask the user what to do instead."
+            raise await self._refused(spec, decision, ApprovalRefusedError(message, remedy=remedy))
+
+    async def _refused(
+        self, spec: ServerSpec, decision: Decision, error: RefusedError
+    ) -> RefusedError:
+        """Record a start that does not happen, once for each run and reason; return why."""
+        key = (*_key(spec), decision.rule, error.code, self._run)
+        if key not in self._recorded:
+            self._recorded[key] = None
+            if len(self._recorded) > MAX_REFUSALS:
+                self._recorded.popitem(last=False)
+            await self._audit.append(start_record(spec, decision, self._run, why=error.code))
+        return error
+
+
+def _key(spec: ServerSpec) -> tuple[str, str]:
+    return spec.name, spec.definition
+
+
+def _denied(spec: ServerSpec, decision: Decision) -> CallDeniedError:
+    message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
+    return CallDeniedError(f"{message} ({because(decision)}).")
+
+
+def _needed(spec: ServerSpec, decision: Decision, why: str) -> ApprovalNeededError:
+    name = safe_name(spec.name)
+    message = f"The server {name} is not started: that needs a person's approval"
+    return ApprovalNeededError(
+        f"{message} ({because(decision)}). {why}".rstrip(),
+        remedy=f"Only the user can allow it: they run `mcp-code-bridge servers approve {name}`.",
+    )
