@@ -48,10 +48,10 @@ class Reviews:
     """What holds until the bridge ends.
 
     Args:
-        approve: Writes down that a person approved of a skill.
+        approve: Writes down that a person approved of a skill, if it is still what they saw.
     """
 
-    def __init__(self, approvals: Approvals, approve: Callable[[Skill], None]) -> None:
+    def __init__(self, approvals: Approvals, approve: Callable[[Skill], bool]) -> None:
         self.approvals = approvals
         self.approve = approve
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()

@@ -7,11 +7,12 @@ were. Which tools those are is read from its source here, and never taken from a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,8 @@ from bridge.library.skills import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
 from bridge.library.traces import Traces
 from bridge.model import Json, Provenance, Tool
 from bridge.settings import Settings
+
+T = TypeVar("T")
 
 SKILLS_SERVER = "skills\0"
 """What the index of tools has skills under: the name of no server."""
@@ -135,8 +138,7 @@ class Shelf:
             provenance,
             only_if=before.digest if before is not None else "",
         )
-        await anyio.to_thread.run_sync(self.traces.add, code.name, provenance)
-        saved = await anyio.to_thread.run_sync(save)
+        saved = await self._traced(code.name, provenance, save)
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -147,20 +149,18 @@ class Shelf:
         Raises:
             LibraryError: It cannot be read, or the approval not be written.
         """
-        add = partial(self.write_approval, skill)
-        check = partial(self.files.while_it_is, skill.name, skill.digest, add)
-        return await anyio.to_thread.run_sync(check)
+        return await anyio.to_thread.run_sync(self.approve_as_seen, skill)
 
-    def write_approval(self, skill: Skill) -> None:
-        """Write down that a person approved of a skill, whose text is theirs from now on. Blocks.
+    def approve_as_seen(self, skill: Skill) -> bool:
+        """Do what `approve` does. Blocks."""
 
-        Raises:
-            LibraryError: It cannot be written.
-        """
-        self.approvals.add(skill.name, skill.digest)
-        # What stays here only makes later runs count as having read more.
-        with suppress(OSError):
-            self.traces.forget(skill.name)
+        def write() -> None:
+            self.approvals.add(skill.name, skill.digest)
+            # What stays here only makes later runs count as having read more.
+            with suppress(OSError):
+                self.traces.forget(skill.name)
+
+        return self.files.while_it_is(skill.name, skill.digest, write)
 
     async def remove(self, name: str) -> bool:
         """Remove a skill with all its versions, for a person; return whether it was there.
@@ -183,9 +183,20 @@ class Shelf:
             InvalidRequestError: It is another by now.
             LibraryError: It cannot be removed, or no version be kept.
         """
-        await anyio.to_thread.run_sync(self.traces.add, skill.name, provenance)
         remove = partial(self.files.remove, skill.name, versions=False, only_if=skill.digest)
-        return await anyio.to_thread.run_sync(remove)
+        return await self._traced(skill.name, provenance, remove)
+
+    async def _traced(self, name: str, provenance: Provenance | None, act: Callable[[], T]) -> T:
+        """Do something to a skill for a run, and have it stand there what that run had read."""
+
+        def traced() -> T:
+            self.traces.add(name, provenance)
+            found = act()
+            # Somebody may have approved of the text before in between, and so made it forgotten.
+            self.traces.add(name, provenance)
+            return found
+
+        return await anyio.to_thread.run_sync(traced)
 
     async def learn(self, lasting: Lasting) -> None:
         """Have a run count as having read what those had that saved or removed skills.

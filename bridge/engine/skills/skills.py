@@ -93,7 +93,7 @@ class Skills:
         self._policy = policy
         self._note = note
         self.shelf = Shelf(settings, servers)
-        self._reviews = Reviews(self.shelf.approvals, self.shelf.write_approval)
+        self._reviews = Reviews(self.shelf.approvals, self.shelf.approve_as_seen)
 
     async def of_program(
         self, request: RunRequest, tree: ast.Module | Scan, run: OneRun
