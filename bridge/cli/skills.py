@@ -123,7 +123,7 @@ async def remove(arguments: argparse.Namespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         for name in arguments.names:
-            if not await shelf.remove(name, versions=True):
+            if not await shelf.remove(name):
                 raise UnknownSkillError(unknown(name, await shelf.all()))
             write_err(f"Removed {name}.\n")
     return 0
@@ -147,7 +147,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         ],
         "created": skill.header.created,
         "updated": skill.header.updated,
-        "digest": skill.approved[-1],
+        "digest": skill.digest,
         "approved": (skill.name, skill.digest) in approved,
         "edited": skill.edited,
         "stale": engine.skills.shelf.stale(skill),
@@ -185,8 +185,7 @@ def _about(skill: Skill, fields: dict[str, Any]) -> str:
 
 
 def _digits(skill: Skill) -> str:
-    """Return the digest of all that is approved of: the description, too, if it says anything."""
-    return skill.approved[-1].removeprefix("sha256:")
+    return skill.digest.removeprefix("sha256:")
 
 
 def _check_seen(skill: Skill, digits: str) -> None:

@@ -37,7 +37,7 @@ from bridge.discovery.fields import (
 )
 from bridge.discovery.login import oauth_hints
 from bridge.discovery.report import ConfigWarning, SkippedServer, shown
-from bridge.model import ServerSpec, Source, ToolFilter, Transport
+from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200
 """A name appears in tool listings and aliases; what is longer is an accident."""
@@ -168,6 +168,10 @@ def _check_name(name: str) -> None:
         raise UnusableError(msg)
     if any(unicodedata.category(char) in _HIDDEN for char in name):
         msg = "its name holds control or invisible characters"
+        raise UnusableError(msg)
+    if name == OWN_SERVER:
+        # In rules, records and journals it could not be told from the bridge itself.
+        msg = f"{OWN_SERVER!r} is what the bridge's own helpers go by; give it another name"
         raise UnusableError(msg)
 
 

@@ -16,7 +16,7 @@ import anyio.to_thread
 from bridge.engine.callers import PERSON, owner_of
 from bridge.engine.clearing import clear_value
 from bridge.engine.questions import Answer, answering
-from bridge.errors import CallDeniedError, InvalidRequestError
+from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError, LibraryError
 from bridge.gate.lasting import Lasting
 from bridge.gate.own_calls import OwnCalls
 from bridge.gate.redaction import Redactor
@@ -81,23 +81,36 @@ class MemoryAnswers:
         if revision is not None and not isinstance(revision, str):
             message = "revision must be a text."
             raise InvalidRequestError(message)
-        saved = await anyio.to_thread.run_sync(
-            partial(
-                self._memories.put,
-                self._key(params),
-                clear_value(params.get("value"), self._redactor),
-                None if metadata is None else clear_value(metadata, self._redactor),
-                unless_after=revision,
-                provenance=self._lasting.provenance(),
-            )
+        key, value = self._key(params), clear_value(params.get("value"), self._redactor)
+        if metadata is not None:
+            metadata = clear_value(metadata, self._redactor)
+        provenance = self._lasting.provenance()
+        put = partial(
+            self._memories.put, key, value, metadata, unless_after=revision, provenance=provenance
         )
-        return saved is not None
+        if revision is not None:
+            await self._learn()
+        shown = {"key": key, "value": value, "metadata": metadata}
+        try:
+            async with self._own.permitted("save_memory", shown, "write"):
+                return await anyio.to_thread.run_sync(put) is not None
+        except BridgeError:
+            # That there is no room says what others keep.
+            await self._learn()
+            raise
 
     async def _load(self, params: Mapping[str, Json]) -> Json:
-        found = await anyio.to_thread.run_sync(self._memories.get, self._key(params))
+        try:
+            found = await anyio.to_thread.run_sync(self._memories.get, self._key(params))
+        except LibraryError:
+            await self._learn()
+            raise
+        if found is not None:
+            await self._found(found)
+        # That it is there, and as it is, says that no other run removed or replaced it.
+        await self._learn()
         if found is None:
             return None
-        await self._found(found)
         return _told(found) | {"value": found.value, "revision": found.revision}
 
     async def _list(self, params: Mapping[str, Json]) -> Json:
@@ -106,6 +119,7 @@ class MemoryAnswers:
             # Keys and metadata are texts of whoever saved it, too.
             if isinstance(one, Memory):
                 await self._found(one)
+        await self._learn()
         return [
             _told(one) if isinstance(one, Memory) else {"key": one, "error": "It cannot be read."}
             for one in found
@@ -113,7 +127,16 @@ class MemoryAnswers:
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("delete_memory")
-        return await anyio.to_thread.run_sync(self._memories.delete, self._key(params))
+        key, provenance = self._key(params), self._lasting.provenance()
+        await self._learn()
+        delete = partial(self._memories.delete, key, provenance=provenance)
+        async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
+            return await anyio.to_thread.run_sync(delete)
+
+    async def _learn(self) -> None:
+        """Have this run count as having read what those had that changed any memory."""
+        read = await anyio.to_thread.run_sync(self._memories.read_by_writers)
+        await self._lasting.learn("the memories", read)
 
     async def _found(self, memory: Memory) -> None:
         await self._lasting.find(f"memory {memory.key!r}", memory.provenance)

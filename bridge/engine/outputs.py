@@ -6,7 +6,7 @@ ever found; see `bridge.artifacts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import anyio
 import anyio.to_thread
@@ -84,7 +84,10 @@ class KeptOutputs:
             wanted = data if lines is None else part(data, first, last)
             return artifact, wanted.decode("utf-8", "replace")
 
-        artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+        try:
+            artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+        except UnknownArtifactError:
+            raise await self._unknown(run_id, str(stream)) from None
         await self._lasting.find(artifact.uri, artifact.provenance)
         return found
 
@@ -95,21 +98,27 @@ class KeptOutputs:
             start = max(0, artifact.size + offset) if offset < 0 else offset
             length = min(length, MAX_TEXT_BYTES)
             return artifact, self._store.read(self._owner, uri, start, length)
-        except UnknownArtifactError:
-            raise CallFailedError(self._unknown(run_id, stream), kind="usage") from None
         except ArtifactStoreError as error:
             raise CallFailedError(str(error), kind="internal") from None
 
-    def _unknown(self, run_id: str, stream: str) -> str:
-        """Say what there is instead."""
+    async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
+        """Return what to say of an output that there is not, once what there is counts as read."""
         try:
-            kept = [one for one in self._store.listed(self._owner) if one.kind in STREAMS]
+            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
         except BridgeError:
-            kept = []
-        of_run = [one for one in kept if one.run_id == run_id]
+            listed = ()
+        kept = [one for one in listed if one.kind in STREAMS]
         if not self._owner:
             # Callers who cannot be told apart are not told each other's runs, which open outputs.
-            kept = of_run
+            kept = [one for one in kept if one.run_id == run_id]
+        for one in kept:
+            # That a run left an output, and how large it is, is data, too.
+            await self._lasting.learn(one.uri, one.provenance)
+        return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
+
+    def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
+        """Say what there is instead."""
+        of_run = [one for one in kept if one.run_id == run_id]
         message = (
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
             "showed as a whole, and what has expired are not."

@@ -64,7 +64,7 @@ class Questions:
     Args:
         more: Returns the methods beside those here, by name. Asked when the first of them is
             called: what answers them is made for each run, and few programs call one.
-        show: Told the names of the saved skills that a search found, before the program is.
+        show: Told the names of the saved skills that a search found, if any, before the program is.
     """
 
     def __init__(
@@ -232,14 +232,15 @@ class Questions:
             _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params), skills=True
         )
         skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
-        if skills and self._show is not None:
+        if self._show is not None:
             await self._show(skills)
         return found
 
     async def _loaded(self, name: str) -> str:
         server = self._servers.resolve(name)
         self._gate.admit(server)
-        await self._servers.load([server])
+        async with self._gate.hearing(server):
+            await self._servers.load([server])
         return server
 
 

@@ -8,7 +8,8 @@ what records are parts of their own; see `bridge.gate.oversight`.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,16 +29,17 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.journal_entries import Entry
+from bridge.gate.journal_entries import OWN, Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.oversight import Oversight
 from bridge.gate.question import led_by
 from bridge.gate.sizes import result_size
 from bridge.gate.tally import Tally
-from bridge.model import Effect, Json
+from bridge.model import Effect, Json, Tool
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
+LIST_TOOLS = "tools/list"
 """What rules call the requests that are no tools; by the protocol both only read."""
 
 Request = Callable[[], Awaitable[dict[str, Json]]]
@@ -89,6 +91,11 @@ class Gate:
         """Have the calls from now on watched over by another; what was counted stays."""
         self._seen = oversight
 
+    @property
+    def asked(self) -> int:
+        """How many questions of the program's were counted."""
+        return self._asked
+
     def may_use(self, server: str) -> bool:
         """Whether the run was given this server."""
         return self._grant.servers is None or server in self._grant.servers
@@ -105,6 +112,9 @@ class Gate:
             raise CallBudgetError(message)
         # What is refused counts too, so that a run can fill no log with refusals.
         self._asked += 1
+        if server == OWN:
+            message = f"{OWN!r} is the bridge itself, and no server can be called so."
+            raise CallDeniedError(message, remedy="Give the server another name.")
         if server is not None and not self.may_use(server):
             allowed = ", ".join(sorted(self._grant.servers or ())) or "none"
             message = f"This run may not use the server {server!r}. It may use: {allowed}."
@@ -126,7 +136,7 @@ class Gate:
             server=server,
             tool=tool,
             arguments=arguments,
-            definition=await seen.define(server, tool),
+            definition=await self._defined(server, tool),
             server_definition=identity,
         )
         wish = await self._revealed(number, call)
@@ -135,6 +145,31 @@ class Gate:
         base = await aside(real.arguments, partial(seen.policy.decide, real))
         base = self._insist_on_name(call, base)
         return await self._pass(wish, base, request, "content")
+
+    async def _defined(self, server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it; what the server says instead counts as read.
+
+        Raises:
+            UpstreamError: The server cannot be reached.
+        """
+        async with self.hearing(server, tool):
+            return await self._seen.define(server, tool)
+
+    @asynccontextmanager
+    async def hearing(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
+        """Have a server's error count as read like a result, before the program gets it.
+
+        Args:
+            tool: What rules know the request by, whose labels the text has.
+        """
+        seen = self._seen
+        try:
+            yield
+        except UpstreamError as error:
+            seen.flow_state.note(server, tool, seen.policy.labels(server, tool, None))
+            said = [error.message, error.host_detail, getattr(error, "data", None)]
+            await aside(said, partial(seen.vault.hide_error, server, error))
+            raise
 
     def _insist_on_name(self, call: CallFacts, base: Decision) -> Decision:
         """Deny, where there is a policy, what its rules may know by another name."""
@@ -198,12 +233,10 @@ class Gate:
             message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
             wish = _Wish(number=self._asked, call=call, real=call)
             raise await self._refused(wish, decision, CallDeniedError(message))
-        try:
+        async with self.hearing(server, method):
             offers = await ask()
-        except UpstreamError as error:
-            seen.vault.hide_error(server, error)
-            raise
-        if offers and seen.policy.spec.present:
+        if seen.policy.spec.present:
+            # Also where there are none: what is there today is data.
             seen.flow_state.note(server, method, decision.labels)
         return await aside(offers, partial(seen.vault.hidden, server, list(offers)))
 
@@ -295,7 +328,7 @@ class Gate:
             raise ApprovalRefusedError(message, remedy="Make the call again.")
         if call.definition is None:
             return
-        now = await self._seen.define(call.server, call.tool)
+        now = await self._defined(call.server, call.tool)
         if now is not call.definition and now != call.definition:
             message = f"{call} was changed by its server while a person was asked about it."
             raise ApprovalRefusedError(message, remedy="Make the call again.")

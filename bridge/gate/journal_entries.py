@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bridge.gate.outcomes import Outcome
-from bridge.model import Effect, Json
+from bridge.model import OWN_SERVER, Effect, Json
 
 ENTRY_BYTES = 512
 """Of an entry without result and names, with its places in lists and dicts; rounded up."""
 
-OWN = "runtime"
+OWN = OWN_SERVER
 """In a server's place, for what the bridge itself was asked and keeps. It is never read anew: an
 update is made from what was read, and would be another."""
 

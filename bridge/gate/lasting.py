@@ -50,6 +50,15 @@ class Lasting:
             shown = f"{shown[: MAX_WHAT - 1]}…"
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
+    async def learn(self, what: str, provenance: Provenance | None) -> None:
+        """Have what stands in a whole store count as read, unless this run has read all that.
+
+        Raises:
+            AuditError: It cannot be recorded; the program must not learn anything of it.
+        """
+        if provenance is not None and not self._seen.flow_state.knows(provenance):
+            await self.find(what, provenance)
+
     async def have(self, what: str, labels: frozenset[str]) -> None:
         """Have something count as read that is there for the program, and whose labels are known.
 

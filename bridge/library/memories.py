@@ -1,14 +1,17 @@
 """What programs remember between runs: JSON values under keys, each owner's own.
 
 Owns the files: one for each key, named by a digest of it, in a directory named by a digest of its
-owner. Each is replaced whole. All of it blocks, and belongs in threads.
+owner. Each is replaced whole, and what it was stays for a while in a directory beside it. All of it
+blocks, and belongs in threads.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from pathlib import Path
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.library.reading import read_regular
+from bridge.library.traces import Traces
 from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.saving import replace_file, turn
 
@@ -33,6 +37,14 @@ MAX_KEYS = 1000
 
 MAX_OWNERS = 500
 """Over HTTP anybody can show a credential that nobody has shown before, and be another."""
+
+VERSIONS = ".versions"
+"""The directory, in an owner's, of what was replaced or deleted."""
+
+MAX_VERSIONS_OF_KEY = 5
+MAX_VERSIONS = 200
+MAX_VERSIONS_BYTES = 2 * MEBIBYTE
+"""Of one owner; the oldest go."""
 
 _MAX_FILE_BYTES = 4 * MAX_VALUE_BYTES
 _NAME_DIGITS = 40
@@ -70,6 +82,12 @@ class Memories:
         self._most_owners = most_owners
         name = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         self._folder = folder / name
+        # What the runs had read that changed something here; see there.
+        self._traces = Traces(self._folder / ".read")
+
+    def read_by_writers(self) -> Provenance | None:
+        """Return what the runs had read that ever saved or deleted something; None if nothing."""
+        return self._traces.all()
 
     def get(self, key: str) -> Memory | None:
         """Return what is remembered under a key.
@@ -145,13 +163,18 @@ class Memories:
             }
             if provenance is not None:
                 document["provenance"] = provenance.document()
+            self._traces.add("", provenance)
+            self._keep(path)
             # Every character that is none is escaped, so that any key can be written.
             data = json.dumps(document).encode("ascii")
             replace_file(path, data, durable=True)
         return _memory(data)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
         """Forget a key; return whether there was something to forget.
+
+        Args:
+            provenance: What was read by whoever deletes it.
 
         Raises:
             LibraryError: It cannot be removed.
@@ -160,11 +183,37 @@ class Memories:
         if not self._folder.is_dir():
             return False
         with self._turn(key):
-            try:
-                path.unlink()
-            except FileNotFoundError:
+            if not path.exists():
                 return False
+            self._traces.add("", provenance)
+            self._keep(path)
+            path.unlink()
         return True
+
+    def _keep(self, path: Path) -> None:
+        """Copy a file, if it is there, to where the last of what was replaced stays."""
+        try:
+            data = read_regular(path, _MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return
+        except ValueError:
+            # Nothing that a bridge wrote.
+            return
+        folder = self._folder / VERSIONS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "the directory of what was replaced is a link")
+        replace_file(folder / f"{path.stem}-{time.time_ns():020}{_ENDING}", data)
+        kept = [each for each in folder.iterdir() if each.name.endswith(_ENDING)]
+        kept.sort(key=lambda each: each.stem.rpartition("-")[2], reverse=True)
+        of_key = size = 0
+        for number, each in enumerate(kept, start=1):
+            size += each.lstat().st_size
+            own = each.name.startswith(f"{path.stem}-")
+            of_key += own
+            many = number > MAX_VERSIONS or size > MAX_VERSIONS_BYTES
+            if many or (own and of_key > MAX_VERSIONS_OF_KEY):
+                each.unlink(missing_ok=True)
 
     @contextmanager
     def _turn(self, key: str) -> Iterator[None]:

@@ -31,11 +31,11 @@ class Approvals:
 
     def holds(self, name: str, digest: str) -> bool:
         """Tell whether a person approved of a skill as it is; what cannot be read approves none."""
-        try:
-            return [name, digest] in self._read()
-        except (OSError, ValueError, RecursionError) as error:
-            logger.warning("approvals of skills cannot be read, and do not count: %s", error)
-            return False
+        return (name, digest) in self.all()
+
+    def of(self, name: str) -> set[str]:
+        """Return the digests that a person approved of under a name."""
+        return {digest for named, digest in self.all() if named == name}
 
     def all(self) -> set[tuple[str, str]]:
         """Return the names and digests that are approved."""
@@ -45,11 +45,8 @@ class Approvals:
             logger.warning("approvals of skills cannot be read, and do not count: %s", error)
             return set()
 
-    def add(self, name: str, *digests: str) -> None:
-        """Remember a person's approval.
-
-        Args:
-            digests: What is approved of, by whatever it is going to be asked for.
+    def add(self, name: str, digest: str) -> None:
+        """Remember a person's approval of a text.
 
         Raises:
             LibraryError: It cannot be written.
@@ -57,9 +54,9 @@ class Approvals:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with turn(self._path.with_name(f"{self._path.name}.lock")):
-                new = [[name, digest] for digest in digests]
-                found = [each for each in self._read() if each not in new]
-                found = [*found, *new][-MAX_APPROVALS:]
+                new = [name, digest]
+                found = [each for each in self._read() if each != new]
+                found = [*found, new][-MAX_APPROVALS:]
                 document = {"form": _FORM, "approved": found}
                 replace_file(self._path, json.dumps(document).encode(), durable=True)
         except (OSError, ValueError, RecursionError) as error:

@@ -25,6 +25,7 @@ from bridge.library.skills import (
     decode_skill,
     encode_skill,
     source_digest,
+    text_digest,
     version_of,
 )
 from bridge.model import Provenance
@@ -135,14 +136,18 @@ class SkillFiles:
         tools: Tools,
         now: str,
         provenance: Provenance | None = None,
+        *,
+        only_if: str | None = None,
     ) -> Saved:
-        """Have a skill be a source from now on.
+        """Have a skill be a source from now on. A version stays of the text that there was.
 
         Args:
             provenance: What the run had read that saves it.
+            only_if: The digest that its text must have until then; empty if there must be none.
 
         Raises:
-            InvalidRequestError: There is no room, or another of nearly that name.
+            InvalidRequestError: There is no room, or another of nearly that name, or the text is
+                not what `only_if` says.
             LibraryError: It cannot be written. What there was is as it was.
         """
         try:
@@ -157,13 +162,14 @@ class SkillFiles:
                     tools=tools,
                     provenance=provenance,
                 )
+                self._insist(name, only_if)
                 return self._saved(name, source, header)
         except OSError as error:
             message = f"Skill {name!r} cannot be saved: {error.strerror or error}."
             raise LibraryError(message) from None
 
     def while_it_is(self, name: str, digest: str, act: Callable[[], None]) -> bool:
-        """Do something while no bridge saves; only if a skill's source has this digest.
+        """Do something while no bridge saves; only if a skill's text has this digest.
 
         Returns:
             Whether it has.
@@ -175,7 +181,7 @@ class SkillFiles:
             self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with turn(self._lock):
                 text = self.text(name)
-                if text is None or source_digest(decode_skill(text)[1]) != digest:
+                if text is None or text_digest(text) != digest:
                     return False
                 act()
                 return True
@@ -183,48 +189,65 @@ class SkillFiles:
             message = f"Skill {name!r} cannot be looked at: {error.strerror or error}."
             raise LibraryError(message) from None
 
+    def _insist(self, name: str, digest: str | None) -> None:
+        """Raise unless a skill's text has a digest; empty for no text, None for any."""
+        text = None if digest is None else self.text(name)
+        if digest is not None and digest != ("" if text is None else text_digest(text)):
+            message = f"The skill {name!r} was changed by somebody else at the same moment."
+            raise InvalidRequestError(message, remedy="Look at it, then try again.")
+
     def _saved(self, name: str, source: str, new: Header) -> Saved:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)
-        last = max(self._versions(name), default=0)
         created = header.created if header is not None and header.created else new.created
-        new = replace(new, version=last + 1, created=created)
+        new = replace(new, created=created)
         changed = before != source
         if old is not None:
             number, edited = version_of(header, before)
-            if not changed and not edited:
-                assert header is not None
+            if not changed and header is not None and not edited:
                 if (header.description, header.tools) == (new.description, dict(new.tools)):
                     return Saved(text=old, version=number, changed=False)
-                new = replace(new, version=number)
                 if header.provenance is not None:
                     # The source is still from there, whoever describes it otherwise.
                     theirs = header.provenance
                     new = replace(new, provenance=(new.provenance or theirs).together(theirs))
-            elif changed and edited:
-                # Nobody has it yet but whoever edited it.
-                self._keep(name, max(number, last + 1), old)
-                new = replace(new, version=max(number, last + 1) + 1)
-            else:
-                new = replace(new, version=max(number if edited else number + 1, last + 1))
+            self._keep_text(name, old)
+        new = replace(new, version=max(self._versions(name), default=0) + 1)
         text = encode_skill(new, source)
         self._keep(name, new.version, text)
         replace_file(self._path(name), _bytes(text), durable=True)
         return Saved(text=text, version=new.version, changed=changed)
 
-    def remove(self, name: str, *, versions: bool) -> bool:
+    def remove(self, name: str, *, versions: bool, only_if: str | None = None) -> bool:
         """Remove a skill; return whether it was there.
 
         Args:
-            versions: Whether those go too that were saved of it.
+            versions: Whether those go too that were saved of it. Otherwise one stays of its text.
+            only_if: The digest that its text must have until then.
 
         Raises:
+            InvalidRequestError: Its text is not what `only_if` says.
             LibraryError: It cannot be removed.
         """
+        if not self.folder.is_dir():
+            return False
+        try:
+            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with turn(self._lock):
+                self._insist(name, only_if)
+                return self._removed(name, versions=versions)
+        except OSError as error:
+            message = f"Skill {name!r} cannot be removed: {error.strerror or error}."
+            raise LibraryError(message) from None
+
+    def _removed(self, name: str, *, versions: bool) -> bool:
         try:
             there = self._path(name).is_file()
             if there:
+                text = None if versions else self.text(name)
+                if text is not None:
+                    self._keep_text(name, text)
                 self._path(name).unlink()
             if versions:
                 for number in self._versions(name):
@@ -236,9 +259,6 @@ class SkillFiles:
                 self._forget_removed(name)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            message = f"Skill {name!r} cannot be removed: {error.strerror or error}."
-            raise LibraryError(message) from None
         return there
 
     def _forget_removed(self, last: str) -> None:
@@ -270,6 +290,16 @@ class SkillFiles:
             if other != name and other.lower() == name.lower():
                 message = f"There is a skill {other!r}, which some systems cannot tell from {name}."
                 raise InvalidRequestError(message, remedy="Give it another name.")
+
+    def _keep_text(self, name: str, text: str) -> None:
+        """Have one of a skill's versions be this text."""
+        number, _ = version_of(*decode_skill(text))
+        with suppress(OSError, ValueError):
+            if number in self._versions(name) and read_regular(
+                self._version(name, number), MAX_FILE_BYTES
+            ) == _bytes(text):
+                return
+        self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)
 
     def _keep(self, name: str, number: int, text: str) -> None:
         """Write down a version, before it becomes what the skill is."""

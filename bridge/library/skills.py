@@ -114,18 +114,8 @@ class Skill:
 
     @property
     def digest(self) -> str:
-        """What a person approves of."""
-        return source_digest(self.source)
-
-    @property
-    def seen(self) -> str:
-        """What a person has seen who approved of it: its description, too."""
-        return source_digest(f"{self.header.description}\0{self.source}")
-
-    @property
-    def approved(self) -> tuple[str, ...]:
-        """What is remembered when it is approved of."""
-        return (self.digest,) if self.header.provenance is None else (self.digest, self.seen)
+        """What a person approves of: the whole text, exactly as programs get it."""
+        return source_digest(self.text)
 
     @property
     def description(self) -> str:
@@ -147,6 +137,11 @@ class Skill:
 def source_digest(source: str) -> str:
     """Return what changes with a source."""
     return f"sha256:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of the skill that a file's text is read as."""
+    return source_digest(_lines(text))
 
 
 def check_name(name: str) -> None:

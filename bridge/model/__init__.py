@@ -18,6 +18,7 @@ from bridge.model.kept import (
 )
 from bridge.model.names import (
     MEBIBYTE,
+    OWN_SERVER,
     Action,
     Effect,
     FindingSource,
@@ -64,6 +65,7 @@ __all__ = [
     "Limits",
     "Loss",
     "MEBIBYTE",
+    "OWN_SERVER",
     "PERSON_OWNERS",
     "OAuthHints",
     "Plan",

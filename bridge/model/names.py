@@ -38,3 +38,6 @@ RunMode = Literal["run", "plan"]
 RetriedReads = Literal["replay", "refresh"]
 
 MEBIBYTE = 1024 * 1024
+
+OWN_SERVER = "runtime"
+"""In a server's place, for what programs ask of the bridge itself. No server can be called so."""

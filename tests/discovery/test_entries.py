@@ -104,6 +104,14 @@ def test_a_bad_entry_is_skipped_with_a_precise_reason(entry: object, said: str) 
     assert said in reason_of(entry)
 
 
+def test_no_server_goes_by_the_name_of_the_bridge_s_own_helpers() -> None:
+    """Rules and records could not tell them apart."""
+    found = named("runtime", {"command": "c"})
+    assert found.servers == ()
+    assert "give it another name" in found.skipped[0].reason
+    assert named("Runtime", {"command": "c"}).servers
+
+
 def test_claude_code_s_files_are_read_as_strictly_as_claude_code_reads_them() -> None:
     assert 'add "type": "http"' in reason_of({"url": "https://h/mcp"}, CLAUDE_CODE)
     assert "not a number" in reason_of({"command": "c", "env": {"P": 1}}, CLAUDE_CODE)

@@ -178,6 +178,131 @@ await mcp_crm.write_note(topic="customer", text=page["text"])
 }
 """What it does to the program. In none of them anything gets out, nor into the records."""
 
+STAYS_HERE = """
+[[policy.flow]]
+name = "private data stays here"
+after = ["private-data"]
+to = ["exfiltration"]
+action = "deny"
+"""
+"""To be added to the policy for what follows."""
+
+SECRET_READ = "secret = (await mcp_files.read_note(topic='doors'))['text'][-4:]\n"
+"""What the second of two runs begins with."""
+
+_SKILL = "def {0}():\n    return {1}\nruntime.save_skill({0})\n"
+
+
+def _saved(name: str, value: int = 1) -> str:
+    return _SKILL.format(name, value)
+
+
+def _sends(found: str) -> str:
+    return f"found = {found}\nawait mcp_chat.send(to='m', text=str(found))"
+
+
+def _sends_error(doing: str) -> str:
+    return (
+        f"try:\n    {doing}\n    found = 'none'\nexcept Exception as error:\n"
+        "    found = str(error)\nawait mcp_chat.send(to='m', text=found)"
+    )
+
+
+TWO_RUNS: Mapping[str, tuple[str, str, str]] = {
+    "as the key of a memory": (
+        "",
+        "save_memory(secret, 1)",
+        _sends("list_memories()"),
+    ),
+    "as whether there is a memory": (
+        "",
+        "save_memory('digit 1 is 4', 1)",
+        _sends("memory_exists('digit 1 is 4')"),
+    ),
+    "as a memory that was deleted": (
+        "save_memory('digit 1 is 4', 1)",
+        "delete_memory('digit 1 is 4')",
+        _sends("load_memory('digit 1 is 4', 'it is')"),
+    ),
+    "as a memory that was not deleted": (
+        "save_memory('1 is 4', 1)\nsave_memory('1 is 5', 1)",
+        "delete_memory('1 is 5')",
+        _sends("load_memory('1 is 4')"),
+    ),
+    "as a memory that was not written over": (
+        "save_memory('1 is 4', 1)\nsave_memory('1 is 5', 1)",
+        "save_memory('1 is 5', 2)",
+        _sends("get_memory_info('1 is 4')"),
+    ),
+    "as what deleting a memory says": (
+        "",
+        "save_memory('digit 1 is 4', 1)",
+        _sends("delete_memory('digit 1 is 4')"),
+    ),
+    "as the times of a memory": (
+        "save_memory('when', 1)",
+        "update_memory('when', lambda old: old)",
+        _sends("get_memory_info('when')['updated_at']"),
+    ),
+    "as no room for a memory": (
+        "",
+        "for n in range(16): save_memory(f'full {n}', 'x' * 65000)",
+        _sends_error("save_memory('more', 'x' * 65000)"),
+    ),
+    "as the name of a skill": (
+        "",
+        "runtime.save_skill(f'def s_{secret}(): return 1')",
+        _sends("[each['name'] for each in runtime.list_skills()]"),
+    ),
+    "as a name that a package has": (
+        "",
+        "runtime.save_skill(f'def s_{secret}(): return 1')",
+        "import skills\n" + _sends("dir(skills)"),
+    ),
+    "as a name in an error": (
+        "",
+        "runtime.save_skill(f'def s_{secret}(): return 1')",
+        _sends_error("runtime.load_skill('nothing')"),
+    ),
+    "as a skill that is gone": (
+        _saved("digit_1_is_4"),
+        "runtime.delete_skill('digit_1_is_4')",
+        _sends_error("runtime.load_skill('digit_1_is_' + '4')"),
+    ),
+    "as a skill that is not gone": (
+        _saved("one_is_4") + _saved("one_is_5"),
+        "runtime.delete_skill('one_is_5')",
+        "from skills import one_is_4\n" + _sends("one_is_4()"),
+    ),
+    "as what deleting a skill says": (
+        "",
+        _saved("digit_1_is_4"),
+        _sends("runtime.delete_skill('digit_1_is_4')"),
+    ),
+    "as the version of a skill": (
+        _saved("digit"),
+        "".join(_saved("digit", number) for number in range(2, 6)),
+        _SKILL.format("digit", 1).replace("runtime", "kept = runtime") + _sends("kept['version']"),
+    ),
+    "as what a search finds": (
+        "",
+        _saved("quicksilver_lantern"),
+        _sends("await runtime.search_tool_docs('quicksilver lantern')"),
+    ),
+    "as what a search does not find": (
+        _saved("quicksilver_lantern"),
+        "runtime.delete_skill('quicksilver_lantern')",
+        _sends("await runtime.search_tool_docs('quicksilver lantern')"),
+    ),
+    "as the size of an output": (
+        "",
+        "print('x' * 30 * int(secret))",
+        _sends_error("await runtime.read_output('no such run')"),
+    ),
+}
+"""What a run before anything was read does, what one then does that has read `SECRET`, and what the
+next one sends that it finds of that. None of these gets as far as sending."""
+
 HONEST: Mapping[str, str] = {
     "it reads a page and prints": """
 page = await mcp_web.fetch(url="https://example.org/page")

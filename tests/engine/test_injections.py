@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,11 +13,23 @@ from typing import Any
 import anyio
 import pytest
 
+from bridge.cli.run import TERMINAL
 from bridge.engine import Engine, open_engine
 from bridge.errors import RefusedError
-from bridge.model import ApplyRequest, RunRequest, RunResult
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec, Source
 from bridge.settings import Settings, load
-from tests.engine.injections import HONEST, OUTSIDE, POLICY, SERVERS, STOPPED, UNSTOPPED
+from tests.engine.injections import (
+    HONEST,
+    OUTSIDE,
+    POLICY,
+    SECRET,
+    SECRET_READ,
+    SERVERS,
+    STAYS_HERE,
+    STOPPED,
+    TWO_RUNS,
+    UNSTOPPED,
+)
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder
@@ -59,10 +72,10 @@ async def arena(tmp_path: Path) -> AsyncIterator[Arena]:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncIterator[Arena]:
-    """Open an engine under the policy."""
+async def opened(tmp_path: Path, policy: str = POLICY, *more: ServerSpec) -> AsyncIterator[Arena]:
+    """Open an engine under a policy."""
     config, logs = tmp_path / "config.toml", tmp_path / "logs"
-    config.write_text(POLICY)
+    config.write_text(policy)
     logs.mkdir()
     environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
     settings = load({"warm": "0", "state_dir": str(tmp_path / "state")}, environ)
@@ -71,7 +84,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Arena]:
         return FakeBackend()
 
     finder = ListFinder(
-        *(recorder(name, logs / name, notes=notes) for name, notes in SERVERS.items())
+        *(recorder(name, logs / name, notes=notes) for name, notes in SERVERS.items()), *more
     )
     async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
         yield Arena(engine=engine, logs=logs)
@@ -167,3 +180,63 @@ async def test_runs_do_not_know_of_each_other(arena: Arena) -> None:
     second = await arena.run(f"await mcp_chat.send(to='team', text={first.result!r})")
     assert second.status == "success", second.error
     assert len(arena.sent("chat")) == 1
+
+
+ME: Mapping[str, Any] = {"principal": TERMINAL, "owner": TERMINAL}
+
+
+@pytest.mark.parametrize("name", TWO_RUNS)
+async def test_nothing_gets_out_in_two_runs_by_what_there_is(tmp_path: Path, name: str) -> None:
+    """Names, times, counts and existence are what the run had read that made them so."""
+    before, keeps, sends = TWO_RUNS[name]
+    async with opened(tmp_path, POLICY + STAYS_HERE) as arena:
+        if before:
+            first = await arena.run(before, **ME)
+            assert first.status == "success", first.error
+        kept = await arena.run(SECRET_READ + keeps, **ME)
+        assert kept.status == "success", kept.error
+        result = await arena.run(sends, **ME)
+        why = [refused.why for refused in result.refused]
+        assert why == ["deny: flow rule 'private data stays here'"], (result.error, result.result)
+        assert arena.sent(*OUTSIDE) == []
+
+
+BROKEN = "'bro' + 'ken'"
+"""Computed, so that nothing is started before the program is."""
+
+ERRORS: Mapping[str, str] = {
+    "at a call": f"await runtime.call_tool({BROKEN}, 'read_note', {{}})",
+    "at a list of tools": f"await runtime.list_tools({BROKEN})",
+    "at its documentation": f"await runtime.query_tool_docs({BROKEN})",
+    "at a list of resources": f"await runtime.list_resources({BROKEN})",
+    "at a list of prompts": f"await runtime.list_prompts({BROKEN})",
+    "at a resource": f"await runtime.read_resource({BROKEN}, 'x:y')",
+}
+"""Ways to a text that a server says instead of an answer."""
+
+
+@pytest.mark.parametrize("way", ERRORS)
+async def test_what_a_server_says_when_it_does_not_start_does_not_get_out(
+    tmp_path: Path, way: str
+) -> None:
+    source = Source(client="Test", scope="user", path="/test.json", key="mcpServers.broken")
+    script = f"import sys; sys.exit({SECRET!r})"
+    broken = ServerSpec(
+        name="broken",
+        transport="stdio",
+        source=source,
+        command=sys.executable,
+        args=("-c", script),
+    )
+    policy = f'{POLICY}{STAYS_HERE}[policy.servers.broken]\nlabels = ["private-data"]\n'
+    code = f"""
+try:
+    {ERRORS[way]}
+except Exception as error:
+    await mcp_chat.send(to="m", text=str(error))
+"""
+    async with opened(tmp_path, policy, broken) as arena:
+        result = await arena.run(code)
+        why = [refused.why for refused in result.refused]
+        assert why == ["deny: flow rule 'private data stays here'"], (result.error, result.result)
+        assert arena.sent(*OUTSIDE) == []

@@ -108,8 +108,11 @@ runtime.save_skill(passed_on, description="What the note says")
 
     changed = "found = update_memory('notes', lambda old: old)" + SEND.format(what="found")
     stopped(await run(engine, changed), "memory 'notes'")
-    plain = await run(engine, "save_memory('own', 1)" + SEND.format(what="load_memory('own')"))
+    plain = await run(engine, "save_memory('own', 1)" + SEND.format(what="1"))
     assert plain.status == "success", plain.error
+    # That it is there as it was says that no other run removed it.
+    own = await run(engine, "found = load_memory('own')" + SEND.format(what="found"))
+    stopped(own, f"the memories (saved by run {run_id})")
     assert "4711" not in str([given for tool, given in recorded(log) if tool == "send"])
 
 
@@ -130,14 +133,11 @@ async def test_a_memory_that_is_written_over_carries_what_its_writer_read(engine
     await keep(engine, "save_memory('a', said)\nsave_memory('b', said, {'from': said})")
     clean = await run(engine, "save_memory('a', 1)\nsave_memory('b', 1)")
     assert clean.status == "success", clean.error
-    sent = await run(engine, "found = load_memory('a')" + SEND.format(what="found"))
-    assert sent.status == "success", sent.error
     found = await run(engine, "found = get_memory_info('b')" + SEND.format(what="found"))
     stopped(found, "memory 'b'")
-    mended = await run(engine, "save_memory('b', 1, {})")
-    assert mended.status == "success", mended.error
-    sent = await run(engine, "found = get_memory_info('b')" + SEND.format(what="found"))
-    assert sent.status == "success", sent.error
+    # Which one was written over is a message, too.
+    found = await run(engine, "found = load_memory('a')" + SEND.format(what="found"))
+    stopped(found, "the memories")
 
 
 async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings: Settings) -> None:
@@ -152,9 +152,15 @@ async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings
     assert await engine.skills.shelf.approve(skill)
     sent = await run(engine, use)
     assert sent.status == "success", sent.error
-    # The same source, and so reviewed; but what it says of itself is another's.
-    await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f, description=said)")
-    stopped(await run(engine, use), "skill 'f'")
+    # The same source, and what it says of itself is another's.
+    other = READ + "def f():\n    return 'hello'\nruntime.save_skill(f, description=said)"
+    assert "needs a person's approval" in (await run(engine, other)).error
+
+    async def yes(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"action": "accept", "content": {"decision": "call"}}
+
+    assert (await run(engine, other, FakeClient(answer=yes))).status == "success"
+    assert (await run(engine, use)).reason == "policy"
 
 
 async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
@@ -178,9 +184,16 @@ async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
 
 
 async def test_what_was_kept_before_there_were_labels_is_found(
-    engine: Engine, settings: Settings
+    settings: Settings, tmp_path: Path, log: Path
 ) -> None:
     """And what somebody has changed is taken for the worst."""
+    specs = [recorder("log", log), recorder("chat", log)]
+    policy = f'[policy]\nskills = "allow"\n{POLICY}'
+    async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
+        await _found_as_the_worst(engine, settings)
+
+
+async def _found_as_the_worst(engine: Engine, settings: Settings) -> None:
     made = await run(
         engine,
         "save_memory('old', 1)\nopen('out/old', 'w').write('x')\ndef g(): return 1\n"

@@ -137,6 +137,9 @@ async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(
     text = file.read_text()
     head, _, rest = text.partition('"echo" = "sha256:')
     file.write_text(f'{head}"echo" = "sha256:0{rest[1:]}')
+    # The text is another, which nobody has seen.
+    assert (await run(engine, "from skills import shout")).reason == "policy"
+    assert await engine.skills.shelf.approve(await engine.skills.shelf.get("shout"))
     result = await run(engine, "from skills import shout\nawait shout('b')")
     assert result.result == '{"x/b": 2}'
     assert "work-shop.echo has changed" in result.stderr

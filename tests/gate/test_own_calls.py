@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from bridge.errors import LibraryError, OutcomeUnknownError
+from bridge.errors import (
+    ApprovalNeededError,
+    AuditError,
+    CallBudgetError,
+    CallDeniedError,
+    LibraryError,
+    OutcomeUnknownError,
+)
+from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.calls import Gate, Grant
+from bridge.gate.decision import Decision
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.oversight import Oversight
 from bridge.gate.own_calls import OwnCalls
+from bridge.gate.policy import Policy
 from bridge.model import CallCount, Json, RetriedReads
+from bridge.settings.policy import FlowRule, PolicySpec
 
 
 class Notes:
@@ -89,3 +103,60 @@ async def test_what_failed_is_done_again_and_what_was_cut_off_is_not() -> None:
         await own.make("save", {"key": "b"}, "write", notes.answer)
     assert [count.tool for count in notes.gates[-1].tally.unknown] == ["save"]
     assert notes.made == ["a"]
+
+
+def _own(calls: int = 5, **parts: Any) -> tuple[OwnCalls, Gate]:
+    oversight = Oversight(**parts)
+    gate = Gate(Grant(servers=None, calls=calls), _nothing, oversight)
+    return OwnCalls(oversight, gate), gate
+
+
+async def test_what_changes_something_is_counted_and_nothing_is_changed_unrecorded(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "audit").write_text("in the way")
+    own, _ = _own(audit=RunAudit(AuditLog(tmp_path / "audit"), "r"))
+    with pytest.raises(AuditError):
+        async with own.permitted("save_memory", {"key": "a"}, "write"):
+            pytest.fail("it was done")
+    own, _ = _own(calls=1)
+    async with own.permitted("save_memory", {"key": "a"}, "write"):
+        pass
+    with pytest.raises(CallBudgetError):
+        async with own.permitted("save_memory", {"key": "a"}, "write"):
+            pytest.fail("it was done")
+
+
+async def test_a_flow_rule_may_be_about_what_is_kept() -> None:
+    rule = FlowRule(
+        name="mail is not kept",
+        action="deny",
+        after=frozenset({"private-data"}),
+        to_servers=("runtime",),
+    )
+    state = FlowState()
+    policy = Policy(PolicySpec(present=True, flows=(rule,)))
+    own, gate = _own(policy=policy, flow=Flow((rule,)), flow_state=state)
+    async with own.permitted("save_memory", {"key": "a"}, "write"):
+        pass
+    state.note("mail", "read", frozenset({"private-data"}))
+    with pytest.raises(CallDeniedError, match=r"runtime.save_memory is not allowed.*mail.read"):
+        async with own.permitted("save_memory", {"key": "a"}, "write"):
+            pytest.fail("it was done")
+    assert [refused.tool for refused in gate.tally.refused] == ["save_memory"]
+
+
+async def test_what_has_to_be_asked_is_asked_whatever_the_policy_allows() -> None:
+    own, _ = _own()
+    ask = Decision(action="ask", rule="skill 'a' is there", reason="it is a person's")
+    with pytest.raises(ApprovalNeededError, match="it is a person's") as caught:
+        async with own.permitted("delete_skill", {"name": "a"}, "destructive", ask, "Leave it."):
+            pytest.fail("it was done")
+    assert "Leave it." in str(caught.value)
+
+
+async def test_no_server_can_be_called_as_the_bridge_itself() -> None:
+    """In rules, records and journals it would be the bridge."""
+    _, gate = _own()
+    with pytest.raises(CallDeniedError, match="'runtime' is the bridge itself"):
+        await gate.call("runtime", "save_memory", {})

@@ -36,24 +36,24 @@ def test_every_version_stays_as_a_file_and_an_edit_is_one(files: SkillFiles) -> 
     same = files.save("f", source(1), "d", {}, "now")
     assert (same.version, same.changed, same.text) == (1, False, first.text)
     described = files.save("f", source(1), "other", {"s": {"t": "digest"}}, "now")
-    assert (described.version, described.changed) == (1, False)
-    assert files.save("f", source(2), "d", {}, "now").version == 2
+    # The source is the same, and the text another.
+    assert (described.version, described.changed) == (2, False)
+    assert files.save("f", source(2), "d", {}, "now").version == 3
     header = read_skill("f", files.text("f") or "").header
     assert (header.created, header.updated) == ("then", "now")
 
     path = files.folder / "f.py"
     path.write_text(path.read_text().replace("return 2", "return 20"))
-    assert files.save("f", source(3), "d", {}, "now").version == 4
+    assert files.save("f", source(3), "d", {}, "now").version == 5
     kept = {file.name: file.read_text() for file in (files.folder / "f").iterdir()}
-    assert sorted(kept) == ["1.py", "2.py", "3.py", "4.py"]
-    assert [f"return {n}" in kept[f"{v}.py"] for v, n in ((1, 1), (2, 2), (3, 20), (4, 3))] == [
-        True
-    ] * 4
+    assert sorted(kept) == ["1.py", "2.py", "3.py", "4.py", "5.py"]
+    returned = ((1, 1), (2, 1), (3, 2), (4, 20), (5, 3))
+    assert all(f"return {n}\n" in kept[f"{version}.py"] for version, n in returned)
 
     # Removed and saved again, it does not begin anew.
     assert files.remove("f", versions=False)
-    assert files.save("f", source(5), "d", {}, "now").version == 5
-    for number in range(6, MAX_VERSIONS + 10):
+    assert files.save("f", source(5), "d", {}, "now").version == 6
+    for number in range(7, MAX_VERSIONS + 10):
         files.save("f", source(number), "d", {}, "now")
     assert len(list((files.folder / "f").iterdir())) == MAX_VERSIONS
     assert files.remove("f", versions=True)

@@ -97,11 +97,11 @@ def test_the_head_of_a_file_is_read_as_it_was_written(
 def test_nothing_that_is_executed_is_left_out_of_what_a_person_approves(line: str) -> None:
     source = "def f(): pass\n"
     text = encode_skill(Header(version=1, digest=source_digest(source)), source)
-    assert read_skill("f", text).digest == source_digest(source)
+    assert read_skill("f", text).digest == source_digest(text)
     hidden = text.replace("# ///\n", f"{line}\n# ///\n")
     skill = read_skill("f", hidden)
     assert skill.edited
-    assert skill.digest != source_digest(source)
+    assert skill.digest != source_digest(text)
     assert skill.source == skill.text
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     header = Header(version=3, digest=source_digest(source))
     text = encode_skill(header, source)
     skill = read_skill("f", text)
-    assert (skill.version, skill.edited, skill.digest) == (3, False, source_digest(source))
+    assert (skill.version, skill.edited, skill.digest) == (3, False, source_digest(text))
     edited = read_skill("f", text.replace("return 1", "return 2"))
     assert (edited.version, edited.edited) == (4, True)
     assert edited.digest != skill.digest

@@ -32,6 +32,11 @@ SHOWN_ARGUMENTS = "tests/gate/test_shown_arguments.py"
 SHARES = "tests/test_shares.py"
 SKILLS = "tests/engine/test_skills.py"
 REVIEWED = "tests/engine/test_skills_reviewed.py"
+SKILLS_KEPT = "tests/engine/test_skills_kept.py"
+TRACES = "tests/library/test_traces.py"
+INJECTIONS = "tests/engine/test_injections.py"
+HEARING = "tests/gate/test_hearing.py"
+OWN_CALLS = "tests/gate/test_own_calls.py"
 SKILL_FILES = "tests/library/test_skill_files.py"
 SKILL_TEXTS = "tests/library/test_skills.py"
 STARTS = "tests/engine/test_starts.py"
@@ -200,6 +205,40 @@ KEPT_GUARANTEES = (
             f"{SKILL_TEXTS}::test_anything_else_is_refused_with_what_to_change",
             f"{SKILL_TEXTS}::test_nothing_that_is_executed_is_left_out_of_what_a_person_approves",
             f"{SKILL_TEXTS}::test_a_file_that_somebody_edited_or_wrote_is_another_version",
+            f"{SKILLS_KEPT}::test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unreviewed",
+            f"{SKILLS_KEPT}::test_an_approval_is_of_the_whole_text",
+            f"{SKILLS_KEPT}::test_what_nobody_approved_is_not_used_however_it_got_there",
+        ),
+    ),
+    Guarantee(
+        id="kept-through-the-gate",
+        promise="What outlives a run is written through the gate: no program replaces or removes a "
+        "skill that a person wrote or approved unless somebody known says so, a copy of it stays, "
+        "and what is changed is recorded first.",
+        attacks=(),
+        tests=(
+            f"{SKILLS_KEPT}::test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_say_so",
+            f"{SKILLS_KEPT}::test_an_answer_about_one_skill_is_not_about_another",
+            f"{SKILLS_KEPT}::test_nobody_known_replaces_or_removes_anything",
+            f"{SKILLS_KEPT}::test_rules_decide_on_what_is_kept_and_the_log_has_it",
+            f"{TRACES}::test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed",
+            f"{TRACES}::test_a_memory_that_is_replaced_or_deleted_stays_for_a_while",
+            f"{TRACES}::test_nothing_is_replaced_or_removed_but_what_was_decided_on",
+            f"{OWN_CALLS}::test_what_changes_something_is_counted_and_nothing_is_changed_unrecorded",
+            f"{OWN_CALLS}::test_no_server_can_be_called_as_the_bridge_itself",
+        ),
+    ),
+    Guarantee(
+        id="kept-names",
+        promise="What a run had read counts as read by whoever learns of what it left, its names, "
+        "times, sizes and whether it is there included; and a server's errors count like its "
+        "results.",
+        attacks=(),
+        tests=(
+            f"{INJECTIONS}::test_nothing_gets_out_in_two_runs_by_what_there_is",
+            f"{INJECTIONS}::test_what_a_server_says_when_it_does_not_start_does_not_get_out",
+            f"{HEARING}::test_an_error_counts_as_read_before_the_program_has_it",
+            f"{TRACES}::test_what_was_read_by_who_changes_memories_outlasts_them",
         ),
     ),
     Guarantee(

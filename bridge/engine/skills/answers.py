@@ -6,9 +6,7 @@ the answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import anyio.to_thread
+from collections.abc import Callable, Mapping, Sequence
 
 from bridge.catalog.guard import check
 from bridge.engine.callers import principal_of
@@ -16,7 +14,7 @@ from bridge.engine.questions import Answer, answering
 from bridge.engine.servers import Servers
 from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews, insist_allowed
 from bridge.engine.skills.shelf import Shelf
-from bridge.errors import InvalidRequestError, UpstreamError
+from bridge.errors import BridgeError, InvalidRequestError, UpstreamError
 from bridge.gate.calls import Gate
 from bridge.gate.lasting import Lasting
 from bridge.gate.own_calls import OwnCalls
@@ -24,6 +22,12 @@ from bridge.library.skills import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 from bridge.model import Effect, Json, RunRequest
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.settings import GuardMode
+
+_SAVE_FIX = (
+    "Save it under another name, or ask the user to remove the skill that is there: "
+    "`mcp-code-bridge skills rm NAME`."
+)
+_REMOVE_FIX = "Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {}`."
 
 
 class SkillAnswers:
@@ -99,10 +103,22 @@ class SkillAnswers:
             message = f"The static guard does not allow the skill: {scan.denial}."
             raise InvalidRequestError(message)
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
-        skill, changed = await self._shelf.save(
-            code, told[:MAX_DESCRIPTION_CHARS], self._lasting.provenance()
-        )
-        self._reviews.saved(principal_of(self._request), skill)
+        told = told[:MAX_DESCRIPTION_CHARS]
+        provenance = self._lasting.provenance()
+        # From here on the answer, and each refusal, says whether there is one of that name.
+        await self._shelf.learn(self._lasting)
+        before = await self._shelf.as_it_is(code.name)
+        ask = None if before is None else await self._review.protection(before, "replace")
+        same = before is not None and before.source == code.source
+        if before is not None and ask is not None and same and before.header.description == told:
+            # It stays as a person saw it.
+            return self._told(before) | {"changed": False}
+        shown = {"name": code.name, "description": told, "source": code.source}
+        effect: Effect = "write" if before is None else "destructive"
+        async with self._own.permitted("save_skill", shown, effect, ask, _SAVE_FIX):
+            skill, changed = await self._shelf.save(code, told, provenance, before=before)
+        if ask is None:
+            self._reviews.saved(principal_of(self._request), skill)
         self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
         answer = self._told(skill) | {"changed": changed}
         if scan.findings:
@@ -112,32 +128,26 @@ class SkillAnswers:
     async def _list(self, params: Mapping[str, Json]) -> Json:
         self._review.check("list")
         skills = await self._shelf.all()
-        approved = await anyio.to_thread.run_sync(self._shelf.approvals.all)
-        caller = principal_of(self._request)
         for skill in skills.values():
-            # Descriptions and signatures are texts, too.
+            # Names, descriptions and signatures are texts, too.
             await self._review.found(skill, self._lasting)
+        await self._shelf.learn(self._lasting)
         return [
-            self._told(skill)
-            | {
-                "reviewed": (skill.name, skill.digest) in approved
-                or self._reviews.is_own(caller, skill)
-            }
+            self._told(skill) | {"reviewed": await self._review.is_reviewed(skill)}
             for skill in skills.values()
         ]
 
     async def _load(self, params: Mapping[str, Json]) -> Json:
         self._review.check("use")
-        skill = await self._shelf.get(_name(params))
-        assert skill.code is not None
-        insist_allowed(skill, self._guard)
-        findings = tuple(str(found) for found in check(skill.code.tree).findings)
-        named = self._shelf.references(skill.code).servers
+        try:
+            skill, named = await self._admitted(_name(params))
+        except BridgeError:
+            # It says what there is, or that there is none.
+            await self._shelf.learn(self._lasting)
+            raise
+        if not await self._review.found(skill, self._lasting):
+            await self._shelf.learn(self._lasting)
         stubs: list[Json] = []
-        for server in named:
-            self._gate.admit(server)
-        await self._review.admit(skill, self._shelf.stale(skill), findings)
-        await self._review.found(skill, self._lasting)
         for server in named:
             try:
                 await self._servers.load([server])
@@ -153,11 +163,32 @@ class SkillAnswers:
             "servers": stubs,
         }
 
+    async def _admitted(self, name: str) -> tuple[Skill, Sequence[str]]:
+        """Return a skill that this run may use, and the servers that it names."""
+        skill = await self._shelf.get(name)
+        assert skill.code is not None
+        insist_allowed(skill, self._guard)
+        findings = tuple(str(found) for found in check(skill.code.tree).findings)
+        named = self._shelf.references(skill.code).servers
+        for server in named:
+            self._gate.admit(server)
+        await self._review.admit(skill, self._shelf.stale(skill), findings)
+        return skill, named
+
     async def _delete(self, params: Mapping[str, Json]) -> Json:
         self._no_plan("delete_skill")
         self._review.check("delete")
         name = _name(params)
-        there = await self._shelf.remove(name)
+        provenance = self._lasting.provenance()
+        await self._shelf.learn(self._lasting)
+        skill = await self._shelf.as_it_is(name)
+        if skill is None:
+            return False
+        ask = await self._review.protection(skill, "remove")
+        shown = {"name": name}
+        fix = _REMOVE_FIX.format(name)
+        async with self._own.permitted("delete_skill", shown, "destructive", ask, fix):
+            there = await self._shelf.delete(skill, provenance)
         if there:
             self._note({"did": "delete", "skill": name})
         return there

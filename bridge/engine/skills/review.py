@@ -1,13 +1,15 @@
 """Whether a skill may be used: by the policy, by what a person has approved of, or by asking one.
 
 Owns the order of these, the question, and what holds for one run or until the bridge ends. What was
-saved by the caller itself while this bridge runs needs no review: that program was run already.
+saved by the caller itself while this bridge runs needs no review, as that program was run already,
+unless a person has approved of anything under its name: then that name stands for what they saw.
+Owns, too, what a program may not replace or remove without a person.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 
 import anyio
 import anyio.to_thread
@@ -22,6 +24,7 @@ from bridge.errors import (
     LibraryError,
     RefusedError,
 )
+from bridge.gate.decision import Decision
 from bridge.gate.lasting import Lasting
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.library.reviewing import Approvals
@@ -42,10 +45,15 @@ _INDENT = "    "
 
 
 class Reviews:
-    """What holds until the bridge ends."""
+    """What holds until the bridge ends.
 
-    def __init__(self, approvals: Approvals) -> None:
+    Args:
+        approve: Writes down that a person approved of a skill, if it is still what they saw.
+    """
+
+    def __init__(self, approvals: Approvals, approve: Callable[[Skill], bool]) -> None:
         self.approvals = approvals
+        self.approve = approve
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
@@ -54,9 +62,13 @@ class Reviews:
         while len(self._own) > MAX_OWN:
             self._own.popitem(last=False)
 
-    def is_own(self, caller: str, skill: Skill) -> bool:
-        """Tell whether the caller itself saved a skill, as it is."""
-        return bool(caller) and (caller, skill.name, skill.digest) in self._own
+    def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
+        """Tell whether the caller itself saved a skill, as it is, under a name of its own.
+
+        Args:
+            approved: The digests that a person approved of under that name.
+        """
+        return bool(caller) and not approved and (caller, skill.name, skill.digest) in self._own
 
 
 class Review:
@@ -93,38 +105,60 @@ class Review:
             RefusedError: It may not.
         """
         self.check("use")
-        if self._policy == "allow" or self._reviews.is_own(self._caller, skill):
+        if self._policy == "allow":
             return
         key = (skill.name, skill.digest)
         async with self._turn:
             approved = self._answers.get(key)
             if approved is None:
-                holds = self._reviews.approvals.holds
-                approved = await anyio.to_thread.run_sync(holds, *key)
+                digests = await self._approved(skill)
+                if self._reviews.is_own(self._caller, skill, digests):
+                    return
+                approved = skill.digest in digests
             if not approved:
                 if key in self._answers:
                     raise _refused(skill, "was refused before in this run")
                 await self._ask(skill, stale, findings)
             self._answers[key] = True
 
-    async def found(self, skill: Skill, lasting: Lasting) -> None:
+    async def _approved(self, skill: Skill) -> Set[str]:
+        return await anyio.to_thread.run_sync(self._reviews.approvals.of, skill.name)
+
+    async def is_reviewed(self, skill: Skill) -> bool:
+        """Tell whether nobody is asked before this caller uses a skill as it is."""
+        digests = await self._approved(skill)
+        return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
+
+    async def found(self, skill: Skill, lasting: Lasting) -> bool:
         """Have what a skill's run had read count as read by a run that gets to see it.
 
         Not once a person has reviewed it, who was shown what it is and where it comes from: from
-        then on it is theirs, as what they write themselves. That is so for the description which
-        they saw; a program may save the same source with another.
+        then on it is theirs, as what they write themselves.
+
+        Returns:
+            Whether a person has.
 
         Raises:
             AuditError: It cannot be recorded.
         """
-        provenance = skill.header.provenance
-        if provenance is None:
-            return
-        key = (skill.name, skill.seen)
-        holds = self._reviews.approvals.holds
-        if key in self._seen or await anyio.to_thread.run_sync(holds, *key):
-            return
-        await lasting.find(f"skill '{skill.name}'", provenance)
+        if (skill.name, skill.digest) in self._seen or skill.digest in await self._approved(skill):
+            return True
+        await lasting.find(f"skill '{skill.name}'", skill.header.provenance)
+        return False
+
+    async def protection(self, skill: Skill, doing: str) -> Decision | None:
+        """Return what is asked before a program replaces or removes a skill; None if nothing is.
+
+        Nothing is of what the same caller saved itself, while this bridge runs, and no person has
+        approved of. Anything else may be what a person wrote.
+        """
+        digests = await self._approved(skill)
+        if self._reviews.is_own(self._caller, skill, digests):
+            return None
+        reason = f"it would {doing} a skill that a person approved of or may have written"
+        # Whoever answers has to be somebody.
+        action: Action = "ask" if self._caller else "deny"
+        return Decision(action=action, rule=f"skill '{skill.name}' is there", reason=reason)
 
     async def _ask(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
@@ -145,11 +179,10 @@ class Review:
             self._answers[key] = False
             what = "said no" if decision else "gave no answer"
             raise _refused(skill, f"was not used: the person who was asked to review it {what}")
-        self._seen.add((skill.name, skill.seen))
+        self._seen.add(key)
         if decision == "always":
-            add = self._reviews.approvals.add
             try:
-                await anyio.to_thread.run_sync(add, skill.name, *skill.approved)
+                await anyio.to_thread.run_sync(self._reviews.approve, skill)
             except LibraryError:
                 # It holds for the run, and is asked about again in the next.
                 return

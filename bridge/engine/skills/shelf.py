@@ -7,10 +7,12 @@ were. Which tools those are is read from its source here, and never taken from a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -20,12 +22,16 @@ from bridge.catalog.checking.foreseen import foreseen_calls
 from bridge.catalog.preflight import References, references
 from bridge.engine.servers import Servers
 from bridge.errors import LibraryError, UnknownSkillError
+from bridge.gate.lasting import Lasting
 from bridge.gate.pins import tool_digest
 from bridge.library.reviewing import Approvals
 from bridge.library.skill_files import SkillFiles, State
 from bridge.library.skills import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
+from bridge.library.traces import Traces
 from bridge.model import Json, Provenance, Tool
 from bridge.settings import Settings
+
+T = TypeVar("T")
 
 SKILLS_SERVER = "skills\0"
 """What the index of tools has skills under: the name of no server."""
@@ -39,6 +45,7 @@ class Shelf:
 
     Attributes:
         approvals: What a person has approved of.
+        traces: What the runs had read that saved or removed one that no person has seen since.
     """
 
     def __init__(self, settings: Settings, servers: Servers) -> None:
@@ -46,6 +53,7 @@ class Shelf:
         self._servers = servers
         self.files = SkillFiles(settings.skills_dir or state / "skills", state / "skills.lock")
         self.approvals = Approvals(state / "skills-approved.json")
+        self.traces = Traces(state / "skills-read.json")
         self._read: dict[str, tuple[State, Skill]] = {}
         self._turn = anyio.Lock()
 
@@ -92,16 +100,31 @@ class Shelf:
             raise LibraryError(message)
         return skill
 
+    async def as_it_is(self, name: str) -> Skill | None:
+        """Return a skill as its file is now; None if there is none.
+
+        Raises:
+            LibraryError: It cannot be read.
+        """
+        text = await anyio.to_thread.run_sync(self.files.text, name)
+        return None if text is None else read_skill(name, text)
+
     async def save(
-        self, code: SkillCode, description: str, provenance: Provenance | None = None
+        self,
+        code: SkillCode,
+        description: str,
+        provenance: Provenance | None = None,
+        *,
+        before: Skill | None,
     ) -> tuple[Skill, bool]:
         """Have a skill be a source from now on; return it, and whether it is another than before.
 
         Args:
             provenance: What the run had read that saves it.
+            before: What it has to be until then.
 
         Raises:
-            InvalidRequestError: There is no room for it.
+            InvalidRequestError: There is no room for it, or it is another already.
             LibraryError: It cannot be written.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -113,8 +136,9 @@ class Shelf:
             self.tools_of(code),
             now,
             provenance,
+            only_if=before.digest if before is not None else "",
         )
-        saved = await anyio.to_thread.run_sync(save)
+        saved = await self._traced(code.name, provenance, save)
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -125,17 +149,65 @@ class Shelf:
         Raises:
             LibraryError: It cannot be read, or the approval not be written.
         """
-        add = partial(self.approvals.add, skill.name, *skill.approved)
-        check = partial(self.files.while_it_is, skill.name, skill.digest, add)
-        return await anyio.to_thread.run_sync(check)
+        return await anyio.to_thread.run_sync(self.approve_as_seen, skill)
 
-    async def remove(self, name: str, *, versions: bool = False) -> bool:
-        """Remove a skill; return whether it was there.
+    def approve_as_seen(self, skill: Skill) -> bool:
+        """Do what `approve` does. Blocks."""
+
+        def write() -> None:
+            self.approvals.add(skill.name, skill.digest)
+            # What stays here only makes later runs count as having read more.
+            with suppress(OSError):
+                self.traces.forget(skill.name)
+
+        return self.files.while_it_is(skill.name, skill.digest, write)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a skill with all its versions, for a person; return whether it was there.
 
         Raises:
             LibraryError: It cannot be removed.
         """
-        return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=versions))
+        remove = partial(self.files.remove, name, versions=True)
+        with suppress(OSError):
+            await anyio.to_thread.run_sync(self.traces.forget, name)
+        return await anyio.to_thread.run_sync(remove)
+
+    async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
+        """Remove a skill for a program, if it is still as it was; a version of it stays.
+
+        Args:
+            provenance: What the run had read that does it.
+
+        Raises:
+            InvalidRequestError: It is another by now.
+            LibraryError: It cannot be removed, or no version be kept.
+        """
+        remove = partial(self.files.remove, skill.name, versions=False, only_if=skill.digest)
+        return await self._traced(skill.name, provenance, remove)
+
+    async def _traced(self, name: str, provenance: Provenance | None, act: Callable[[], T]) -> T:
+        """Do something to a skill for a run, and have it stand there what that run had read."""
+
+        def traced() -> T:
+            self.traces.add(name, provenance)
+            found = act()
+            # Somebody may have approved of the text before in between, and so made it forgotten.
+            self.traces.add(name, provenance)
+            return found
+
+        return await anyio.to_thread.run_sync(traced)
+
+    async def learn(self, lasting: Lasting) -> None:
+        """Have a run count as having read what those had that saved or removed skills.
+
+        To be called before a program learns which skills there are, or what became of one.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        read = await anyio.to_thread.run_sync(self.traces.all)
+        await lasting.learn("the saved skills", read)
 
     # --- what they call -------------------------------------------------------------------------
 

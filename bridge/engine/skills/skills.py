@@ -93,7 +93,7 @@ class Skills:
         self._policy = policy
         self._note = note
         self.shelf = Shelf(settings, servers)
-        self._reviews = Reviews(self.shelf.approvals)
+        self._reviews = Reviews(self.shelf.approvals, self.shelf.approve_as_seen)
 
     async def of_program(
         self, request: RunRequest, tree: ast.Module | Scan, run: OneRun
@@ -170,9 +170,12 @@ class Skills:
         Raises:
             AuditError: It cannot be recorded.
         """
-        if use.review is not None:
-            for skill in use.skills:
-                await use.review.found(skill, lasting)
+        if use.review is None:
+            return
+        # Of all, so that each is named in what is refused later.
+        seen = [await use.review.found(skill, lasting) for skill in use.skills]
+        if not all(seen):
+            await self.shelf.learn(lasting)
 
     async def show(
         self,
@@ -184,9 +187,12 @@ class Skills:
     ) -> None:
         """Have what came with skills count as read by a run that is told of them by a search.
 
+        Also by one that finds none: that there is none is an answer.
+
         Raises:
             AuditError: It cannot be recorded.
         """
+        await self.shelf.learn(lasting)
         review = use.review or self.review(request, run)
         # All at once: while one is looked at, another may be saved anew.
         for skill in [self.shelf.at_hand(name) for name in names]:

@@ -1,0 +1,120 @@
+"""What the writers of a store had read stays with the store, and what they replaced stays, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import InvalidRequestError
+from bridge.library.memories import (
+    MAX_VERSIONS,
+    MAX_VERSIONS_OF_KEY,
+    VERSIONS,
+    Memories,
+)
+from bridge.library.skill_files import SkillFiles
+from bridge.library.skills import read_skill
+from bridge.library.traces import MAX_NAMES, Traces
+from bridge.model import Provenance
+
+READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))
+MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
+WRITTEN = "def f():\n    return 'by hand'\n"
+
+
+def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "read.json"
+    traces = Traces(path)
+    assert traces.all() is None
+    traces.add("a", None)
+    traces.add("a", Provenance(run_id="r0"))
+    traces.forget("a")
+    assert not path.parent.exists()
+    traces.add("a", READ)
+    traces.add("b", MORE)
+    assert traces.all() == READ.together(MORE)
+    written = path.stat().st_ino
+    traces.add("b", MORE)
+    assert path.stat().st_ino == written
+    traces.forget("a")
+    assert traces.all() == MORE
+    for number in range(MAX_NAMES + 5):
+        traces.add(f"n{number}", READ)
+    assert len(json.loads(path.read_text())) == MAX_NAMES + 1
+    traces.forget("")
+    for damage in ("{", "[]", '{"a": 5}', "[" * 100_000):
+        path.write_text(damage)
+        found = Traces(path).all()
+        assert found is not None
+        assert found.anything
+
+
+def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, "me")
+    memories.put("a", 1)
+    assert memories.read_by_writers() is None
+    memories.delete("a", provenance=READ)
+    memories.delete("a", provenance=MORE)
+    assert memories.all() == []
+    assert memories.read_by_writers() == READ
+    memories.put("b", 1, provenance=MORE)
+    memories.put("b", 1)
+    read = memories.read_by_writers()
+    assert read is not None
+    assert read.labels == READ.labels | MORE.labels
+    assert Memories(tmp_path, "you").read_by_writers() is None
+
+
+def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, "me")
+    memories.put("a", "first")
+    [folder] = tmp_path.iterdir()
+    assert not (folder / VERSIONS).exists()
+    memories.put("a", "second")
+    memories.delete("a")
+    kept = [json.loads(path.read_text()) for path in sorted((folder / VERSIONS).iterdir())]
+    assert [(each["key"], each["value"]) for each in kept] == [("a", "first"), ("a", "second")]
+    for number in range(20):
+        memories.put("b", number)
+    assert len(list((folder / VERSIONS).iterdir())) == 2 + MAX_VERSIONS_OF_KEY
+    for number in range(MAX_VERSIONS + 10):
+        memories.put(f"k{number}", 1)
+        memories.delete(f"k{number}")
+    assert len(list((folder / VERSIONS).iterdir())) == MAX_VERSIONS
+
+
+@pytest.mark.parametrize("versions", [(), ("1.py",)])
+def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
+    tmp_path: Path, versions: tuple[str, ...]
+) -> None:
+    """Also where a version of that number is another text."""
+    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    for act in ("remove", "replace"):
+        (files.folder / "f").mkdir(parents=True, exist_ok=True)
+        for name in versions:
+            (files.folder / "f" / name).write_text("def f(): return 'another'\n")
+        (files.folder / "f.py").write_text(WRITTEN)
+        if act == "remove":
+            assert files.remove("f", versions=False)
+            assert not (files.folder / "f.py").exists()
+        else:
+            files.save("f", "def f():\n    return 2\n", "", {}, "now")
+        kept = [path.read_text() for path in (files.folder / "f").iterdir()]
+        assert WRITTEN in kept
+
+
+def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) -> None:
+    """Another bridge, or a person, may have changed it since."""
+    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    files.save("f", WRITTEN, "", {}, "now", only_if="")
+    digest = read_skill("f", files.text("f") or "").digest
+    changed = (files.text("f") or "").replace("by hand", "by another")
+    (files.folder / "f.py").write_text(changed)
+    for only_if in (digest, ""):
+        with pytest.raises(InvalidRequestError, match="changed by somebody else"):
+            files.save("f", "def f():\n    pass\n", "", {}, "now", only_if=only_if)
+        with pytest.raises(InvalidRequestError, match="changed by somebody else"):
+            files.remove("f", versions=False, only_if=only_if)
+    assert files.text("f") == changed
