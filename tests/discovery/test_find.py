@@ -11,12 +11,12 @@ import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.find import (
-    MAX_PROJECT_FILE_BYTES,
     Discovery,
     DiscoveryContext,
     current_stamp,
     discover,
 )
+from bridge.discovery.reading import MAX_PROJECT_FILE_BYTES
 from tests.discovery.writing import write
 
 

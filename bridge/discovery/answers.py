@@ -1,0 +1,168 @@
+"""What the user has told clients about servers: approved, trusted, forbidden, switched off.
+
+Owns which files say so, and that none of a project's files speaks for the user. What the lists mean
+is the business of `approvals.py`, `trust.py` and `forbidden.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
+from bridge.discovery.clients import (
+    APPROVAL_FILES,
+    LIMIT_FILES,
+    TRUST_FILES,
+    Format,
+    Location,
+    Platform,
+)
+from bridge.discovery.files import list_matching
+from bridge.discovery.forbidden import (
+    CLAUDE,
+    GEMINI,
+    OFF_KEY,
+    Forbidden,
+    Lists,
+    gemini_lists,
+    gemini_switched_off,
+    join_lists,
+    names_off,
+    read_lists,
+)
+from bridge.discovery.parse import PROJECTS_KEY, project_entries
+from bridge.discovery.places import Places, Project, fill
+from bridge.discovery.reading import Reader
+from bridge.discovery.report import printable
+
+ANY_NAME = "*"
+"""How the last part of a template begins that means every such file of its directory."""
+
+_CLAUDE_STATE = "{claude_state}/.claude.json"
+_GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
+_GEMINI_FORMAT: Format = "json with comments"
+
+
+def answer_files(places: Places) -> Iterator[Path]:
+    """The files in which clients keep what the user approves and trusts."""
+    templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
+    templates += [file.template for file in TRUST_FILES]
+    templates += [file.template for file in LIMIT_FILES]
+    for template in templates:
+        for path in fill(template, places):
+            if path.name.startswith(ANY_NAME):
+                yield path.parent
+                yield from list_matching(path.parent, path.suffix)[0]
+            else:
+                yield path
+
+
+def brought_along(path: Path, places: Places) -> bool:
+    """Tell whether a file of the user's lies in the project, as a relative variable has it.
+
+    Not where the project has the user's home in it, as for who keeps that in a repository.
+    """
+    (home,), project = places["home"], places["project"]
+    return any(path.is_relative_to(place) and not home.is_relative_to(place) for place in project)
+
+
+def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
+    """What Claude Code's own lists say about this project's servers."""
+    found: list[Approvals] = []
+    trusted = False
+    for file in APPROVAL_FILES:
+        for path in fill(file.template, places):
+            document = reader.document(path, in_project=file.grants != "always")
+            if document is None:
+                continue
+            objects = [("", document)]
+            if file.per_project:
+                objects = [
+                    (f"{PROJECTS_KEY}.{key}", state)
+                    for key, state in project_entries(document, project.keys)
+                ]
+                trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
+                trusted = trusted and not brought_along(path, places)
+            may_approve = file.grants == "always" and not brought_along(path, places)
+            may_approve = may_approve or (file.grants == "trusted" and trusted)
+            for prefix, lists in objects:
+                one, said = read_approvals(
+                    lists, path=str(path), prefix=prefix, may_approve=may_approve
+                )
+                found.append(one)
+                reader.warnings.extend(said)
+    return join(found)
+
+
+def trusting(
+    reader: Reader, places: Places, project: Project, locations: Iterable[Location]
+) -> Iterator[tuple[str, str]]:
+    """Clients that the user has told to trust this project, by their source."""
+    read = {row.id for row in locations}
+    for file in TRUST_FILES:
+        for path in fill(file.template, places) if file.id in read else ():
+            if brought_along(path, places):
+                continue
+            document = reader.document(path, file.format)
+            if document is not None and file.trusts(document, project.keys):
+                yield file.id, file.client
+
+
+def forbidden_of(
+    reader: Reader,
+    places: Places,
+    project: Project,
+    platform: Platform,
+    managed: Iterable[Path],
+    gemini: Iterable[Path],
+) -> Forbidden:
+    """What Claude Code's settings and state say about which servers may be used.
+
+    Args:
+        managed: Where the company's own file of servers may be.
+        gemini: The files of Gemini CLI that are no project's.
+    """
+    lists: list[Lists] = []
+    unreadable = ""
+    for file in LIMIT_FILES:
+        if platform not in file.platforms:
+            continue
+        for path in fill(file.template, places):
+            found: tuple[Path, ...] = (path,)
+            if path.name.startswith(ANY_NAME):
+                found, wrong = list_matching(path.parent, path.suffix)
+                unreadable = unreadable or (str(path.parent) if wrong else "")
+            for each in found:
+                document = reader.document(each)
+                if document is not None:
+                    one, said = read_lists(document, path=str(each), managed=file.managed)
+                    lists.append(one)
+                    reader.warnings.extend(said)
+                elif file.managed and not reader.is_absent(each):
+                    unreadable = unreadable or str(each)
+    exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
+    limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
+    return replace(limits, **_switched_off(reader, places, project, gemini))
+
+
+def _switched_off(
+    reader: Reader, places: Places, project: Project, gemini: Iterable[Path]
+) -> dict[str, Any]:
+    """What clients keep of servers that are switched off, apart from the servers."""
+    claude: dict[str, str] = {}
+    for path in fill(_CLAUDE_STATE, places):
+        for _, state in project_entries(reader.document(path), project.keys):
+            by = f"{OFF_KEY} in {printable(str(path))}"
+            claude.update(dict.fromkeys(names_off(state), by))
+    off: dict[str, str] = {}
+    only: tuple[tuple[frozenset[str], str], ...] = ()
+    for path in gemini:
+        excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+        off |= excluded
+        only += allowed
+    for path in fill(_GEMINI_SWITCHES, places):
+        off |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+    return {"off": {CLAUDE: claude, GEMINI: off}, "only": {GEMINI: only}}
