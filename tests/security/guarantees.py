@@ -8,6 +8,7 @@ starved, fooled or outlived.
 from __future__ import annotations
 
 from tests.security.guarantee import Guarantee
+from tests.security.guarantees_bounds import BOUNDS_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
 
 ATTACKS = 42
@@ -382,5 +383,6 @@ GUARANTEES = (
             f"{COMMANDS}::test_a_stage_that_passes_a_limit_fails_by_it",
         ),
     ),
+    *BOUNDS_GUARANTEES,
     *KEPT_GUARANTEES,
 )
