@@ -5,7 +5,6 @@ Owns the link between what is known of the servers at this moment and the catalo
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from bridge.catalog.checking.report import nearest
 from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
 from bridge.catalog.entries import ServerEntry, ToolEntry
@@ -192,9 +192,8 @@ class Guide:
         for candidate in entry.tools:
             if tool in (candidate.tool.name, candidate.alias):
                 return tool_docs(entry, candidate, detail)
-        names = [candidate.tool.name for candidate in entry.tools]
-        near = difflib.get_close_matches(tool, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
+        hint = f" Did you mean {near!r}?" if near else ""
         message = f"The server {server!r} has no tool {tool!r:.100}.{hint}"
         raise UsageError(message)
 

@@ -38,6 +38,16 @@ MAX_NAME_CHARS = 1024
 """Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
 characters at most."""
 
+MAX_QUERY_CHARS = 8_000
+"""Of a query or of a text that is looked for."""
+
+LONGEST: Mapping[str, int] = {
+    **dict.fromkeys(("server", "tool", "name", "key", "run_id", "revision"), MAX_NAME_CHARS),
+    **dict.fromkeys(("query", "find", "description"), MAX_QUERY_CHARS),
+    "uri": MAX_URI_CHARS,
+}
+"""How long what is called so may be, whichever method it is for."""
+
 MAX_SEARCH_RESULTS = 50
 """More hits than this help nobody find anything."""
 
@@ -99,18 +109,32 @@ class Questions:
         Raises:
             CallFailedError: The answer is an error.
         """
+        self._insist_on_short(params)
         answer = self._methods.get(method)
         if answer is None:
             if self._made is None:
                 self._made = self._more()
             answer = self._made.get(method)
         if answer is None:
+            self._gate.admit()
             message = f"The bridge has no method {method!r:.80}."
             raise CallFailedError(message, kind="usage")
         return await answer(params)
 
+    def _insist_on_short(self, params: Mapping[str, Json]) -> None:
+        """Refuse names that are too long to be any; such a call counts as one that was made."""
+        arguments = params.get("arguments")
+        given = [(key, params.get(key), most) for key, most in LONGEST.items()]
+        if isinstance(arguments, dict):
+            given += [("the name of an argument", name, MAX_NAME_CHARS) for name in arguments]
+        for what, text, most in given:
+            if isinstance(text, str) and len(text) > most:
+                self._gate.admit()
+                message = f"{what} has {len(text):,} characters; the limit is {most:,}."
+                raise CallFailedError(message, kind="usage")
+
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
-        name, tool = _text(params, "server"), _name(params, "tool")
+        name, tool = _text(params, "server"), _text(params, "tool")
         arguments = params.get("arguments")
         if arguments is None:
             arguments = {}
@@ -131,7 +155,7 @@ class Questions:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        value = wire_value(result)
+        value = await aside(result, partial(wire_value, result))
         self._servers.known.observe(server, tool, value)
         return value
 
@@ -168,9 +192,6 @@ class Questions:
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
         name, uri = _text(params, "server"), _text(params, "uri")
-        if len(uri) > MAX_URI_CHARS:
-            message = f"uri has {len(uri):,} characters; the limit is {MAX_URI_CHARS:,}."
-            raise CallFailedError(message, kind="usage", server=name)
         pool = self._servers.pool
         try:
             server = self._servers.resolve(name)
@@ -181,10 +202,10 @@ class Questions:
             result = await self._gate.obtain(server, READ_RESOURCE, {"uri": uri}, ask, "contents")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
-        return resource_value(result)
+        return await aside(result, partial(resource_value, result))
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
-        name, prompt = _text(params, "server"), _name(params, "name")
+        name, prompt = _text(params, "server"), _text(params, "name")
         arguments = params.get("arguments")
         if not isinstance(arguments, dict) or not all(
             isinstance(value, str) for value in arguments.values()
@@ -202,7 +223,7 @@ class Questions:
             result = await self._gate.obtain(server, GET_PROMPT, asked, ask, "messages")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
-        return prompt_value(result)
+        return await aside(result, partial(prompt_value, result))
 
     async def _list_servers(self, params: Mapping[str, Json]) -> Json:
         return list(self._servers.names())
@@ -250,14 +271,6 @@ def _text(params: Mapping[str, Json], key: str) -> str:
         message = f"{key} must be a string that is not empty, not {type(value).__name__}."
         raise CallFailedError(message, kind="usage")
     return value
-
-
-def _name(params: Mapping[str, Json], key: str) -> str:
-    name = _text(params, key)
-    if len(name) > MAX_NAME_CHARS:
-        message = f"{key} has {len(name):,} characters; the limit is {MAX_NAME_CHARS:,}."
-        raise CallFailedError(message, kind="usage")
-    return name
 
 
 def _kind(params: Mapping[str, Json]) -> Kind:

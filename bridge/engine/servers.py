@@ -6,7 +6,6 @@ run sees it, and sessions whose definition did not change stay open.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
+from bridge.catalog.checking.report import nearest
 from bridge.catalog.entries import ServerEntry
 from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.discovery.report import ProposedServer
@@ -237,9 +237,9 @@ class Servers:
                 detail = f"In {entry.source}: {entry.reason}."
                 raise UnknownServerError(message, host_detail=detail)
         message = f"There is no server {name!r:.200}."
-        near = difflib.get_close_matches(name, [*self.aliases, *self.aliases.values()], n=1)
+        near = nearest(name, [*self.aliases, *self.aliases.values()])
         if near:
-            message = f"{message} Did you mean {near[0]!r}?"
+            message = f"{message} Did you mean {near!r}?"
         raise UnknownServerError(self.unknown(message))
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:

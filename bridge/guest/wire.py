@@ -87,6 +87,10 @@ MAX_ID = 2**53
 """Ids stay exact in every JSON implementation below this."""
 
 
+MAX_DIGITS = 1_000
+"""Of a whole number in a guest's frame: to read and to write one takes time that grows with the
+square of that."""
+
 MAX_VALUES = 250_000
 """Values that a frame made by a program may hold. As objects they take some 200 bytes each, however
 short their text, and a second of the host's time in all."""
@@ -217,7 +221,7 @@ def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Each value brings at most two strings, itself or its name; to count further would be slow.
     strings = bare.count(b'"') // 2
-    if strings > 2 * (MAX_VALUES + 1):
+    if strings > 2 * (max(exact_above, MAX_VALUES) + 1):
         return strings // 2
     values = 0
     inside = 0
@@ -238,7 +242,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
     Raises:
         WireError: It is not exactly one of the guest's frames.
     """
-    name, document = _parse(line, GUEST_TYPES)
+    name, document = _parse(line, GUEST_TYPES, _GUEST_DECODER)
     if not line.startswith(b'{"type":"%s"' % name.encode()):
         # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
@@ -261,7 +265,7 @@ def decode_host_frame(line: bytes) -> HostFrame:
     Raises:
         WireError: It is not one of the host's frames.
     """
-    name, document = _parse(line, _HOST_TYPES)
+    name, document = _parse(line, _HOST_TYPES, _DECODER)
     try:
         frame: HostFrame = _TYPES[name](**document)
     except TypeError as error:
@@ -334,9 +338,11 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
 }
 
 
-def _parse(line: bytes, allowed: "frozenset[str]") -> Tuple[str, Dict[str, Any]]:
+def _parse(
+    line: bytes, allowed: "frozenset[str]", decoder: json.JSONDecoder
+) -> Tuple[str, Dict[str, Any]]:
     try:
-        document = _DECODER.decode(line.decode("utf-8"))
+        document = decoder.decode(line.decode("utf-8"))
     except RecursionError:
         message = "the frame is nested too deeply"
         raise WireError(message) from None
@@ -367,12 +373,22 @@ def _finite(text: str) -> float:
     return value
 
 
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        message = f"a number has {len(text)} digits; the limit is {MAX_DIGITS}"
+        raise ValueError(message)
+    return int(text)
+
+
 # Made once: to make one takes longer than to read or write a small frame.
 # A circle is found as nesting without an end; to look for circles takes as long as all the rest.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 )
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_GUEST_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
+)
 
 
 def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:

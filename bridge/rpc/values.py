@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bridge.model import Json
 
+MAX_PARSED_VALUES = 500_000
+"""In a text that is parsed: a parser of JSON lets nothing else of the process run meanwhile."""
+
 MAX_ERROR_TEXT = 16_000
 """Characters kept of a tool's own error message: enough for a stack trace, not for a page dump."""
 
@@ -150,9 +153,12 @@ def _blob(holder: Mapping[str, Json], data: Json) -> dict[str, Json]:
 def _parsed(text: Json) -> Json:
     """Return the object or array that `text` is, else `text`.
 
-    A bare number or string stays text: "007" and "true" are more often words than data.
+    A bare number or string stays text: "007" and "true" are more often words than data. So does
+    what may hold more than `MAX_PARSED_VALUES`, which the program can parse itself.
     """
     if not isinstance(text, str) or text.lstrip()[:1] not in ("{", "["):
+        return text
+    if sum(map(text.count, ",[{")) > MAX_PARSED_VALUES:
         return text
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)

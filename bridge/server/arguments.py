@@ -6,7 +6,6 @@ a model what to write instead, so the few rules are checked here in words.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,6 +23,9 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 _BLANK_IS_NONE = frozenset(("session", "apply", "retry_of", "mode", "reads"))
 _UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
 """What arguments are that were left out."""
+
+MAX_NUMBER = 10**12
+"""Of seconds; more than any limit."""
 
 MAX_SERVERS = 200
 """Names in one request; more than anybody configures."""
@@ -145,7 +147,9 @@ def _servers(value: Json) -> tuple[str, ...] | None:
 def _timeout(value: Json) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # Before it is one for the machine: there are whole numbers that no float can hold.
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not -MAX_NUMBER < value < MAX_NUMBER:
         message = f"`timeout` must be a number of seconds, not {kind_of(value)}."
         raise InvalidRequestError(message)
     return float(value)

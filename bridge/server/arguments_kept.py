@@ -14,6 +14,9 @@ from bridge.model import InputFile, Json
 MAX_DATA_CHARS = 48 * 1024 * 1024
 """Of base64: what 32 MiB take, with ends of lines. Decoding more would only hold everybody up."""
 
+MAX_NAME_CHARS = 1024
+"""Of a file. Where it is put, less may be allowed."""
+
 MAX_PACKAGES = 100
 MAX_PACKAGE_CHARS = 500
 """Of one requirement; more is a mistake."""
@@ -79,6 +82,10 @@ def _file(given: Mapping[str, Json]) -> InputFile:
         raise InvalidRequestError(message, remedy=remedy)
     if not isinstance(name, str) or len(kinds) != 1:
         message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
+        raise InvalidRequestError(message)
+    if len(name) > MAX_NAME_CHARS:
+        message = f"The name of file {name!r:.80} has {len(name):,} characters; "
+        message += f"the limit is {MAX_NAME_CHARS:,}."
         raise InvalidRequestError(message)
     content: str = given[kinds[0]]
     if kinds == ["uri"]:

@@ -29,6 +29,9 @@ SEARCH_TOOL = "search_tools"
 MAX_TEXT_CHARS = 60_000
 """Of an answer. Fifty hits in full can be more than a conversation holds."""
 
+MAX_QUERY_CHARS = 8_000
+"""Of which only the beginning is searched; a longer one is no query but a mistake."""
+
 MAX_LEFT_OUT = 5
 """Servers named that could not be asked."""
 
@@ -116,6 +119,9 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     if not isinstance(query, str) or not query.strip():
         message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
         raise InvalidRequestError(message, remedy='For example "create issue".')
+    if len(query) > MAX_QUERY_CHARS:
+        message = f"`query` has {len(query):,} characters; the limit is {MAX_QUERY_CHARS:,}."
+        raise InvalidRequestError(message, remedy='Say it in a few words: "create issue".')
     server = given.get("server")
     if server is not None and not isinstance(server, str):
         message = "`server` must be the name of one server; leave it out to search all."

@@ -28,12 +28,16 @@ from mcp.types import (
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from pydantic_core import from_json
 
+from bridge.aside import LARGE
 from bridge.model import Json
 from bridge.upstream.asking import Caller, current_caller
 from bridge.upstream.writer import LineWriter
 
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
+
+Answer = tuple[object, dict[str, Json]]
+"""The id of a request, as it came, and what it is answered with."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """In the SDK's words, which `failure.is_lost` knows."""
@@ -161,24 +165,18 @@ class Direct:
             with anyio.CancelScope(deadline=self._next_look):
                 await self._look_sooner.wait()
 
-    def take(self, line: bytes) -> bool:
-        """Give a line to whom it answers; return False if that is nobody here, or cannot be told.
+    @property
+    def waits(self) -> bool:
+        """Whether there is a request under way."""
+        return bool(self._waiting)
 
-        Only whole and plain answers are taken; all others have to be decoded first and offered to
-        `take_message`.
+    def take(self, answer: Answer | None) -> bool:
+        """Give an answer to whom it is for; return False if that is nobody here, or there is none.
+
+        Only whole and plain answers are read by `plain_answer`; all others have to be decoded first
+        and offered to `take_message`.
         """
-        if not self._waiting:
-            return False
-        try:
-            document: Any = from_json(line)
-        except ValueError:
-            return False
-        if type(document) is not dict or document.get("jsonrpc") != "2.0":
-            return False
-        result = document.get("result")
-        if type(result) is not dict or "error" in document or "method" in document:
-            return False
-        return self._settle(document.get("id"), result)
+        return answer is not None and self._settle(*answer)
 
     def take_message(self, message: JSONRPCMessage) -> bool:
         """Give a decoded message to whom it answers; return False if that is nobody here."""
@@ -217,6 +215,21 @@ class Direct:
             waiter.outcome = outcome
             waiter.answered.set()
         return True
+
+
+def plain_answer(line: bytes) -> Answer | None:
+    """Return the id and the result of a line that is plainly the answer to a request. Pure."""
+    try:
+        # Remembering strings, to have each once, takes longest where no two are the same.
+        document: Any = from_json(line, cache_strings=len(line) <= LARGE)
+    except ValueError:
+        return None
+    if type(document) is not dict or document.get("jsonrpc") != "2.0":
+        return None
+    result = document.get("result")
+    if type(result) is not dict or "error" in document or "method" in document:
+        return None
+    return document.get("id"), result
 
 
 def _error(data: ErrorData) -> MCPError:

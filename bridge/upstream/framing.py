@@ -15,12 +15,36 @@ from typing import Any
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from mcp_types.jsonrpc import PARSE_ERROR
 
+from bridge.guest.wire import count_values
+
 SALVAGE_BYTES = 512
 """How much of either end of a message is searched for its id. The id is the first or the last
 member in every implementation met; a string id longer than this is not one of ours."""
 
 LONG_BYTES = 1024 * 1024
 """From here on an unfinished line is kept in one piece."""
+
+MAX_VALUES = 500_000
+"""Values that one message may hold, counted before it is parsed. A parser of JSON lets nothing else
+of the process run, in whatever thread it works; for so many it takes up to a fifth of a second. A
+list of ten thousand tools with ten described parameters each has 400,000."""
+
+MAX_REPAIRED_BYTES = 4 * 1024 * 1024
+"""Longest message whose bad characters are replaced: it takes ten times as long as reading it."""
+
+MAX_LONG_NUMBERS = 100
+"""Numbers of a thousand digits and more in one message: reading one takes time that grows with the
+square of its digits."""
+
+_LONG_NUMBER = b"0" * 1000 + b","
+
+_KINDS = bytes(
+    ord("0") if code in b"0123456789" else ord(",") if code in b",]} \t\r\n" else ord("x")
+    for code in range(256)
+)
+"""What tells where a number ends."""
+
+_PIECE = 256 * 1024
 
 PREVIEW_CHARACTERS = 200
 """How much of a line that is not a message is shown in the log."""
@@ -57,7 +81,8 @@ class OversizeLine:
 class TooLarge:
     """Rides in the `data` of an error that stands for an oversize message.
 
-    An object rather than a code, so that nothing a server sends can be taken for one.
+    An object rather than a code, so that nothing a server sends can be taken for one. The size and
+    the limit are bytes, or values.
     """
 
     size: int
@@ -167,7 +192,7 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     except ValueError as error:
         problem = str(error)
     if data.lstrip()[:1] == b"{":
-        repaired = _repair(data)
+        repaired = _repair(data) if len(data) <= MAX_REPAIRED_BYTES else None
         if repaired is not None:
             return repaired
         request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
@@ -187,6 +212,34 @@ def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
     data = TooLarge(line.size, limit)
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
     return _error(request_id, ErrorData(code=PARSE_ERROR, message=message, data=data))
+
+
+def has_too_many_values(line: Line) -> bool:
+    """Whether a line holds more values than are parsed, or many enormous numbers.
+
+    Says so without parsing it.
+    """
+    data = line.data
+    if count_values(data, MAX_VALUES) > MAX_VALUES:
+        return True
+    pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+    return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS
+
+
+def decode_too_many(line: Line) -> JSONRPCError | None:
+    """Turn a line with too many values into an error for the request that it answers, if any."""
+    request_id = _salvage_id(line.data[:SALVAGE_BYTES], line.data[-SALVAGE_BYTES:])
+    if request_id is None:
+        return None
+    values = count_values(line.data, MAX_VALUES)
+    message = (
+        f"The server's answer holds {values:,} values or more; the limit is {MAX_VALUES:,}, of "
+        f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
+    )
+    return _error(
+        request_id,
+        ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES)),
+    )
 
 
 def _error(request_id: int | str, error: ErrorData) -> JSONRPCError:

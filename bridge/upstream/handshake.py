@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from mcp import ClientSession, MCPError
@@ -21,7 +22,9 @@ from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from bridge.aside import aside
 from bridge.model import Json, Transport
+from bridge.upstream.listing import brief_page
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         )
         if (slot := raw_answers.get()) is not None:
             slot.append(dict(answer))
+        if method == "tools/list":
+            answer = await aside(answer, partial(brief_page, answer))
         return answer
 
     async def run(

@@ -319,7 +319,10 @@ class Link:
             self._doubt = anyio.Event()
             with anyio.move_on_after(PROBE_SECONDS) as scope:
                 try:
-                    await client.list_tools()
+                    if self.direct is not None:
+                        await self.direct.request("tools/list", b"{}")
+                    else:
+                        await client.list_tools()
                 except Exception as error:
                     # An answer all the same; the end of a connection is noticed elsewhere.
                     logger.debug("server %r: asked for a sign of life: %r", self.spec.name, error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
@@ -21,19 +21,36 @@ MAX_PAGES = 100
 """The SDK's own cap for such walks. Real servers need one page, the largest seen have four."""
 
 MAX_TOOLS = 10_000
-"""More than any client could use; a server that makes up tools for ever is stopped here. Likewise
+"""More than any client could use; of a longer list these are used, and a warning says so. Likewise
 resources and prompts."""
 
+MAX_NAME_CHARS = 1024
+"""Of a tool's name; calls take no longer one. Such a tool is left out."""
+
+MAX_TITLE_CHARS = 1_000
+MAX_DESCRIPTION_CHARS = 50_000
+"""Of a tool's title and description, which are cut there. The longest real ones have a few
+thousand characters."""
+
 MAX_SCHEMA_PARTS = 20_000
-"""Values in one tool's schemas, many times what any real one has. Stubs, checks and the index take
+"""Values in one tool's schemas and annotations, many times what any real one has; a long text
+counts as one for each `PART_CHARS`. Stubs, checks and the index take
 time that grows with it, in the one thread that serves everybody. A larger input schema is taken for
 one that allows anything, so that the tool can still be called."""
 
 MAX_SCHEMA_PARTS_IN_ALL = 1_000_000
 """Likewise of all tools of one server."""
 
+PART_CHARS = 64
+
+HEADER_KEY = "x-mcp-header"
+"""Marks a parameter that the SDK repeats in a header of the request."""
+
 MAX_URI_CHARS = 8_000
 """As much as web servers take."""
+
+MAX_CURSOR_CHARS = 64 * 1024
+"""A longer one is the end of a list: it would be sent back with each request."""
 
 MAX_TEXT_CHARS = 10_000
 """Of a resource's or prompt's name or description, of which thousands may be listed."""
@@ -92,63 +109,132 @@ async def read_all_pages(
         page = await fetch(cursor)
         found = page.get(key)
         entries.extend(found if isinstance(found, list) else ())
+        if len(entries) > MAX_TOOLS:
+            words = key.removesuffix("s")
+            logger.warning(
+                "server %r: it lists more than %d %ss; the first %d are used",
+                server,
+                MAX_TOOLS,
+                words,
+                MAX_TOOLS,
+            )
+            return entries[:MAX_TOOLS]
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return entries
-        if cursor in seen or len(entries) >= MAX_TOOLS:
+        if cursor in seen or len(cursor) > MAX_CURSOR_CHARS:
             break
         seen.add(cursor)
     logger.warning("server %r: its list of %s does not end; %d are used", server, key, len(entries))
     return entries
 
 
-def parse_tools(server: str, entries: Iterable[Json]) -> tuple[Tool, ...]:
-    """Turn entries into tools. Of several with one name the first wins; names stay as they are."""
+def named(entry: Json) -> str | None:
+    """Return the name in an entry of a list, if it has a usable one."""
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS else None
+
+
+def brief_page(page: Page) -> dict[str, Json]:
+    """Return a page of tools with no more than what the SDK makes something of.
+
+    Of each tool that is its name, and its schema if that marks a parameter for a header. The SDK
+    looks through all that it gets, on the event loop.
+    """
+    entries = page.get("tools")
+    brief = [
+        {"name": entry["name"], "inputSchema": _marked(entry.get("inputSchema"))}
+        for entry in (entries[:MAX_TOOLS] if isinstance(entries, list) else ())
+        if named(entry) is not None
+    ]
+    return {**page, "tools": brief}
+
+
+def _marked(schema: Json) -> Json:
+    waiting = [schema]
+    for _ in range(MAX_SCHEMA_PARTS):
+        if not waiting:
+            break
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            if HEADER_KEY in node:
+                return schema if _count_parts(schema, MAX_SCHEMA_PARTS) <= MAX_SCHEMA_PARTS else {}
+            waiting.extend(islice(node.values(), MAX_SCHEMA_PARTS))
+        elif isinstance(node, list):
+            waiting.extend(node[:MAX_SCHEMA_PARTS])
+    return {"type": "object"}
+
+
+def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
+    """Turn entries into tools. Of several with one name the first wins; names stay as they are.
+
+    What is left out is told once for each list, however much it is.
+    """
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMA_PARTS_IN_ALL
-    for entry in entries:
-        tool = _parse_tool(server, entry)
-        if tool is not None:
-            tool, parts = _with_bounded_schemas(tool, min(left, MAX_SCHEMA_PARTS))
-            left -= parts
-        if tool is None:
-            logger.warning("server %r: an entry of its tool list is unusable and left out", server)
-        elif tool.name in tools:
-            logger.warning(
-                "server %r: it lists %r more than once; the first wins", server, tool.name
-            )
+    unusable, long, large, again = 0, 0, [], []
+    for entry in entries[:MAX_TOOLS]:
+        name = named(entry)
+        if name is None:
+            given = entry.get("name") if isinstance(entry, Mapping) else None
+            long += isinstance(given, str) and bool(given)
+            unusable += not isinstance(given, str) or not given
+        elif name in tools:
+            again.append(name)
         else:
-            tools[tool.name] = tool
+            tool, parts, whole = _with_bounded_schemas(
+                _parse_tool(server, name, entry), min(left, MAX_SCHEMA_PARTS)
+            )
+            left -= parts
+            if not whole:
+                large.append(name)
+            tools[name] = tool
+    told = (
+        (unusable, "unusable and left out"),
+        (long, f"left out: their names have more than {MAX_NAME_CHARS} characters"),
+        (len(again), f"listed more than once, and the first is used: {_some(again)}"),
+        (len(large), f"shown without a schema, which is too large: {_some(large)}"),
+    )
+    for count, what in told:
+        if count:
+            logger.warning("server %r: of its list of tools %d are %s", server, count, what)
     return tuple(tools.values())
 
 
-def _parse_tool(server: str, entry: Json) -> Tool | None:
-    if not isinstance(entry, Mapping) or not isinstance(name := entry.get("name"), str) or not name:
-        return None
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:MAX_NEAR]))
+    return f"{shown!r}{', ...' if len(names) > MAX_NEAR else ''}"
+
+
+def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
     description = entry.get("description")
     output = entry.get("outputSchema")
     title = entry.get("title")
     return Tool(
         server=server,
         name=name,
-        title=title if isinstance(title, str) else "",
-        description=description if isinstance(description, str) else "",
+        title=title[:MAX_TITLE_CHARS] if isinstance(title, str) else "",
+        description=description[:MAX_DESCRIPTION_CHARS] if isinstance(description, str) else "",
         input_schema=_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
         annotations=_mapping(entry.get("annotations")),
     )
 
 
-def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int]:
-    """Return a tool without schemas that are too large, and how many parts it has kept."""
+def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int, bool]:
+    """Return a tool without schemas that are too large, how many parts it has kept, and if all."""
+    whole = True
     parts = _count_parts(tool.input_schema, most)
     if parts > most:
-        logger.warning("server %r: the schema of tool %.200r is too large", tool.server, tool.name)
-        tool, parts = replace(tool, input_schema={"type": "object"}), 1
+        tool, parts, whole = replace(tool, input_schema={"type": "object"}), 1, False
     own = _count_parts(tool.output_schema, most - parts)
     if own > most - parts:
-        return replace(tool, output_schema=None), parts
-    return tool, parts + own
+        tool, own, whole = replace(tool, output_schema=None), 0, False
+    parts += own
+    hints = _count_parts(tool.annotations, most - parts)
+    if hints > most - parts:
+        tool, hints, whole = replace(tool, annotations={}), 0, False
+    return tool, parts + hints, whole
 
 
 def _count_parts(schema: Json, most: int) -> int:
@@ -159,19 +245,24 @@ def _count_parts(schema: Json, most: int) -> int:
         node = waiting.pop()
         if isinstance(node, Mapping):
             count += len(node)
-            waiting.extend(part for part in node.values() if isinstance(part, Mapping | list))
+            if count <= most:
+                count += sum(len(name) // PART_CHARS for name in node)
+                waiting.extend(node.values())
         elif isinstance(node, list):
             count += len(node)
-            waiting.extend(part for part in node if isinstance(part, Mapping | list))
+            if count <= most:
+                waiting.extend(node)
+        elif isinstance(node, str):
+            count += len(node) // PART_CHARS
     return count
 
 
-def parse_offers(server: str, kind: Kind, entries: Iterable[Json]) -> tuple[dict[str, Json], ...]:
+def parse_offers(server: str, kind: Kind, entries: Sequence[Json]) -> tuple[dict[str, Json], ...]:
     """Return what programs are told of each entry; of several with one identity the first wins."""
     identity = LISTS[kind].identity
     found: dict[str, dict[str, Json]] = {}
     unusable = 0
-    for entry in entries:
+    for entry in entries[:MAX_TOOLS]:
         own = entry.get(identity) if isinstance(entry, Mapping) else None
         if not isinstance(own, str) or not 0 < len(own) <= MAX_URI_CHARS:
             unusable += 1

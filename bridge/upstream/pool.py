@@ -21,7 +21,7 @@ from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.upstream.admission import Admission, Open
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
-from bridge.upstream.listing import Kind
+from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.serverlog import ServerLog, log_path
@@ -255,7 +255,7 @@ class Pool:
         if session is not None:
             return session
         names = ", ".join(repr(name) for name in self._sessions) or "none"
-        near = difflib.get_close_matches(server, self._sessions, n=1)
+        near = difflib.get_close_matches(server[:MAX_COMPARED_CHARS], self._sessions, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         msg = f"There is no server named {server!r}.{hint}"
         raise UnknownServerError(msg, remedy=f"Available: {names}.")

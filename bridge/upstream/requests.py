@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -28,6 +29,7 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from bridge.aside import aside
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.asking import current_caller, progress_of, time_limit
@@ -35,7 +37,14 @@ from bridge.upstream.direct import NEVER_SENT, Direct
 from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_answers
 from bridge.upstream.link import Link
-from bridge.upstream.listing import LISTS, Kind, parse_offers, parse_tools, read_all_pages
+from bridge.upstream.listing import (
+    LISTS,
+    Kind,
+    named,
+    parse_offers,
+    parse_tools,
+    read_all_pages,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +63,7 @@ _COMPACT = json.JSONEncoder(
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
-Method = Literal["tools/call", "resources/read", "prompts/get"]
+Method = Literal["tools/call", "tools/list", "resources/read", "prompts/get"]
 
 _REQUESTS: Mapping[Method, Any] = {
     "tools/call": CallToolRequest,
@@ -199,18 +208,30 @@ class Requests:
         deadline = anyio.current_time() + self._call_timeout
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
-            kept: list[str] = []
+            kept: set[str] = set()
 
             async def send(client: Any) -> None:
                 params = PaginatedRequestParams(cursor=cursor) if cursor else None
                 result = await client.list_tools(params=params)
-                kept.extend(tool.name for tool in result.tools)
+                kept.update(tool.name for tool in result.tools)
 
             seconds = max(0.0, deadline - anyio.current_time())
-            page = await self._ask(link, "the list of its tools", seconds, send)
+            what = "the list of its tools"
+            if link.direct is not None:
+                params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
+                listing = Call(
+                    tool="",
+                    arguments={},
+                    text=params,
+                    what=what,
+                    seconds=seconds,
+                    method="tools/list",
+                )
+                return await self._call_directly(link, link.direct, listing)
+            page = await self._ask(link, what, seconds, send)
             # The SDK leaves out what the newer protocol forbids to use.
             if kept and isinstance(page.get("tools"), list):
-                page["tools"] = [e for e in page["tools"] if e.get("name") in kept]
+                page["tools"] = [e for e in page["tools"] if named(e) in kept]
             return page
 
         try:
@@ -223,7 +244,7 @@ class Requests:
             # A list costs a server nothing: one that does not give it is stuck, and has to restart.
             link.retire("It did not answer.")
             raise
-        return parse_tools(self._spec.name, entries)
+        return await aside(entries, partial(parse_tools, self._spec.name, entries))
 
     async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return the server's resources, resource templates or prompts; none if it has no such.
@@ -253,7 +274,7 @@ class Requests:
             if error.rpc_code != METHOD_NOT_FOUND:
                 raise
             return ()
-        return parse_offers(self._spec.name, kind, entries)
+        return await aside(entries, partial(parse_offers, self._spec.name, kind, entries))
 
     async def _ask(
         self,

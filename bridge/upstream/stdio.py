@@ -15,21 +15,25 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
 
+from bridge.aside import LARGE, aside
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
-from bridge.upstream.direct import Direct
+from bridge.upstream.direct import Direct, plain_answer
 from bridge.upstream.framing import (
     Line,
     LineFramer,
@@ -37,6 +41,8 @@ from bridge.upstream.framing import (
     OversizeLine,
     decode_line,
     decode_oversize,
+    decode_too_many,
+    has_too_many_values,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.serverlog import ServerLog
@@ -58,6 +64,11 @@ error of a call under way, so it is short."""
 HELD_OPEN_SECONDS = 0.5
 """After a process has ended, for what it left in the pipe, if a child of its own keeps the pipe
 open and no end of file will come."""
+
+_BLANK = re.compile(rb"\n{2,}")
+
+YIELD_EVERY = 64
+"""Lines taken in a row before other tasks have their turn."""
 
 NOISE_LINES = 100
 """Lines that are not messages, noted in the log before the rest is only counted."""
@@ -232,13 +243,19 @@ class StdioEndpoint:
 
     async def _read_messages(self, pipes: _Pipes) -> None:
         framer = LineFramer(self._max_bytes)
+        taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
+                # Blank lines are nothing; a server may send millions.
+                data = _BLANK.sub(b"\n", data)
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
                     # Not kept until the next comes: it may have the size of the cap.
                     await self._deliver(lines.popleft(), pipes)
+                    taken += 1
+                    if taken % YIELD_EVERY == 0:
+                        await anyio.lowlevel.checkpoint()
             pipes.drained.set()
             if (rest := framer.finish()) is not None:
                 await self._deliver(rest, pipes)
@@ -258,9 +275,18 @@ class StdioEndpoint:
             else:
                 await self._send(message, pipes)
             return
-        if pipes.direct.take(line.data):
+        large = len(line.data) > LARGE
+        if large and await aside(line.data, partial(has_too_many_values, line)):
+            self._log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
+            refusal = decode_too_many(line)
+            if refusal is not None:
+                await self._send(refusal, pipes)
             return
-        decoded = decode_line(line)
+        if pipes.direct.waits:
+            read = partial(plain_answer, line.data)
+            if pipes.direct.take(await aside(line.data, read) if large else read()):
+                return
+        decoded = await aside(line.data, partial(decode_line, line)) if large else decode_line(line)
         if isinstance(decoded, Noise):
             self._noise += 1
             if self._noise <= NOISE_LINES:

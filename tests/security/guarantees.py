@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.security.guarantee import Guarantee
 from tests.security.guarantees_around import AROUND_GUARANTEES
 from tests.security.guarantees_asking import ASKING_GUARANTEES
+from tests.security.guarantees_bounds import BOUNDS_GUARANTEES
 from tests.security.guarantees_kept import KEPT_GUARANTEES
 from tests.security.guarantees_quotas import QUOTA_GUARANTEES
 from tests.security.guarantees_started import STARTED_GUARANTEES
@@ -386,6 +387,7 @@ GUARANTEES = (
             f"{COMMANDS}::test_a_stage_that_passes_a_limit_fails_by_it",
         ),
     ),
+    *BOUNDS_GUARANTEES,
     *KEPT_GUARANTEES,
     *AROUND_GUARANTEES,
     *ASKING_GUARANTEES,

@@ -1,0 +1,73 @@
+"""An engine in a loop with a watchdog, in front of a server that plays back what a test wrote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.engine import Engine, open_engine
+from bridge.model import RunRequest, ServerSpec, Source
+from tests.engine_rig import ListFinder, settings_in
+from tests.fakes.backend import FakeBackend
+from tests.watchdog import Watchdog
+
+PLAYBACK = Path(__file__).parents[1] / "fakes" / "servers" / "playback.py"
+
+ONE_TOOL = json.dumps({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}).encode()
+
+
+@pytest.fixture
+def watchdog() -> Watchdog:
+    """What measures the loop that a test runs in."""
+    return Watchdog()
+
+
+@pytest.fixture
+def anyio_backend(watchdog: Watchdog) -> tuple[str, dict[str, Any]]:
+    """Run async tests in a loop that is watched."""
+    return watchdog.backend
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """What the server plays back: see `playback.py`."""
+    folder = tmp_path / "played"
+    folder.mkdir()
+    (folder / "tools-1").write_bytes(ONE_TOOL)
+    return folder
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, files: Path) -> AsyncIterator[Engine]:
+    """An engine that has run a program, so that nothing has to be imported any more."""
+    spec = ServerSpec(
+        name="pb",
+        transport="stdio",
+        source=Source(client="Test", scope="user", path="/test.json", key="mcpServers.pb"),
+        command=sys.executable,
+        args=(str(PLAYBACK), str(files)),
+    )
+    backend = FakeBackend()
+
+    async def choose(_: object) -> FakeBackend:
+        return backend
+
+    finder = ListFinder(spec)
+    async with open_engine(settings_in(tmp_path), finder=finder, choose_backend=choose) as opened:
+        await opened.run(RunRequest(code="1"))
+        yield opened
+
+
+Made = Callable[[], bytes]
+"""Makes an input, when a test needs it: together they would fill the memory."""
+
+
+def cases(table: Mapping[str, tuple[Any, str]]) -> pytest.MarkDecorator:
+    """Run a test with each line of a table: a hostile input, and a part of what is said of it."""
+    lines = [pytest.param(made, told, id=name) for name, (made, told) in table.items()]
+    return pytest.mark.parametrize(("made", "told"), lines)

@@ -1,0 +1,246 @@
+"""Hostile servers: whatever they list, answer or send unasked, the event loop goes on turning.
+
+Each ends in a result, or in an error that says what is too much.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from bridge.engine import Engine
+from bridge.errors import BridgeError
+from bridge.model import RunRequest
+from bridge.server.search_tool import search_result
+from tests.hostile.conftest import Made, cases
+from tests.watchdog import Watchdog
+
+M = 1_000_000
+
+PATIENCE_SECONDS = 240.0
+
+CALL = """
+try:
+    print(repr(await mcp_pb.t(a="a" * 30 + "b"))[:200])
+except Exception as error:
+    print(error)
+"""
+
+
+def tool(name: str = "t", schema: Any = None, **fields: Any) -> dict[str, Any]:
+    """Return an entry of a list of tools."""
+    given = schema or {"type": "object", "properties": {"a": {"type": "string"}}}
+    return {"name": name, "description": "Does things", "inputSchema": given, **fields}
+
+
+def listed(*tools: Any) -> bytes:
+    """Return a page."""
+    return json.dumps({"tools": tools}).encode()
+
+
+def takes(properties: Any, **more: Any) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "properties": properties, **more}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = takes({"a": schema})
+    return schema
+
+
+def _branching(width: int, depth: int) -> dict[str, Any]:
+    branches = {f"x{i}": {"anyOf": [{"$ref": f"#/$defs/x{i + 1}"}] * width} for i in range(depth)}
+    return takes({"a": {"$ref": "#/$defs/x0"}}, **{"$defs": branches})
+
+
+def _many(count: int) -> dict[str, Any]:
+    return {f"p{number}": {} for number in range(count)}
+
+
+LISTS: dict[str, tuple[Made, str]] = {
+    "60,000 tools": (
+        lambda: listed(*(tool(f"tool_{number}") for number in range(60_000))),
+        "lists more than 10000 tools; the first 10000 are used",
+    ),
+    "60,000 tools of one name": (lambda: listed(*[tool()] * 60_000), "more than 10000"),
+    "400,000 entries that are none": (lambda: listed(*[1] * 400_000), "more than 10000"),
+    "2,000,000 entries that are none": (lambda: listed(*[1] * 2 * M), "the limit is 500,000"),
+    "a name of 12 MB": (lambda: listed(tool("n" * 12 * M), tool()), "1 are left out: their names"),
+    "a title of 12 MB": (lambda: listed(tool(title="word " * 2 * M)), ""),
+    "a description of 12 MB": (lambda: listed(tool(description="word " * 2 * M)), ""),
+    "an enum of 200,000": (
+        lambda: listed(tool(schema=takes({"a": {"enum": [f"v{i}" for i in range(200_000)]}}))),
+        "shown without a schema, which is too large: 't'",
+    ),
+    "20 enums of 19,000": (
+        lambda: listed(
+            *(
+                tool(f"t{j}", takes({"a": {"enum": [f"v{i}" for i in range(19_000)]}}))
+                for j in range(20)
+            )
+        ),
+        "",
+    ),
+    "9,000 required parameters": (
+        lambda: listed(tool(schema=takes(_many(9_000), required=list(_many(9_000))))),
+        "",
+    ),
+    "a parameter's name of 6 MB": (
+        lambda: listed(tool(schema=takes({"p" * 6 * M: {}}, required=["p" * 6 * M]))),
+        "too large",
+    ),
+    "a default and an enum of 6 MB": (
+        lambda: listed(tool(schema=takes({"a": {"default": "y" * 3 * M, "enum": ["z" * 3 * M]}}))),
+        "too large",
+    ),
+    "a schema of 40 levels": (lambda: listed(tool(schema=_nested(40))), ""),
+    "a schema of 200 levels": (lambda: listed(tool(schema=_nested(200))), "nests too deeply"),
+    "references in a circle": (
+        lambda: listed(
+            tool(
+                schema=takes(
+                    {"a": {"$ref": "#/$defs/x"}},
+                    **{"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}},
+                )
+            )
+        ),
+        "",
+    ),
+    "references that multiply": (lambda: listed(tool(schema=_branching(10, 30))), ""),
+    "a pattern that backtracks": (
+        lambda: listed(tool(schema=takes({"a": {"type": "string", "pattern": "^(a+)+$"}}))),
+        "",
+    ),
+    "200,000 annotations": (lambda: listed(tool(annotations=_many(150_000))), "too large"),
+    "10,000 names that read alike": (
+        lambda: listed(*(tool(chr(0x4E00 + number)) for number in range(10_000))),
+        "",
+    ),
+}
+
+
+@cases(LISTS)
+async def test_no_list_of_tools_keeps_the_loop(
+    engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, made: Made, told: str
+) -> None:
+    """From the first question to programs, searches and everything that shows tools."""
+    (files / "tools-1").write_bytes(made())
+    said: list[str] = []
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        for code in (CALL, "len(await mcp_pb.list_tools())", "await mcp_pb.tool_x(b=3)"):
+            try:
+                said.append(str(await engine.run(RunRequest(code=code, timeout=5))))
+            except BridgeError as error:
+                said.append(str(error))
+        for query in ({"query": "does things"}, {"query": "t", "limit": 50, "detail": "full"}):
+            said.append(str(await search_result(engine, query)))
+        engine.guide.tool_description()
+        engine.guide.capabilities(("pb",))
+        for show in (engine.guide.tools_json, engine.guide.server_stub):
+            try:
+                await show("pb")
+            except BridgeError as error:
+                said.append(str(error))
+    warned = [record.getMessage() for record in caplog.records]
+    assert told in "\n".join([*said, *warned])
+    assert len(warned) < 20
+    assert max(map(len, warned), default=0) < 2_000
+
+
+def structured(data: bytes) -> bytes:
+    """Return a result that holds data."""
+    return b'{"content":[],"structuredContent":{"a":' + data + b"}}"
+
+
+def text(value: str) -> bytes:
+    """Return a result that is a text."""
+    return json.dumps({"content": [{"type": "text", "text": value}]}).encode()
+
+
+RESULTS: dict[str, tuple[Made, str]] = {
+    "3,000,000 items": (lambda: structured(b"[" + b"1," * 3 * M + b"1]"), "limit is 500,000"),
+    "3,000,000 objects": (lambda: structured(b"[" + b"{}," * 3 * M + b"1]"), "limit is 500,000"),
+    "900,000 fields": (
+        lambda: structured(json.dumps({f"k{i}": i for i in range(900_000)}).encode()),
+        "limit is 500,000",
+    ),
+    "3,000 numbers of 4,000 digits": (
+        lambda: structured(b"[" + (b"1" * 4_000 + b",") * 3_000 + b"1]"),
+        "numbers of a thousand digits",
+    ),
+    "450,000 items": (lambda: structured(b"[" + b"1," * 450_000 + b"1]"), "{'a': [1, 1,"),
+    "text that is 3,000,000 items": (lambda: text("[" + "1," * 3 * M + "1]"), "'[1,1,1,"),
+    "50 MB of text": (lambda: text("x" * 50 * M), "xxx"),
+    "100,000 blocks": (
+        lambda: b'{"content":[' + b'{"type":"text","text":"x"},' * 100_000 + b"{}]}",
+        "['x', 'x',",
+    ),
+    "an error of 100,000 blocks": (
+        lambda: b'{"isError":true,"content":[' + b'{"type":"text","text":"x"},' * 100_000 + b"{}]}",
+        "more characters",
+    ),
+    "100,000 levels": (lambda: structured(b"[" * 100_000 + b"]" * 100_000), "nests too deeply"),
+}
+
+
+@cases(RESULTS)
+async def test_no_result_keeps_the_loop(
+    engine: Engine, files: Path, watchdog: Watchdog, made: Made, told: str
+) -> None:
+    """What is too much is an error of its call, which says how much there may be."""
+    (files / "result").write_bytes(made())
+    await engine.servers.load(["pb"])
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        result = await engine.run(RunRequest(code=CALL, timeout=120))
+    assert told in result.stdout, result.error
+
+
+def line(**message: Any) -> bytes:
+    """Return a message."""
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+
+def note(method: str, **params: Any) -> bytes:
+    """Return a notification."""
+    return line(method=f"notifications/{method}", params=params)
+
+
+FLOODS: dict[str, tuple[Made, str]] = {
+    "garbage": (lambda: b"garbage\n" * 50_000, ""),
+    "opening braces": (lambda: b"{\n" * 50_000, ""),
+    "blank lines": (lambda: b"\n" * 15 * M, ""),
+    "15 MB that begin like a message": (lambda: b"{" + b"x" * 15 * M + b"\n", ""),
+    "a list of 7,000,000": (lambda: b"[" + b"1," * 7 * M + b"1]\n", "too many values"),
+    "14 MB of bad characters": (lambda: b'{"a":"' + b"\xff" * 14 * M + b'"}\n', ""),
+    "15,000,000 brackets": (lambda: b"[" * 15 * M + b"\n", "too many values"),
+    "log messages": (lambda: note("message", level="info", data="x") * 5_000, ""),
+    "a log message of 2,000,000": (
+        lambda: note("message", level="info", data=["x"] * 2 * M),
+        "too many values",
+    ),
+    "progress": (lambda: note("progress", progressToken=1_000_000_000, progress=1) * 5_000, ""),
+    "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
+    "answers to nobody": (lambda: line(id=77, result={}) * 20_000, ""),
+    "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
+    "an id of 10 MB": (lambda: line(id="n" * 10 * M, result={}), ""),
+}
+
+
+@cases(FLOODS)
+async def test_nothing_sent_unasked_keeps_the_loop(
+    engine: Engine, files: Path, watchdog: Watchdog, tmp_path: Path, made: Made, told: str
+) -> None:
+    """The call that it came ahead of is answered all the same."""
+    (files / "before").write_bytes(made())
+    await engine.servers.load(["pb"])
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        result = await engine.run(RunRequest(code=CALL, timeout=120))
+    assert result.stdout == "'ok'\n", result.error
+    [log] = (tmp_path / "state").rglob("pb.log")
+    assert told in log.read_text("utf-8", "replace")
+    assert log.stat().st_size < 100_000

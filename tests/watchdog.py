@@ -1,0 +1,97 @@
+"""A watchdog for the event loop: how long did one turn keep it from everything else?
+
+Measured in CPU time of the whole process, so that a busy machine is not taken for a slow bridge. A
+heartbeat has the loop turn over all the time: what passes between two turns is then what the loop
+itself did, or what a thread did that did not let it have the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import selectors
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MAX_STALL = 0.25
+"""Seconds of CPU time between two turns of the loop."""
+
+HEARTBEAT_SECONDS = 0.01
+
+
+class StalledError(AssertionError):
+    """One turn of the event loop took too long."""
+
+
+class Watchdog:
+    """Makes an event loop, and measures its turns while it is `watching`.
+
+    Attributes:
+        worst: The longest turn so far, in seconds of CPU time.
+    """
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self._watching = False
+        self._since = 0.0
+
+    @property
+    def backend(self) -> tuple[str, dict[str, Any]]:
+        """What an `anyio_backend` fixture returns to have its tests run in such a loop."""
+        return "asyncio", {"loop_factory": self.make_loop}
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        """Return a new loop that tells when it has turned."""
+        return asyncio.SelectorEventLoop(_Selector(self))
+
+    def turned(self) -> None:
+        """Note that the loop can do something else now."""
+        now = time.process_time()
+        if self._watching:
+            self.worst = max(self.worst, now - self._since)
+        self._since = now
+
+    @contextmanager
+    def watching(self, most: float = MAX_STALL) -> Iterator[None]:
+        """Measure what is done within; input is best made before.
+
+        Raises:
+            StalledError: Something kept the loop for longer than `most` seconds of CPU time.
+        """
+        loop = asyncio.get_running_loop()
+
+        # The test's own objects, millions perhaps, are not what the bridge's garbage is among.
+        gc.collect()
+        gc.freeze()
+        beating = True
+
+        def beat() -> None:
+            if beating:
+                loop.call_later(HEARTBEAT_SECONDS, beat)
+
+        beat()
+        self.worst, self._since, self._watching = 0.0, time.process_time(), True
+        try:
+            yield
+            self.turned()
+        finally:
+            self._watching = False
+            beating = False
+            gc.unfreeze()
+        if self.worst > most:
+            message = f"the event loop stood still for {self.worst:.3f} s of CPU time"
+            raise StalledError(message)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where a loop waits for something to do, once in each turn."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        super().__init__()
+        self._watchdog = watchdog
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._watchdog.turned()
+        return super().select(timeout)
