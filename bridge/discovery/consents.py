@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from bridge.discovery.files import ABSENT, read_regular
@@ -92,14 +93,16 @@ class Consents:
         as never seen from the next directory. `APPEARED` where there are several: two bridges saw
         it at the same time, and not the same.
         """
-        found = {
-            consent.definition.digest
-            for consent in self.seen
-            if consent.by == by
-            and (consent.definition.path, consent.definition.name)
-            == (definition.path, definition.name)
-        }
+        found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
+
+    @cached_property
+    def _digests(self) -> dict[tuple[str, str, str], set[str]]:
+        found: dict[tuple[str, str, str], set[str]] = {}
+        for each in self.seen:
+            place = (each.by, each.definition.path, each.definition.name)
+            found.setdefault(place, set()).add(each.definition.digest)
+        return found
 
 
 def digest_of(written: str) -> str:

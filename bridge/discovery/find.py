@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
 from bridge.discovery.clients import (
@@ -35,11 +36,22 @@ from bridge.discovery.files import (
     list_matching,
     read_regular,
 )
-from bridge.discovery.forbidden import Forbidden, Lists, join_lists, names_off, read_lists
+from bridge.discovery.forbidden import (
+    CLAUDE,
+    GEMINI,
+    OFF_KEY,
+    Forbidden,
+    Lists,
+    gemini_lists,
+    gemini_switched_off,
+    join_lists,
+    names_off,
+    read_lists,
+)
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import PROJECTS_KEY, Origin, Parsed, parse_document, project_entries
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
-from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, printable
 from bridge.discovery.sources import locations_read, unknown_sources
 from bridge.model import ServerSpec
 
@@ -56,6 +68,8 @@ __all__ = [
 
 _ANY_NAME = "*"
 _CLAUDE_STATE = "{claude_state}/.claude.json"
+_GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
+_GEMINI_FORMAT: Format = "json with comments"
 
 MAX_REFERENCES = 64
 """Files that configurations name, such as `envFile`; a table that names more is no table."""
@@ -147,10 +161,12 @@ def discover(context: DiscoveryContext) -> Discovery:
     stamp, absent = _stamp(project, places, candidates)
     reader.leave_out(absent)
     approvals = _approvals(reader, places, project)
-    managed = [
-        candidate.path
-        for candidate in candidates
-        if candidate.location.id == "claude-code" and candidate.location.scope == "managed"
+    claude = [each for each in candidates if each.location.id == CLAUDE]
+    managed = [each.path for each in claude if each.location.scope == "managed"]
+    gemini = [
+        each.path
+        for each in candidates
+        if each.location.id == GEMINI and not each.location.in_project
     ]
     rules = Rules(
         allow_self=context.allow_self,
@@ -158,7 +174,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         approvals=approvals,
         trusting=dict(_trusting(reader, places, project, context)),
         consents=context.consents,
-        forbidden=_forbidden(reader, places, project, context.platform, managed),
+        forbidden=_forbidden(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
     files = [
@@ -219,7 +235,7 @@ def _stamp(
 
 def _answer_files(places: Places) -> Iterator[Path]:
     """The files in which clients keep what the user approves and trusts."""
-    templates = [file.template for file in APPROVAL_FILES]
+    templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
     templates += [file.template for file in TRUST_FILES]
     templates += [file.template for file in LIMIT_FILES]
     for template in templates:
@@ -450,11 +466,13 @@ def _forbidden(
     project: Project,
     platform: Platform,
     managed: Iterable[Path],
+    gemini: Iterable[Path],
 ) -> Forbidden:
     """What Claude Code's settings and state say about which servers may be used.
 
     Args:
         managed: Where the company's own file of servers may be.
+        gemini: The files of Gemini CLI that are no project's.
     """
     lists: list[Lists] = []
     unreadable = ""
@@ -474,13 +492,29 @@ def _forbidden(
                     reader.warnings.extend(said)
                 elif file.managed and not reader.is_absent(each):
                     unreadable = unreadable or str(each)
-    off: dict[str, str] = {}
-    for path in fill(_CLAUDE_STATE, places):
-        document = reader.document(path)
-        for _, state in project_entries(document, project.keys):
-            off.update(dict.fromkeys(names_off(state), str(path)))
     exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
-    return join_lists(lists, off=off, exclusive=exclusive, unreadable=unreadable)
+    limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
+    return replace(limits, **_switched_off(reader, places, project, gemini))
+
+
+def _switched_off(
+    reader: _Reader, places: Places, project: Project, gemini: Iterable[Path]
+) -> dict[str, Any]:
+    """What clients keep of servers that are switched off, apart from the servers."""
+    claude: dict[str, str] = {}
+    for path in fill(_CLAUDE_STATE, places):
+        for _, state in project_entries(reader.document(path), project.keys):
+            by = f"{OFF_KEY} in {printable(str(path))}"
+            claude.update(dict.fromkeys(names_off(state), by))
+    off: dict[str, str] = {}
+    only: tuple[tuple[frozenset[str], str], ...] = ()
+    for path in gemini:
+        excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+        off |= excluded
+        only += allowed
+    for path in fill(_GEMINI_SWITCHES, places):
+        off |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+    return {"off": {CLAUDE: claude, GEMINI: off}, "only": {GEMINI: only}}
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:

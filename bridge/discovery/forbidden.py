@@ -21,6 +21,9 @@ ALLOWED_KEY = "allowedMcpServers"
 MANAGED_ONLY_KEY = "allowManagedMcpServersOnly"
 OFF_KEY = "disabledMcpServers"
 
+CLAUDE, GEMINI = "claude-code", "gemini"
+"""Sources, by their names."""
+
 MAX_PATTERN_CHARS = 2048
 """Of an address in a list, with few wildcards; what is longer matches nothing but is warned of."""
 
@@ -71,14 +74,16 @@ class Forbidden:
     Attributes:
         denied: Servers that are forbidden.
         allowed: Those that alone are allowed; None if no file says so.
-        off: Names that are switched off for this project, and the file that says so.
+        off: By source, names that are switched off, and by what.
+        only: By source, lists of names beside which all others are switched off, and by what.
         exclusive: The company's own file of servers, beside which Claude Code has no others.
         unreadable: A file of the company's that cannot be read, and may forbid anything.
     """
 
     denied: tuple[Entry, ...] = ()
     allowed: tuple[Entry, ...] | None = None
-    off: Mapping[str, str] = field(default_factory=dict)
+    off: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    only: Mapping[str, tuple[tuple[frozenset[str], str], ...]] = field(default_factory=dict)
     exclusive: str = ""
     unreadable: str = ""
 
@@ -101,9 +106,11 @@ class Forbidden:
             return f"not in {ALLOWED_KEY} of {self._allowing()}"
         return ""
 
-    def off_in(self, name: str) -> str:
-        """Return the file that switches a server of Claude Code's off; empty if none does."""
-        return self.off.get(name, "")
+    def off_by(self, name: str, source: str) -> str:
+        """Return what switches a client's server off; empty if nothing does."""
+        if by := self.off.get(source, {}).get(name.strip().lower() if source == GEMINI else name):
+            return by
+        return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
     @staticmethod
     def _is_allowed(spec: ServerSpec, allowed: tuple[Entry, ...]) -> bool:
@@ -166,9 +173,7 @@ def read_lists(
     return lists, tuple(warnings)
 
 
-def join_lists(
-    found: Iterable[Lists], *, off: Mapping[str, str], exclusive: str, unreadable: str
-) -> Forbidden:
+def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Forbidden:
     """Return all lists together: denials add up, and so do permissions."""
     lists = tuple(found)
     only_managed = any(each.only_managed for each in lists)
@@ -180,17 +185,44 @@ def join_lists(
     return Forbidden(
         denied=tuple(entry for each in lists for entry in each.denied),
         allowed=tuple(entry for each in allowing for entry in each) if allowing else None,
-        off=off,
         exclusive=exclusive,
         unreadable=unreadable,
     )
 
 
+def gemini_lists(
+    document: Mapping[str, object], path: str
+) -> tuple[dict[str, str], tuple[tuple[frozenset[str], str], ...]]:
+    """Return what one of the user's files of Gemini CLI switches off: names, and all but some.
+
+    It takes what all its files exclude together, and only what each that has such a list allows.
+    """
+    lists = document.get("mcp")
+    if not isinstance(lists, Mapping):
+        return {}, ()
+    excluded, allowed = (_names(lists.get(key)) for key in ("excluded", "allowed"))
+    off = {name.strip().lower(): f"mcp.excluded in {printable(path)}" for name in excluded}
+    # As in its own file, where an empty list is none.
+    return off, ((frozenset(allowed), f"mcp.allowed in {printable(path)}"),) if allowed else ()
+
+
+def gemini_switched_off(document: Mapping[str, object], path: str) -> dict[str, str]:
+    """Return what `/mcp disable` of Gemini CLI switched off."""
+    return {
+        name.strip().lower(): printable(path)
+        for name, state in document.items()
+        if isinstance(state, Mapping) and state.get("enabled") is False
+    }
+
+
+def _names(listed: object) -> tuple[str, ...]:
+    items = listed if isinstance(listed, list) else ()
+    return tuple(each for each in items if isinstance(each, str))
+
+
 def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
     """Return the servers that Claude Code's state has switched off for a project."""
-    listed = state.get(OFF_KEY)
-    names = listed if isinstance(listed, list) else ()
-    return tuple(each for each in names if isinstance(each, str))
+    return _names(state.get(OFF_KEY))
 
 
 def _entry(item: object, *, path: str, managed: bool) -> Entry | None:

@@ -18,7 +18,7 @@ from typing import Literal
 from bridge.discovery.approvals import Approvals
 from bridge.discovery.clients import Location
 from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of
-from bridge.discovery.forbidden import OFF_KEY, Forbidden
+from bridge.discovery.forbidden import CLAUDE, Forbidden
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
 from bridge.discovery.report import ProposedServer, SkippedServer, printable, where
@@ -186,9 +186,9 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
-    claude = location.client == "Claude Code"
-    if not reason and claude and (path := rules.forbidden.off_in(entry.name)):
-        off = f"switched off in Claude Code ({OFF_KEY} in {printable(path)})"
+    claude = location.id == CLAUDE
+    if not reason and (by := rules.forbidden.off_by(entry.name, location.id)):
+        off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
     reason = reason or rules.forbidden.reason(entry, claude=claude)
     if not reason and not rules.allow_self and _is_self(entry):

@@ -168,6 +168,37 @@ def test_what_is_switched_off_for_the_project_in_claude_code_is_off(
     assert "git" in names(discover(replace(context, cwd=elsewhere)))
 
 
+@pytest.mark.parametrize(
+    ("file", "said", "left"),
+    [
+        ("settings.json", {"mcp": {"excluded": ["a"]}}, ["b"]),
+        ("settings.json", {"mcp": {"allowed": ["a"]}}, ["a"]),
+        ("settings.json", {"mcp": {"allowed": []}}, ["a", "b"]),
+        ("settings.json", {"mcp": ["a"]}, ["a", "b"]),
+        ("mcp-server-enablement.json", {"a": {"enabled": False}}, ["b"]),
+        ("mcp-server-enablement.json", {"a": {"enabled": True}, "b": 7}, ["a", "b"]),
+    ],
+)
+def test_what_gemini_has_switched_off_is_off_in_all_its_files(
+    context: DiscoveryContext, file: str, said: dict[str, object], left: list[str]
+) -> None:
+    both = {"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}}}
+    write(context.cwd / ".gemini" / "settings.json", both)
+    write(context.system_root / "etc" / "gemini-cli" / "settings.json", both)
+    path = write(context.home / ".gemini" / file, said)
+    found = discover(context)
+    assert names(found) == left
+    off = [each for each in found.skipped if "switched off in Gemini CLI" in each.reason]
+    assert {str(path) in each.reason for each in off} <= {True}
+    assert bool(off) == (len(left) < 2)
+
+
+def test_a_project_s_lists_of_gemini_do_not_reach_the_user_s(context: DiscoveryContext) -> None:
+    write(context.home / ".gemini" / "settings.json", {"mcpServers": {"a": {"command": "x"}}})
+    write(context.cwd / ".gemini" / "settings.json", {"mcp": {"excluded": ["a"]}})
+    assert names(discover(context)) == ["a"]
+
+
 def test_no_project_gets_the_name_of_a_server_that_is_forbidden(
     context: DiscoveryContext, company: Path
 ) -> None:

@@ -13,9 +13,8 @@ from bridge.discovery.find import DiscoveryContext, discover
 from bridge.discovery.places import fill, find_project, places_for
 from tests.discovery.writing import write
 
-MANAGED = {
-    row.template for row in LOCATIONS if (row.client, row.scope) == ("Claude Code", "managed")
-}
+TABLE = [row for row in LOCATIONS if (row.client, row.scope) != ("Claude Code", "managed")]
+"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`."""
 
 STEP = 12
 """Rows taken away at once; `.claude.json` is two of the first of them."""
@@ -77,12 +76,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             extra=base.extra_config,
             project=find_project(base.cwd),
         )
-        # Beside Claude Code's managed file it has no other servers: `test_forbidden.py`.
-        table = [
-            location
-            for location in LOCATIONS
-            if platform in location.platforms and location.template not in MANAGED
-        ]
+        table = [row for row in TABLE if platform in row.platforms]
         expected = []
         state: dict[str, object] = {}
         for rank, location in enumerate(table):

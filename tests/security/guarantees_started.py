@@ -47,8 +47,8 @@ STARTED_GUARANTEES = (
     ),
     Guarantee(
         id="forbidden-servers",
-        promise="A server that the user or their company forbade in Claude Code is not started "
-        "by the bridge either.",
+        promise="A server that the user or their company forbade in Claude Code, or that a client "
+        "has switched off, is not started by the bridge either.",
         attacks=(),
         tests=(
             f"{FORBIDDEN}::test_what_the_company_denies_is_denied_in_every_client_s_files",
@@ -57,6 +57,7 @@ STARTED_GUARANTEES = (
             f"{FORBIDDEN}::test_beside_the_company_s_file_claude_code_has_no_other_servers",
             f"{FORBIDDEN}::test_settings_of_the_company_that_cannot_be_read_forbid",
             f"{FORBIDDEN}::test_what_is_switched_off_for_the_project_in_claude_code_is_off",
+            f"{FORBIDDEN}::test_what_gemini_has_switched_off_is_off_in_all_its_files",
         ),
     ),
 )

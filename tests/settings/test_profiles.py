@@ -80,6 +80,8 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
     """Not by hand either."""
     made = Settings(profile="strict", guard="off", listed_servers_only=False)
     assert (made.strict, made.guard, made.listed_servers_only) == (True, "enforce", True)
+    assert Settings(profile="strict", project_servers="all").project_servers == "none"
+    assert Settings().project_servers == "approved"
     changed = dataclasses.replace(made, guard="off")
     assert changed.guard == "enforce"
 
