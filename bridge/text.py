@@ -27,6 +27,22 @@ def valid_text(text: str) -> str:
     return text
 
 
+_HIDDEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_SHAPELESS = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and signs that show nothing: fillers, and the 256 variation selectors, with which
+any text can be written so that nobody sees it."""
+
+
+def is_hidden(character: str) -> bool:
+    """Tell whether a character shows nothing, or turns or breaks the text around it."""
+    category = unicodedata.category(character)
+    if category in _HIDDEN or (category == "Zs" and character != " "):
+        return True
+    return _SHAPELESS.match(character) is not None
+
+
 def visible(text: str, keep: str = "\n\t") -> str:
     """Return text from elsewhere with its control and format characters written out.
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.saving import replace_file, turn
@@ -79,7 +79,7 @@ class Consents:
     Attributes:
         given: What a person approved.
         seen: What clients had approved when that was first seen.
-        first: Whether a client's approval counts that was never seen before.
+        first: Whether a client's approval may count that was never seen before.
     """
 
     given: frozenset[Definition] = frozenset()
@@ -96,6 +96,17 @@ class Consents:
         found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
+    def first_sight(self, directory: str, client: str) -> bool:
+        """Tell whether a client's approvals may be seen for the first time in a directory.
+
+        Only as a bridge starts, and only where none has looked before, there or above: whatever
+        came later may be a program's work.
+        """
+        if not self.first:
+            return False
+        places = (directory, *map(str, PurePath(directory).parents))
+        return not any(looked(place, client) in self.seen for place in places)
+
     @cached_property
     def _digests(self) -> dict[tuple[str, str, str], set[str]]:
         found: dict[tuple[str, str, str], set[str]] = {}
@@ -103,6 +114,13 @@ class Consents:
             place = (each.by, each.definition.path, each.definition.name)
             found.setdefault(place, set()).add(each.definition.digest)
         return found
+
+
+def looked(directory: str, client: str) -> Consent:
+    """Return what is kept where a bridge has seen all that a client had approved in a directory."""
+    return Consent(
+        definition=Definition(directory=directory, path="", name="", digest=""), by=client
+    )
 
 
 def digest_of(written: str) -> str:

@@ -161,12 +161,11 @@ def discover(context: DiscoveryContext) -> Discovery:
         for candidate in candidates
     ]
     merged = merge(files, rules)
-    search = context.environ.get("PATH", "")
-    guarded = guard(merged.servers, exposed, cwd=context.cwd, home=context.home, search=search)
+    guarded = guard(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources)
     missing = _missing_directories(guarded.servers)
-    warnings = (*about_sources, *reader.warnings, *said, *guarded.warnings, *missing)
+    warnings = (*about_sources, *reader.warnings, *said, *missing)
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=guarded.servers,

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bridge.discovery.approvals import Approvals
 from bridge.discovery.clients import Location
-from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of
+from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of, looked
 from bridge.discovery.forbidden import CLAUDE, Forbidden
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
@@ -70,6 +70,14 @@ class Rules:
         """Return what there is to approve of an entry."""
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
+    def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
+        """Return the clients that approve anything of this project, by name or folder."""
+        if self.project_servers != "approved":
+            return frozenset()
+        by_name = self.approvals.all_approved or self.approvals.approved
+        named = {each.client for each in locations if each.approvable and by_name}
+        return frozenset({*self.trusting.values(), *named})
+
     def refusal(self, definition: Definition, location: Location) -> str:
         """Return why a project's definition may not be used; empty when it may."""
         if definition in self.consents.given:
@@ -78,7 +86,8 @@ class Rules:
         if not client:
             return "a project's server that you have not approved"
         seen = self.consents.seen_digest(definition, client)
-        if seen == definition.digest or (seen is None and self.consents.first):
+        first = seen is None and self.consents.first_sight(self.directory, client)
+        if first or seen == definition.digest:
             return ""
         if seen is None or seen == APPEARED:
             return f"approved in {client}, but it appeared while a bridge was running"
@@ -119,13 +128,17 @@ class _Holder:
         return replace(self.spec, also=tuple(self.also), differences=differences)
 
 
-def merge(files: Iterable[tuple[Location, Parsed]], rules: Rules) -> Merged:
+def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
     """The servers to use and the definitions left out, strongest file first."""
     holders: dict[str, _Holder] = {}
     spelled: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
     proposed: list[ProposedServer] = []
-    first_seen: list[Consent] = []
+    first_seen = [
+        mark
+        for client in sorted(rules.approving_clients(location for location, _ in files))
+        if (mark := looked(rules.directory, client)) not in rules.consents.seen
+    ]
     # The user's first, wherever a row of the table stands.
     for location, parsed in sorted(files, key=lambda each: each[0].in_project):
         for entry in parsed.entries:
@@ -212,7 +225,8 @@ def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[
     if not client or rules.project_servers != "approved":
         return
     if rules.consents.seen_digest(definition, client) is None:
-        digest = definition.digest if rules.consents.first else APPEARED
+        first = rules.consents.first_sight(rules.directory, client)
+        digest = definition.digest if first else APPEARED
         yield Consent(definition=replace(definition, digest=digest), by=client)
 
 

@@ -156,7 +156,9 @@ class Questions:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
         value = await aside(result, partial(wire_value, result))
-        self._servers.known.observe(server, tool, value)
+        if not self._gate.has_read_labels:
+            # Field names could carry what was read past the flow rules, into a later run.
+            self._servers.known.observe(server, tool, value)
         return value
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:

@@ -96,6 +96,11 @@ class Gate:
         """How many questions of the program's were counted."""
         return self._asked
 
+    @property
+    def has_read_labels(self) -> bool:
+        """Whether the run has read what flow rules know by a label."""
+        return self._seen.flow_state.has_labels
+
     def may_use(self, server: str) -> bool:
         """Whether the run was given this server."""
         return self._grant.servers is None or server in self._grant.servers

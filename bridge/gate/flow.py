@@ -116,6 +116,11 @@ class FlowState:
                 calls.mention(name)
         return news
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether anything with a label, or nobody knows what, was read."""
+        return bool(self._labels) or self._more_labels
+
     def provenance(self, run_id: str) -> Provenance | None:
         """Return what something comes with that a run keeps now; None if nothing was read."""
         anything = self._more_labels or self._more_servers

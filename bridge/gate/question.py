@@ -19,7 +19,7 @@ from typing import Literal
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan, ServerSpec
-from bridge.text import written_out
+from bridge.text import is_hidden, written_out
 
 Holds = Literal["call", "run", "session", "always"]
 """For how long an answer holds."""
@@ -76,10 +76,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _WIDE_GAP = re.compile(r" {60,}")
 """In source or a table: what stands behind it might be seen by nobody."""
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-_BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0\u00ad\u034f\u17b4\u17b5")
-"""Letters and signs of no category that hides, which show nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,12 +344,7 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
             found.append("\\n")
         elif quotes and character in '"\\':
             found.append(f"\\{character}")
-        elif (
-            category in _HIDDEN
-            or character in _BLANK_LETTERS
-            or (category == "Zs" and character != " ")
-            or marks > _MAX_MARKS
-        ):
+        elif is_hidden(character) or marks > _MAX_MARKS:
             found.append(character.encode("unicode_escape").decode("ascii"))
         else:
             found.append(character)

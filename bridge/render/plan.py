@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted, written_out
+from bridge.text import counted, is_hidden, written_out
 
 MAX_CHARACTERS = 16_000
 """Of a list; what is beyond is counted."""
@@ -136,20 +135,18 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text with control and format characters written out, newlines included."""
-    if text.isprintable():
+    """Return text with what shows nothing, turns or breaks text written out, newlines included."""
+    if text.isascii() and text.isprintable():
         return text
     return "".join(
         character
-        if character in keep or unicodedata.category(character) not in _OBEYED
+        if character in keep or not is_hidden(character)
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
 
 
 _GAP = re.compile(" {9,}")
-
-_OBEYED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 @dataclass(frozen=True, kw_only=True)

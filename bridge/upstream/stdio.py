@@ -104,6 +104,12 @@ class _Pipes:
     drained: anyio.Event = field(default_factory=anyio.Event)
 
 
+NO_PROJECT = "/nonexistent"
+"""In place of a project's directory; Debian's policy promises that it is not there."""
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
+
+
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
     """Return the environment of a server's process.
 
@@ -112,7 +118,32 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
     variables. The server runs with the user's rights either way; the sandbox gets none of this.
     """
     inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
+    if _starts_anywhere(spec) and _PYTHON.fullmatch(_name(spec.command)) and "-m" in spec.args:
+        inherited.setdefault("PYTHONSAFEPATH", "1")
     return {**inherited, **spec.env}
+
+
+def server_command(spec: ServerSpec) -> list[str]:
+    """Return the command line of a server's process.
+
+    `npx` runs what the project in the current directory has installed under a package's name, and
+    obeys its `.npmrc`. For a server that is not of that project it is told of another.
+    """
+    if _starts_anywhere(spec) and _name(spec.command) == "npx":
+        return [spec.command, "--prefix", NO_PROJECT, *spec.args]
+    return [spec.command, *spec.args]
+
+
+def _starts_anywhere(spec: ServerSpec) -> bool:
+    """Tell whether a server starts wherever the bridge does, without being made for that place.
+
+    It must run no code of that place, which may be anybody's repository.
+    """
+    return spec.cwd is None and spec.source.scope not in ("project", "local")
+
+
+def _name(command: str) -> str:
+    return command.rpartition("/")[2]
 
 
 class StdioEndpoint:
@@ -231,7 +262,7 @@ class StdioEndpoint:
     def _spawn(self) -> Child:
         spec = self._spec
         try:
-            self._child = spawn([spec.command, *spec.args], environ=self._environ, cwd=spec.cwd)
+            self._child = spawn(server_command(spec), environ=self._environ, cwd=spec.cwd)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."

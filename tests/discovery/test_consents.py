@@ -208,8 +208,7 @@ def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(
     path = write(cautious.cwd / ".mcp.json", entry())
     found = discover(cautious)
     assert names(found) == ["tracker"]
-    (seen,) = found.first_seen
-    assert seen.by == "Claude Code"
+    assert {seen.by for seen in found.first_seen} == {"Claude Code"}
     later = after(cautious, found, first=True)
     assert names(discover(later)) == ["tracker"]
     assert discover(later).first_seen == ()
@@ -235,12 +234,29 @@ def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
     found = discover(running)
     assert found.servers == ()
     assert "appeared while a bridge was running" in found.proposed[0].reason
-    assert found.first_seen[0].definition.digest == APPEARED
+    assert [seen.definition.digest for seen in found.first_seen] == [APPEARED]
     started_again = after(running, found, first=True)
     assert discover(started_again).servers == ()
     given = frozenset({found.proposed[0].definition})
     approved = replace(started_again, consents=replace(started_again.consents, given=given))
     assert names(discover(approved)) == ["tracker"]
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_what_was_written_as_the_last_bridge_ended_is_proposed(
+    cautious: DiscoveryContext, below: bool
+) -> None:
+    """No bridge saw it appear, but one had looked before: a program may have written it."""
+    approve_in_claude(cautious, enableAllProjectMcpServers=True)
+    looked = after(cautious, discover(cautious), first=True)
+    if below:
+        cwd = cautious.cwd / "below"
+        cwd.mkdir()
+        looked = replace(looked, cwd=cwd)
+    write(looked.cwd / ".mcp.json", entry())
+    found = discover(looked)
+    assert found.servers == ()
+    assert "appeared" in found.proposed[0].reason
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ def found(context: DiscoveryContext, given: Path, **entry: Any) -> Discovery:
         {"command": "uv", "args": ["--directory", "{given}/data", "run", "server"]},
         {"command": "npm", "args": ["--prefix={given}/data", "start"]},
         {"command": "server.py", "env": {"PATH": "{given}"}},
+        {"command": "python3", "args": ["{given}/not/built/yet.py"]},
+        {"command": "python3", "args": ["-X", "utf8", "{given}/data"]},
+        {"command": "node", "args": ["{given}/data"]},
+        {"command": "node", "args": ["--import=file://{given}/x.mjs", "/opt/x.js"]},
+        {"command": "sh", "args": ["-c", "exec sh {given}/go.sh"]},
+        {"command": "sh", "env": {"PATH": "{given}/bin:/bin"}},
+        {"command": "python3", "args": ["-m", "server"], "env": {"PYTHONPATH": "/opt:{given}"}},
+        {"command": "node", "args": ["/x.js"], "env": {"NODE_OPTIONS": "-r {given}/x.js"}},
     ],
     ids=str,
 )
@@ -58,26 +66,43 @@ def test_a_server_whose_code_programs_may_change_is_not_used(
     assert "which it is started from" in skipped.reason
 
 
-def test_a_directory_that_a_server_serves_may_be_written_by_programs_too(
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "server-filesystem", "{given}/data"]},
+        {"command": "python3", "args": ["-m", "server_git", "{given}/data"]},
+        {"command": "sh", "args": ["/opt/start.sh", "{given}/data"]},
+        {"command": "sh", "args": ["/opt/start.sh"], "env": {"NOTES_DIR": "{given}/data"}},
+    ],
+    ids=str,
+)
+def test_data_that_a_server_serves_may_be_written_by_programs_too(
+    context: DiscoveryContext, given: Path, entry: dict[str, Any]
+) -> None:
+    text = json.dumps(entry).replace("{given}", str(given))
+    (spec,) = found(context, given, **json.loads(text)).servers
+    assert spec.name == "one"
+
+
+def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
     context: DiscoveryContext, given: Path
 ) -> None:
-    args = ["-y", "server-filesystem", str(given / "data")]
-    (spec,) = found(context, given, command="npx", args=args).servers
-    assert spec.args[-1] == str(given / "data")
-    assert spec.cwd is None
+    """`npx` and `python -m` would, but are kept from it when they are started."""
+    inside = replace(context, cwd=given)
+    assert not found(inside, given, command="uv", args=["run", "server"]).servers
+    assert not found(inside, given, command="node", args=["./server.py"]).servers
+    assert not found(inside, given, command="node", args=["server.py"]).servers
+    assert found(inside, given, command="npx", args=["-y", "server"]).servers
+    assert found(inside, given, command="python3", args=["-m", "server"]).servers
+    assert found(inside, given, type="http", url="https://example.org/mcp").servers
 
 
-def test_no_server_starts_where_programs_may_write(context: DiscoveryContext, given: Path) -> None:
-    """`python -m` and `npx` read code from the directory that they are started in."""
-    inside = replace(context, cwd=given / "data")
-    discovery = found(inside, given, command="python3", args=["-m", "server"])
-    (spec,) = discovery.servers
-    assert spec.cwd == str(context.home)
-    assert any(
-        "programs may write to the current directory" in w.reason for w in discovery.warnings
-    )
-    (remote,) = found(inside, given, type="http", url="https://example.org/mcp").servers
-    assert remote.cwd is None
+def test_variables_of_the_bridge_name_no_code_that_programs_may_write(
+    context: DiscoveryContext, given: Path
+) -> None:
+    inherited = replace(context, environ={"PYTHONPATH": str(given)})
+    assert found(context, given, command="python3", args=["-m", "server"]).servers
+    assert not found(inherited, given, command="python3", args=["-m", "server"]).servers
 
 
 def test_variables_are_not_read_from_a_file_that_programs_may_write_to(

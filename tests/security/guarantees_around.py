@@ -12,6 +12,7 @@ COMMANDS_GUARDED = "tests/engine/test_command_guarded.py"
 EXPOSED = "tests/discovery/test_exposed.py"
 FIND = "tests/discovery/test_find.py"
 PRIVATE = "tests/test_private.py"
+START_DIRECTORY = "tests/upstream/test_start_directory.py"
 STATE = "tests/settings/test_state.py"
 
 AROUND_GUARANTEES = (
@@ -24,10 +25,21 @@ AROUND_GUARANTEES = (
             f"{FIND}::test_no_file_that_programs_may_write_to_defines_a_server",
             f"{EXPOSED}::test_a_server_whose_code_programs_may_change_is_not_used",
             f"{EXPOSED}::test_variables_are_not_read_from_a_file_that_programs_may_write_to",
-            f"{EXPOSED}::test_no_server_starts_where_programs_may_write",
+            f"{EXPOSED}::test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write",
+            f"{EXPOSED}::test_variables_of_the_bridge_name_no_code_that_programs_may_write",
             f"{COMMANDS_GUARDED}::test_neither_settings_nor_state_nor_skills_are_granted",
             f"{COMMANDS_GUARDED}::test_what_the_bridge_relies_on_is_granted_to_read_only",
             f"{COMMANDS_GUARDED}::test_other_places_are_granted_and_known_as_written_by_commands",
+        ),
+    ),
+    Guarantee(
+        id="start-directory",
+        promise="A server of the user's own that is an npm or Python package runs no code of the "
+        "directory that it is started in.",
+        attacks=(),
+        tests=(
+            f"{START_DIRECTORY}::test_a_python_module_imports_nothing_from_the_current_directory",
+            f"{START_DIRECTORY}::test_a_directory_that_was_chosen_is_not_kept_out",
         ),
     ),
     Guarantee(
