@@ -197,7 +197,7 @@ library = {"server": "library"}
         [],
         [],
         "uri must be a string that is not empty, not int.",
-        "library: uri has 9,002 characters; the limit is 8,000.",
+        "uri has 9,002 characters; the limit is 8,000.",
         "library: arguments of a prompt must be a dict of texts.",
         "library: arguments of a prompt must be a dict of texts.",
     ]

@@ -201,7 +201,7 @@ async def test_an_unknown_server_in_the_code_is_reported_before_it_runs(engine: 
 async def test_an_unknown_server_in_the_list_is_reported(engine: Engine) -> None:
     """By name or by alias; anything else is named with the nearest."""
     assert (await _run(engine, "1", servers=("work_shop",))).servers == ("work-shop",)
-    with pytest.raises(UnknownServerError, match="Did you mean 'work_shop'"):
+    with pytest.raises(UnknownServerError, match="Did you mean 'work-shop'"):
         await _run(engine, "1", servers=("workshop",))
 
 

@@ -143,9 +143,9 @@ async def test_a_stronger_file_added_later_overrides(place: Place) -> None:
     place.configure({"raw": place.raw() | {"env": {"WHO": "weak"}}}, "MCPs/raw.json")
     async with place.engine() as engine:
         assert (await run_on(engine, where)).result == "weak"
-        place.configure({"raw": place.raw() | {"env": {"WHO": "strong"}}})
+        place.configure({"raw": place.raw() | {"env": {"WHO": "strong"}}}, ".claude.json")
         assert (await run_on(engine, where)).result == "strong"
-        (place.project / ".mcp.json").unlink()
+        (place.home / ".claude.json").unlink()
         assert (await run_on(engine, where)).result == "weak"
 
 

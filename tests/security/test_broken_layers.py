@@ -52,7 +52,7 @@ class Ground:
     @property
     def canary(self) -> Path:
         """What no program may have made."""
-        return self.path / "canary"
+        return self.path / "open" / "canary"
 
     @property
     def code(self) -> str:
@@ -81,10 +81,13 @@ class Ground:
 def ground() -> Iterator[Ground]:
     """Make the directory; at the end the canary is not there."""
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    made.chmod(0o777)
+    made.chmod(0o755)
+    # Where a program could write whoever it ran as.
+    (made / "open").mkdir()
+    (made / "open").chmod(0o777)
     try:
         yield Ground(path=made)
-        assert not (made / "canary").exists(), "a program ran unsandboxed"
+        assert not (made / "open" / "canary").exists(), "a program ran unsandboxed"
     finally:
         shutil.rmtree(made)
 
