@@ -16,6 +16,7 @@ from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
 from bridge.discovery.find import ProposedServer
 from bridge.engine.consenting import consents_of
+from bridge.engine.gatekeeping import log_of
 from bridge.engine.proposed import called, described
 from bridge.engine.servers import context_for
 from bridge.errors import UnknownServerError, UsageError
@@ -81,13 +82,13 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             write_err(visible(f"{proposal.name} was not approved.", keep="") + "\n")
             refused = True
             continue
+        # A person has just said so of exactly this one, whatever the name was before.
+        await _approve(proposal.spec, settings)
         try:
             await anyio.to_thread.run_sync(consents.allow, proposal.definition)
         except ConsentError as error:
             message = f"It cannot be approved: {error}."
             raise UsageError(message) from None
-        # A person has just said so of exactly this one, whatever the name was before.
-        await starts.approve(proposal.spec)
         told = f"{proposal.name} may be used here as long as its definition stays as it is."
         write_err(visible(told, keep="") + "\n")
     return 1 if refused else 0
@@ -126,7 +127,7 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
         if (answer or "").strip().lower() not in ("y", "yes"):
             write_err(visible(f"{spec.name} was not approved.", keep="") + "\n")
             return False
-    await starts.approve(spec)
+    await _approve(spec, settings)
     # Anew, as another bridge reads it.
     if _starts(settings).decide(spec).action != "allow":
         message = f"That {spec.name} may be started cannot be kept in pins.json."
@@ -136,9 +137,18 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
     return True
 
 
-def _starts(settings: Settings) -> Starts:
+async def _approve(spec: ServerSpec, settings: Settings) -> None:
+    """Record what a person said, and have a server start as it is defined."""
+    audit = log_of(settings)
+    try:
+        await _starts(settings, audit).approve(spec, "terminal")
+    finally:
+        audit.close()
+
+
+def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
     pins = Pins(settings.state_dir / "pins.json")
-    return Starts(lambda: Policy(settings.policy), AuditLog(), pins)
+    return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 
 def _names(wanted: str, proposed: Sequence[ProposedServer]) -> bool:

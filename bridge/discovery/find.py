@@ -60,6 +60,9 @@ __all__ = [
 
 Stamp = tuple[str | Fingerprint, ...]
 
+MAX_PROJECT_SERVERS = 500
+"""Entries of all files of a project together: whoever wrote the repository chose their number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryContext:
@@ -156,10 +159,22 @@ def discover(context: DiscoveryContext) -> Discovery:
         forbidden=forbidden_of(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
-    files = [
-        (candidate.location, _parsed(candidate, reader, context, project, rules))
-        for candidate in candidates
-    ]
+    files = []
+    room = MAX_PROJECT_SERVERS
+    for candidate in candidates:
+        in_project = candidate.location.in_project
+        if in_project and room < 0:
+            continue
+        parsed = _parsed(candidate, reader, context, project, rules)
+        if in_project:
+            kept, room = parsed.entries[:room], room - len(parsed.entries)
+            if room < 0:
+                parsed = replace(parsed, entries=kept)
+                reason = f"only the first {MAX_PROJECT_SERVERS} servers of a project are read"
+                reader.warnings.append(
+                    ConfigWarning(path=str(candidate.path), key="", reason=reason)
+                )
+        files.append((candidate.location, parsed))
     merged = merge(files, rules)
     guarded = guard(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]

@@ -89,9 +89,9 @@ class Engine:
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
         self._checking = Checking(servers, settings)
-        self._proposals = Proposals(servers)
         self.artifacts = store_for(settings)
         self.gatekeeping = Gatekeeping(settings, servers)
+        self._proposals = Proposals(servers, self.gatekeeping.audit)
         self.skills = Skills(
             settings,
             servers,

@@ -106,6 +106,16 @@ class Watch:
                 )
 
 
+def log_of(settings: Settings) -> AuditLog:
+    """Return the audit log as it is set."""
+    return AuditLog(
+        None if settings.audit == "off" else settings.state_dir / "audit",
+        sync=settings.audit == "sync",
+        days=settings.audit_days,
+        quota=settings.audit_bytes,
+    )
+
+
 class Gatekeeping:
     """The parts that outlive runs."""
 
@@ -113,12 +123,7 @@ class Gatekeeping:
         state = settings.state_dir
         self._settings = settings
         self._servers = servers
-        self.audit = AuditLog(
-            None if settings.audit == "off" else state / "audit",
-            sync=settings.audit == "sync",
-            days=settings.audit_days,
-            quota=settings.audit_bytes,
-        )
+        self.audit = log_of(settings)
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(state / "pins.json")
         self.starts = Starts(self.policy, self.audit, self._pins, _current_asker)

@@ -17,14 +17,17 @@ from bridge.engine.client import OneRun
 from bridge.engine.proposed import question, unapproved
 from bridge.engine.servers import Servers
 from bridge.errors import ApprovalRefusedError, CannotAskError
+from bridge.gate.audit import AuditLog
+from bridge.gate.audit.records import approved_record
 from bridge.gate.question import read_answer, safe_name
 
 
 class Proposals:
     """Asks about them; one question at a time."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, audit: AuditLog) -> None:
         self._servers = servers
+        self._audit = audit
         self._turn = anyio.Lock()
 
     async def settle(self, names: Iterable[str], run: OneRun, *, identified: bool) -> bool:
@@ -39,6 +42,7 @@ class Proposals:
 
         Raises:
             RefusedError: One is not approved.
+            AuditError: That one is cannot be recorded; it is not used.
         """
         settled = False
         for name in dict.fromkeys(names):
@@ -75,6 +79,8 @@ class Proposals:
                 f"the person who was asked {what}."
             )
             raise ApprovalRefusedError(message, remedy="Do without it.")
+        # Before the run begins, so that it has no id yet.
+        await self._audit.append(approved_record(proposal.spec, "client", decision))
         consents.allow_for_now(proposal.definition)
         if decision == "always":
             try:

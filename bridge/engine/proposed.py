@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 
 from bridge.catalog.naming import server_aliases
@@ -52,6 +53,7 @@ def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
     )
 
 
+@lru_cache(maxsize=2048)
 def called(name: str) -> frozenset[str]:
     """Return what a program may call a server of this name."""
     alias = server_aliases([name])[name]

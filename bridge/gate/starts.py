@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
 
@@ -22,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import start_record
+from bridge.gate.audit.records import approved_record, start_record
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -142,8 +143,13 @@ class Starts:
                 raise await self._refused(spec, decision, _needed(spec, decision, ""))
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
 
-    async def approve(self, spec: ServerSpec) -> None:
-        """Have a definition allowed for good: a person said so."""
+    async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
+        """Record that a person allows a definition for good, and have it allowed.
+
+        Raises:
+            AuditError: It cannot be recorded, and is not allowed.
+        """
+        await self._audit.append(approved_record(spec, how, "always", self._run))
         await self._pins.keep_server(spec.name, spec.definition, always=True)
 
     @property
@@ -168,7 +174,7 @@ class Starts:
             raise await self._refused(spec, decision, refusal) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
-            await self.approve(spec)
+            await self.approve(spec, "client")
         if said in choices:
             while len(self._given) >= MAX_GIVEN:
                 del self._given[next(iter(self._given))]

@@ -67,7 +67,7 @@ MAX_QUESTION_DEPTH = 64
 ask takes a few more; a client that cannot read a question never answers it."""
 
 LATE_SECONDS = 0.2
-"""After a call's answer, for messages written before it: they take a longer way."""
+"""After a call's answer, for messages that come another way than it does (a web server's)."""
 
 UNANSWERED_SECONDS = 10.0
 """After a call was given up, for questions that its server asks all the same. Meanwhile they are

@@ -68,6 +68,12 @@ class _Waiter:
         self.label = label
         self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
 
+    def settle(self, outcome: dict[str, Json] | ErrorData) -> None:
+        """Take the answer, if none came before."""
+        if not self.answered.is_set():
+            self.outcome = outcome
+            self.answered.set()
+
     def look_again(self, now: float) -> float:
         """Return when its time may be up; not later than `now` if it is."""
         if self.caller is None:
@@ -90,6 +96,10 @@ class Direct:
         self._next_look = math.inf
         self._look_sooner = anyio.Event()
         self._closed = False
+        self._given = 0
+        self._noticed = 0
+        # Of a request that is answered: how many notifications came before, and the outcome.
+        self._held: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
 
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
@@ -135,6 +145,7 @@ class Direct:
         finally:
             # A late answer finds nobody.
             del self._waiting[number]
+            self._held.pop(number, None)
         outcome = waiter.outcome
         if outcome is None:
             self._writer.put_if_room(_cancellation(number))
@@ -192,9 +203,25 @@ class Direct:
         if isinstance(token, str):
             token = int(token) if token.isdecimal() and len(token) < 20 else -1
         waiter = self._waiting.get(token)
-        if waiter is not None and waiter.caller is not None and not waiter.answered.is_set():
+        if waiter is not None and waiter.caller is not None:
             caller, label = waiter.caller, waiter.label
             await caller.report(server, label, params.progress, params.total, params.message or "")
+
+    def give(self) -> None:
+        """Count a notification that the SDK's session gets; answers after it wait for `notice`."""
+        self._given += 1
+
+    def notice(self) -> None:
+        """Give the answers that came before the next notification: the session begins with one.
+
+        Whoever waits goes on only after that: what a server wrote before its answer is its call's.
+        """
+        self._noticed += 1
+        for number, (before, outcome) in list(self._held.items()):
+            if before > self._noticed:
+                break
+            del self._held[number]
+            self._waiting[number].settle(outcome)
 
     def close(self) -> None:
         """Fail what is under way and what comes: the connection has ended. Idempotent."""
@@ -211,9 +238,10 @@ class Direct:
         waiter = self._waiting.get(number)
         if waiter is None:
             return False
-        if not waiter.answered.is_set():
-            waiter.outcome = outcome
-            waiter.answered.set()
+        if self._given > self._noticed:
+            self._held.setdefault(number, (self._given, outcome))
+        else:
+            waiter.settle(outcome)
         return True
 
 

@@ -37,11 +37,17 @@ version; and it drops the fields that it does not know.
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher, which also says when it ends and shows answers unparsed."""
+    """The SDK's dispatcher, which also says when it ends and shows answers unparsed.
 
-    def __init__(self, read: Any, write: Any, *, on_end: Callable[[], None]) -> None:
+    It also says when it begins with a notification.
+    """
+
+    def __init__(
+        self, read: Any, write: Any, *, on_end: Callable[[], None], on_notice: Callable[[], None]
+    ) -> None:
         super().__init__(read, write)
         self._on_end = on_end
+        self._on_notice = on_notice
 
     async def send_raw_request(
         self,
@@ -69,8 +75,13 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         **options: Any,
     ) -> None:
         """Receive until the connection ends."""
+
+        async def noticed(*notification: Any) -> None:
+            self._on_notice()
+            await on_notify(*notification)
+
         try:
-            await super().run(on_request, on_notify, on_notify_intercept, **options)
+            await super().run(on_request, noticed, on_notify_intercept, **options)
         finally:
             self._on_end()
 

@@ -244,7 +244,9 @@ class Link:
         deadline = anyio.current_time() + self._start_timeout
         with anyio.CancelScope(deadline=deadline) as scope:
             async with self.endpoint.open() as (read, write):
-                dispatcher = RecordingDispatcher(read, write, on_end=self._notice_end)
+                dispatcher = RecordingDispatcher(
+                    read, write, on_end=self._notice_end, on_notice=self._notice
+                )
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._receive,
@@ -374,6 +376,10 @@ class Link:
 
     async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
         return ListRootsResult.model_validate(roots_of(self._roots))
+
+    def _notice(self) -> None:
+        if self.endpoint.direct is not None:
+            self.endpoint.direct.notice()
 
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.

@@ -28,7 +28,7 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp.types import JSONRPCMessage
+from mcp.types import JSONRPCMessage, JSONRPCNotification
 
 from bridge.aside import LARGE, aside
 from bridge.errors import ServerStartError
@@ -328,6 +328,8 @@ class StdioEndpoint:
     async def _send(self, message: JSONRPCMessage, pipes: _Pipes) -> None:
         if pipes.direct.take_message(message):
             return
+        if isinstance(message, JSONRPCNotification):
+            pipes.direct.give()
         try:
             await pipes.inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):

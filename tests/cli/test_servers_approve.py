@@ -32,6 +32,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+def _audited(state: Path) -> list[str]:
+    return [
+        line for file in (state / "audit").glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+
+
 def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +67,8 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     assert state() == "proposed"
     assert run("approve", f"tracker@{digits[:32]}")[0] == 0
     assert state() == "idle"
+    records = [json.loads(line) for line in _audited(project.parent / "state")]
+    assert [(record["kind"], record["how"]) for record in records] == [("approved", "terminal")]
     write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
     assert state() == "proposed"
     status, _, told = run("approve", f"tracker@{digits}")

@@ -11,6 +11,7 @@ import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.find import (
+    MAX_PROJECT_SERVERS,
     Discovery,
     DiscoveryContext,
     current_stamp,
@@ -370,3 +371,19 @@ def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
 
 def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
     assert MAX_FILE_BYTES >= 16 * 1024 * 1024
+
+
+def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(
+    context: DiscoveryContext,
+) -> None:
+    """Whoever wrote the repository may have written 150,000; the user's own are all there."""
+    for file in range(4):
+        servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_PROJECT_SERVERS // 2 - 1)}
+        write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})
+    write(context.home / ".gemini" / "settings.json", {"mcpServers": {"own": {"command": "x"}}})
+    found = discover(replace(context, project_servers="approved"))
+    assert [spec.name for spec in found.servers] == ["own"]
+    assert len(found.proposed) == MAX_PROJECT_SERVERS
+    (warning,) = found.warnings
+    assert warning.path.endswith("a2.json")
+    assert "only the first 500 servers of a project are read" in warning.reason

@@ -40,10 +40,15 @@ async def test_after_a_kill_the_audit_log_and_the_server_agree_and_nothing_is_re
     """What is called done was done, what is called not done was not; the rest is called unknown."""
     log = tmp_path / "calls.jsonl"
     words = [str(tmp_path), str(log), kind, str(number), when]
+    # Its sandbox's directory is left, as everything is of what is killed.
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.engine.plan_victim", *words]
     with anyio.fail_after(60):
         async with await anyio.open_process(
-            command, cwd=ROOT, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+            command,
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            env=environ,
         ) as victim:
             assert victim.stdout is not None
             plan_id = (await victim.stdout.receive()).decode().strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.places import fill, find_project, places_for
 from bridge.engine import Engine, open_engine
 from bridge.engine.consenting import FILE_NAME
-from bridge.errors import ApprovalNeededError
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
 from bridge.model import Json, RunRequest
 from bridge.server.search_tool import search_result
 from tests.discovery.test_precedence import in_its_spelling
@@ -160,6 +160,42 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
     async with bridge(project) as engine:
         assert (await run(engine, USE_SHOP)).result == {"sum": 3}
         write(project / ".mcp.json", {"mcpServers": {"shop": {**entry, "args": ["other"]}}})
+        with pytest.raises(ApprovalNeededError):
+            await run(engine, USE_SHOP)
+
+
+async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:
+    """With what exactly it was given for; a no is none."""
+    write(project / ".mcp.json", SHOP)
+    audit = settings_in(project.parent).state_dir / "audit"
+    for answer in ("no", "session", "always"):
+        async with bridge(project) as engine:
+            with suppress(ApprovalRefusedError):
+                await run(engine, USE_SHOP, answering(answer))
+    records = [
+        json.loads(line) for file in audit.glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    started = [record for record in records if record["kind"] == "start"]
+    found = [record for record in records if record["kind"] == "approved"]
+    assert [(record["how"], record["holds"]) for record in found] == [
+        ("client", "session"),
+        ("client", "always"),
+    ]
+    for record in found:
+        assert (record["server"], record["file"]) == ("shop", str(project / ".mcp.json"))
+        assert record["definition"] == started[0]["definition"]
+
+
+async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> None:
+    write(project / ".mcp.json", SHOP)
+    async with bridge(project) as engine:
+        state = settings_in(project.parent).state_dir
+        state.mkdir(mode=0o700, exist_ok=True)
+        (state / "audit").write_text("in the way")
+        for _ in range(2):
+            with pytest.raises(AuditError):
+                await run(engine, USE_SHOP, answering("always"))
+    async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError):
             await run(engine, USE_SHOP)
 

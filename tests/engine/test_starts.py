@@ -83,9 +83,9 @@ def _count(starts: Path) -> int:
     return len(_noticed(starts))
 
 
-def _records(settings: Settings) -> list[dict[str, Any]]:
+def _records(settings: Settings, kind: str = "start") -> list[dict[str, Any]]:
     lines = audited(settings).splitlines()
-    return [record for line in lines if (record := json.loads(line))["kind"] == "start"]
+    return [record for line in lines if (record := json.loads(line))["kind"] == kind]
 
 
 def _answer(decision: str) -> FakeClient:
@@ -233,6 +233,10 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
             await engine.servers.pool.call_tool("log", "die", {})
         assert (await _run(engine)).status == "success"
     assert _count(starts) == 3
+    (found,) = _records(settings, "approved")
+    assert (found["how"], found["holds"]) == ("client", "always")
+    assert (found["definition"], found["file"]) == (one.definition, one.source.path)
+    assert found["run"]
 
 
 async def test_another_definition_under_a_name_needs_a_persons_word(
@@ -334,7 +338,7 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(
         assert (len(recorded(log)), quiet.asked) == (2, [])
         _redefine(engine, other)
         await engine.servers.refresh()
-        await engine.gatekeeping.starts.approve(other)
+        await engine.gatekeeping.starts.approve(other, "terminal")
         asked = FakeClient()
         result = await _run(engine, asked)
         assert result.status == "error"

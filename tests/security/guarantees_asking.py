@@ -11,6 +11,7 @@ OUTPUT = "tests/cli/test_output.py"
 PERSON = "tests/cli/test_person.py"
 QUESTIONS = "tests/gate/test_server_questions.py"
 RUNS = "tests/engine/test_asking.py"
+UNIDENTIFIED = "tests/server/test_unidentified.py"
 
 ASKING_GUARANTEES = (
     Guarantee(
@@ -54,11 +55,14 @@ ASKING_GUARANTEES = (
     ),
     Guarantee(
         id="identified-approvers",
-        promise="No answer of a caller who is not identified approves of a call, plan or skill.",
+        promise="No answer of a caller who is not identified approves of a call, plan, skill or "
+        "server, or of a server's start.",
         attacks=(),
         tests=(
             f"{APPROVING}::test_over_http_without_authentication_no_answer_is_an_approval",
             f"{RUNS}::test_a_client_that_is_not_identified_approves_of_nothing",
+            f"{UNIDENTIFIED}::test_without_authentication_no_answer_starts_a_server",
+            f"{UNIDENTIFIED}::test_without_authentication_no_answer_approves_a_projects_server",
         ),
     ),
 )

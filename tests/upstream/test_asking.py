@@ -44,6 +44,7 @@ class FakeCaller:
         self.log_level = "info"
         self.asked: list[tuple[str, Mapping[str, Json]]] = []
         self.logged: list[Json] = []
+        self.reported: list[float] = []
         self.refusals: list[str] = []
         self.reached = anyio.Event()
         self.answer = anyio.Event()
@@ -62,7 +63,7 @@ class FakeCaller:
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
-        raise NotImplementedError
+        self.reported.append(done)
 
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
         self.logged.append(data)

@@ -17,7 +17,10 @@ from bridge.errors import (
     ToolCallError,
 )
 from bridge.model import MEBIBYTE
+from bridge.upstream import asking
+from bridge.upstream.asking import on_behalf_of
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_file
+from tests.upstream.test_asking import FakeCaller
 
 
 async def test_a_real_server_lists_its_tools_and_answers(rig: Rig) -> None:
@@ -40,6 +43,21 @@ async def test_an_answer_arrives_whole_and_in_plain_json(rig: Rig) -> None:
     assert [block["type"] for block in result["content"]] == ["resource_link", "resource"]
     assert result["content"][1]["resource"]["uri"] == "memo://1"
     assert json.loads(json.dumps(result))["_meta"] == {"x/y": 1}
+
+
+async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However busy the machine is: answers, which take a shorter way, wait for messages."""
+    monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
+    caller = FakeCaller()
+    caller.wants_progress = True
+    async with rig.pool(rig.raw()) as pool:
+        await pool.tools("server")
+        with on_behalf_of(caller):
+            await pool.call_tool("server", "tell", {})
+        assert caller.logged == ["said"] * 3
+        assert caller.reported == [1.0]
 
 
 async def test_an_answer_that_breaks_the_protocol_is_delivered_with_what_it_has(rig: Rig) -> None:

@@ -33,6 +33,7 @@ Kind = Literal[
     "apply",
     "command",
     "start",
+    "approved",
     "end",
     "policy",
     "skill",
@@ -130,6 +131,26 @@ def start_record(
     if why:
         record["why"] = why
     return record
+
+
+def approved_record(
+    spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
+) -> Record:
+    """Return the record of a person's yes to a server as it is defined.
+
+    Args:
+        how: Where they were asked.
+        run: In which they were; empty for none.
+    """
+    record: Record = {
+        "kind": "approved",
+        "server": spec.name,
+        "definition": spec.definition,
+        "file": spec.source.path,
+        "how": how,
+        "holds": holds,
+    }
+    return {**record, "run": run} if run else record
 
 
 def approval_fields(approval: Approval) -> Record:

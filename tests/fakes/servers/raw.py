@@ -163,6 +163,15 @@ def call_grow(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, text("grown"))
 
 
+def call_tell(request_id: Any, arguments: dict[str, Any]) -> None:
+    """Write messages, progress and the answer in one go."""
+    told = [{"method": "notifications/message", "params": {"level": "info", "data": "said"}}] * 3
+    report = {"progressToken": request_id, "progress": 1}
+    last = [{"method": "notifications/progress", "params": report}, {"id": request_id}]
+    last[-1]["result"] = text("told")
+    send_bytes(b"\n".join(json.dumps({"jsonrpc": "2.0", **one}).encode() for one in told + last))
+
+
 def call_ask_user(request_id: Any, arguments: dict[str, Any]) -> None:
     wanted = {"q": {"method": "elicitation/create", "params": {"message": "?"}}}
     answer(request_id, {"resultType": "input_required", "inputRequests": wanted})
