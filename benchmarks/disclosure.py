@@ -67,7 +67,7 @@ async def bridged(tools: Tools, settings: Settings) -> Cost:
             engine.servers.known.learn(name, found)
         texts = [
             definition_text(tool.name, tool.description or "", tool.input_schema)
-            for tool in offered(engine)
+            for tool in await offered(engine)
         ]
     return _cost(texts)
 

@@ -1,10 +1,10 @@
 """A watchdog for the event loop: how long did one turn keep it from everything else?
 
-Measured in CPU time, so that a busy machine is not taken for a slow bridge. A heartbeat has the loop
-turn over all the time: what passes between two turns is then what the loop itself did, or what a
-thread did that did not let it have the interpreter. The latter shows in the time of the whole
-process alone, which on a busy machine holds what threads did while another program had the loop's
-core: it has a wider limit.
+Measured in CPU time, so that a busy machine is not taken for a slow bridge. A heartbeat has the
+loop turn over all the time: what passes between two turns is then what the loop itself did, or what
+a thread did that did not let it have the interpreter. The latter shows in the time of the whole
+process alone. On a busy machine that also has what threads did while another program had the loop's
+core, so it has a wider limit.
 """
 
 from __future__ import annotations

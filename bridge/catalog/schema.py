@@ -36,6 +36,12 @@ MAX_PARAMETERS = 256
 _MAX_NODES = 200
 """Schemas visited for one text, however the `$ref`s multiply."""
 
+_MAX_NODES_IN_ALL = 5_000
+"""Likewise for all parameters of one tool. Those that are left then are shown without a type."""
+
+_NAMES_PER_NODE = 64
+"""Properties and required names that count as one more schema visited."""
+
 _MAX_REF_HOPS = 16
 _MAX_PROPERTIES = 12
 
@@ -76,26 +82,37 @@ def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) 
         budget: Detail is dropped level by level until the text fits. The coarsest text, a union
             of plain type names, may be longer.
     """
-    document = schema if root is None else root
-    text = "Any"
+    return _type_text(schema, schema if root is None else root, budget)[0]
+
+
+def _type_text(schema: Json, root: Json, budget: int) -> tuple[str, int]:
+    """Return the text, and how many schemas were visited for it."""
+    text, nodes = "Any", 0
     for detail in range(MAX_DETAIL, -1, -1):
-        text = _Writer(root=document).write(schema, detail)
+        writer = _Writer(root=root)
+        text = writer.write(schema, detail)
+        nodes += writer.nodes
         if len(text) <= budget:
             break
-    return text
+    return text, nodes
 
 
 def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter, ...]:
     """Return the arguments that an input schema describes: required first, then schema order."""
     properties, required = _arguments(schema)
     found: list[Parameter] = []
+    nodes = 0
     for name, own in properties.items():
-        default, description = _annotations(own, schema)
+        kind, default, description = "Any", "", ""
+        if nodes <= _MAX_NODES_IN_ALL:
+            default, description, visited = _annotations(own, schema)
+            kind, more = _type_text(own, schema, budget)
+            nodes += visited + more
         found.append(
             Parameter(
                 name=name,
                 required=name in required,
-                type=type_text(own, root=schema, budget=budget),
+                type=kind,
                 default=default,
                 description=description,
                 schema=own,
@@ -203,12 +220,9 @@ class _Writer:
         trail = (*active, id(schema))
         for key, value in schema.items():
             if key == "properties":
-                known = dict(as_mapping(into.get("properties")))
-                for name, own in as_mapping(value).items():
-                    known.setdefault(name, own)
-                into["properties"] = known
+                self._add_properties(value, into)
             elif key == "required":
-                into["required"] = [*as_list(into.get("required")), *_strings(value)]
+                self._add_required(_strings(value), into)
             elif key not in ("allOf", "anyOf", "oneOf", "$ref"):
                 into.setdefault(key, value)
         for part in as_list(schema.get("allOf"))[:MAX_MEMBERS]:
@@ -238,12 +252,20 @@ class _Writer:
             into.setdefault(key, schema[key])
             return
         everywhere = set.intersection(*(set(_strings(b.get("required"))) for b in branches))
-        known = dict(as_mapping(into.get("properties")))
         for branch in branches:
-            for name, own in as_mapping(branch.get("properties")).items():
-                known.setdefault(name, own)
-        into["properties"] = known
-        into["required"] = [*as_list(into.get("required")), *sorted(everywhere)]
+            self._add_properties(branch.get("properties"), into)
+        self._add_required(sorted(everywhere), into)
+
+    def _add_properties(self, properties: Json, into: dict[str, Json]) -> None:
+        known = into.setdefault("properties", {})
+        found = as_mapping(properties)
+        self.nodes += len(found) // _NAMES_PER_NODE
+        for name, own in found.items():
+            known.setdefault(name, own)
+
+    def _add_required(self, names: list[str], into: dict[str, Json]) -> None:
+        self.nodes += len(names) // _NAMES_PER_NODE
+        into.setdefault("required", []).extend(names)
 
     def _members(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
         if "const" in schema:
@@ -316,10 +338,14 @@ def _arguments(schema: Json) -> tuple[dict[str, Json], frozenset[str]]:
     return dict(islice(properties.items(), MAX_PARAMETERS)), frozenset(required)
 
 
-def _annotations(schema: Json, root: Json) -> tuple[str, str]:
-    """Return a parameter's default and description; a `$ref`'s own come before its target's."""
+def _annotations(schema: Json, root: Json) -> tuple[str, str, int]:
+    """Return a parameter's default and description, and how many schemas were visited for them.
+
+    A `$ref`'s own come before its target's.
+    """
     own = as_mapping(schema)
-    target = _Writer(root=root).flatten(own)
+    writer = _Writer(root=root)
+    target = writer.flatten(own)
     default = ""
     for holder in (own, target):
         if "default" in holder:
@@ -328,8 +354,8 @@ def _annotations(schema: Json, root: Json) -> tuple[str, str]:
     for holder in (own, target):
         text = holder.get("description")
         if isinstance(text, str) and text.strip():
-            return default, one_line(text, MAX_TYPE_CHARS)
-    return default, ""
+            return default, one_line(text, MAX_TYPE_CHARS), writer.nodes
+    return default, "", writer.nodes
 
 
 def _strings(value: Json) -> list[str]:

@@ -39,7 +39,7 @@ async def check(engine: Engine, *, as_json: bool) -> int:
         for name in names:
             tasks.start_soon(one, name)
     progress.clear()
-    document = _document(engine, [rows[name] for name in names])
+    document = await _document(engine, [rows[name] for name in names])
     if as_json:
         write_json(document, indent=2)
     else:
@@ -72,8 +72,8 @@ async def _checked(engine: Engine, name: str) -> dict[str, Any]:
     }
 
 
-def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    own = offered(engine)
+async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    own = await offered(engine)
     definitions = [
         definition_text(tool.name, tool.description or "", tool.input_schema) for tool in own
     ]

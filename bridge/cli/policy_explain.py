@@ -120,7 +120,7 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
         write_err(visible(f"warning: {server}: {error} It is taken to have such a tool.\n"))
         return None
     # Which raises what there is to say if there is none.
-    docs = engine.guide.tool_docs(server, tool, "summary")
+    docs = await engine.guide.tool_docs(server, tool, "summary")
     return engine.servers.known.tool(server, docs["tool"])
 
 

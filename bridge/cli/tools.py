@@ -36,7 +36,7 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
             names = engine.servers.names()
         errors = await engine.servers.look_up(names, fresh=arguments.fresh, patient=True)
         if named is not None and not errors:
-            return _show_tool(engine, *named, as_json=arguments.json)
+            return await _show_tool(engine, *named, as_json=arguments.json)
         if arguments.stub and not arguments.query:
             stubs = [server_stub(engine.servers.known.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
@@ -74,13 +74,13 @@ def _named_tool(engine: Engine, arguments: argparse.Namespace) -> tuple[str, str
         return None
 
 
-def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
+async def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
     """Print all there is on one tool.
 
     Raises:
         UsageError: The server has no such tool; the text names the nearest.
     """
-    docs = engine.guide.tool_docs(server, tool, "full")
+    docs = await engine.guide.tool_docs(server, tool, "full")
     if as_json:
         write_json(docs, indent=2)
     else:

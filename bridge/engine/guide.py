@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,9 +27,6 @@ from bridge.errors import UsageError
 from bridge.model import Limits, Tool
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
-
-FEW_TOOLS = 20
-"""Tools that are documented on the spot; more are in a thread."""
 
 MAX_LISTED = 50
 """Hits of a search at a terminal."""
@@ -53,17 +51,17 @@ class Guide:
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
-    def tool_description(self) -> str:
+    async def tool_description(self) -> str:
         """Return the description of `run_python`.
 
         It stays as it is until what it says has become wrong: see `outdated`.
         """
         revision = self._servers.known.revision
         if self._described[0] != revision:
-            text, servers = self._described[1], self._servers.known.settled()
+            servers = self._servers.known.settled()
             if self._told is None or outdated(self._told, servers):
-                self._told = servers
-                text = tool_description(
+                describe = partial(
+                    tool_description,
                     servers,
                     limits_for(self._settings),
                     max_timeout=self._settings.max_timeout,
@@ -71,7 +69,12 @@ class Guide:
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
                 )
-            self._described = (revision, text)
+                # Hundreds of tools may be written out before the budget is spent.
+                text = await anyio.to_thread.run_sync(describe)
+                self._told = servers
+                self._described = (revision, text)
+            else:
+                self._described = (revision, self._described[1])
         return self._described[1]
 
     @property
@@ -177,12 +180,10 @@ class Guide:
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
         """Return the documentation of a server's tools, as far as they are known."""
         entry = self._entry(server)
-        if len(entry.tools) <= FEW_TOOLS:
-            return server_docs(entry, detail)
-        # Half a millisecond each, in which other runs would wait.
+        # Half a millisecond each, or a hundred where schemas are large.
         return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
-    def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
+    async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
         """Return the documentation of one tool, given by name or alias.
 
         Raises:
@@ -191,7 +192,7 @@ class Guide:
         entry = self._entry(server)
         for candidate in entry.tools:
             if tool in (candidate.tool.name, candidate.alias):
-                return tool_docs(entry, candidate, detail)
+                return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
         hint = f" Did you mean {near!r}?" if near else ""
         message = f"The server {server!r} has no tool {tool!r:.100}.{hint}"
@@ -239,7 +240,8 @@ class Guide:
                 by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
             entry, entries = by_server[name]
             if match.tool.name in entries:
-                docs = tool_docs(entry, entries[match.tool.name], detail)
+                document = partial(tool_docs, entry, entries[match.tool.name], detail)
+                docs = await anyio.to_thread.run_sync(document)
                 documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
         return documents
 

@@ -239,7 +239,7 @@ class Questions:
         detail = _detail(params)
         if params.get("tool") is None:
             return await self._guide.server_docs(server, detail)
-        return self._guide.tool_docs(server, _text(params, "tool"), detail)
+        return await self._guide.tool_docs(server, _text(params, "tool"), detail)
 
     async def _search_tool_docs(self, params: Mapping[str, Json]) -> Json:
         limit = params.get("limit", 5)

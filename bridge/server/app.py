@@ -73,13 +73,13 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     return server
 
 
-def offered(engine: Engine) -> list[types.Tool]:
+async def offered(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
     settings = engine.settings
     tool = types.Tool(
         name=TOOL,
         title="Run Python with MCP tools",
-        description=engine.guide.tool_description(),
+        description=await engine.guide.tool_description(),
         input_schema=input_schema(settings.max_timeout, settings.timeout),
         output_schema=OUTPUT_SCHEMA,
         annotations=types.ToolAnnotations(
@@ -107,8 +107,8 @@ class _Surface:
     ) -> types.ListToolsResult:
         """Describe the tools, with the servers there are at this moment."""
         await self._engine.servers.refresh()
-        self._notices.listed(context)
-        return types.ListToolsResult(tools=offered(self._engine))
+        await self._notices.listed(context)
+        return types.ListToolsResult(tools=await offered(self._engine))
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -129,7 +129,7 @@ class _Surface:
             return await search_result(self._engine, params.arguments)
         if params.name != TOOL:
             # The specification makes an unknown tool a protocol error: -32602, invalid params.
-            names = ", ".join(tool.name for tool in offered(self._engine))
+            names = ", ".join(tool.name for tool in await offered(self._engine))
             message = f"Unknown tool {params.name!r:.100}; there are: {names}."
             raise MCPError(types.INVALID_PARAMS, message)
         outcome = await self._runs.call(context, params)

@@ -12,7 +12,7 @@ what a run left, nobody else is told, not even that there was a change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -164,7 +164,7 @@ class Notices:
 
     def __init__(
         self,
-        tools: Shown,
+        tools: Callable[[], Awaitable[Hashable]],
         resources: Shown,
         *,
         owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
@@ -238,14 +238,14 @@ class Notices:
             known = self._connections[connection] = _Known(self._owner(context))
         return known
 
-    def listed(self, context: ServerRequestContext[Any]) -> None:
+    async def listed(self, context: ServerRequestContext[Any]) -> None:
         """Note that a client has been shown a list, and is to be told when it changes."""
         known = self._of(context)
         if known is not None:
             known.lists = True
         # Whoever saw an earlier one is told by `run`.
         if self._told_tools is None:
-            self._told_tools = self._tools()
+            self._told_tools = await self._tools()
         if self._told_resources is None:
             self._told_resources = self._resources()
 
@@ -295,7 +295,7 @@ class Notices:
         updated, self._updated = self._updated, set()
         # Before any list has been seen there is none to be told of.
         if self._told_tools is not None:
-            tools, resources = self._tools(), self._resources()
+            tools, resources = await self._tools(), self._resources()
             if tools != self._told_tools:
                 self._told_tools = tools
                 await self._bus.publish(ToolsListChanged())

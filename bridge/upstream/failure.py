@@ -30,7 +30,10 @@ from bridge.upstream.framing import TooLarge
 from bridge.upstream.http import REFUSED
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
-_OVERSIZE = re.compile(r"exceeded the (\d+) byte limit")
+_OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
+
+LIST_OF = "the list of its "
+"""How a request for a list is called: nobody can ask for less of one."""
 
 _SDK_CLOSED = "Connection closed"
 _SDK_ABANDONED = "SSE stream "
@@ -168,7 +171,9 @@ def call_error(
         return MessageTooLargeError(
             f"Server {server!r}, {what}: {error.message}",
             server=server,
-            remedy="Ask for less at a time; the connection stays open.",
+            remedy="The server has to list less, or in more pages; its other answers still arrive."
+            if what.startswith(LIST_OF)
+            else "Ask for less at a time; the connection stays open.",
         )
     if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
         return lost_error(server, f"{error.message}.")

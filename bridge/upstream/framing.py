@@ -214,13 +214,13 @@ def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
     return _error(request_id, ErrorData(code=PARSE_ERROR, message=message, data=data))
 
 
-def has_too_many_values(line: Line) -> bool:
+def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
     """Whether a line holds more values than are parsed, or many enormous numbers.
 
     Says so without parsing it.
     """
     data = line.data
-    if count_values(data, MAX_VALUES) > MAX_VALUES:
+    if count_values(data, most) > most:
         return True
     pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
     return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS

@@ -36,18 +36,49 @@ version; and it drops the fields that it does not know.
 """
 
 
+MAX_UNANSWERED = 1_000
+"""Requests that a server has made and that are not answered yet, over one connection. For each
+there is a task and an answer in memory; of one that makes more the connection ends."""
+
+
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher, which also says when it ends and shows answers unparsed.
 
-    It also says when it begins with a notification.
+    It says when it begins with a notification, too, and when a server makes requests without end.
+    Its public parts tell when a request has been acted on, not when its answer is on its way. So
+    requests are counted where the SDK begins and ends their tasks.
     """
 
     def __init__(
-        self, read: Any, write: Any, *, on_end: Callable[[], None], on_notice: Callable[[], None]
+        self,
+        read: Any,
+        write: Any,
+        *,
+        on_end: Callable[[], None],
+        on_notice: Callable[[], None],
+        on_flood: Callable[[], None],
     ) -> None:
         super().__init__(read, write)
         self._on_end = on_end
         self._on_notice = on_notice
+        self._on_flood = on_flood
+        self._flooded = False
+        self._unanswered = 0
+
+    async def _dispatch_request(self, *args: Any) -> None:
+        if self._unanswered >= MAX_UNANSWERED and not self._flooded:
+            self._flooded = True
+            self._on_flood()
+        if self._flooded:
+            return
+        self._unanswered += 1
+        await super()._dispatch_request(*args)
+
+    async def _handle_request(self, *args: Any) -> None:
+        try:
+            await super()._handle_request(*args)
+        finally:
+            self._unanswered -= 1
 
     async def send_raw_request(
         self,
@@ -61,11 +92,12 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         answer = await super().send_raw_request(
             method, params, opts, _related_request_id=_related_request_id
         )
-        if (slot := raw_answers.get()) is not None:
+        slot = raw_answers.get()
+        if slot is not None:
             slot.append(dict(answer))
         if method == "tools/list":
-            answer = await aside(answer, partial(brief_page, answer))
-        return answer
+            return await aside(answer, partial(brief_page, answer))
+        return answer if slot is None else _emptied(answer)
 
     async def run(
         self,
@@ -84,6 +116,19 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             await super().run(on_request, noticed, on_notify_intercept, **options)
         finally:
             self._on_end()
+
+
+def _emptied(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer for the SDK, which makes models of all of it, on the event loop.
+
+    Whoever asked reads the answer as it came.
+    """
+    empty: dict[str, Any] = {name: [] for name, value in answer.items() if isinstance(value, list)}
+    return {
+        **answer,
+        **empty,
+        **({"structuredContent": {}} if "structuredContent" in answer else {}),
+    }
 
 
 async def agree(client: ClientSession, transport: Transport) -> None:

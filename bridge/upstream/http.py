@@ -12,6 +12,7 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urljoin
 
@@ -23,8 +24,9 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCRequest
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
+from bridge.aside import LARGE, aside
 from bridge.model import ServerSpec, Transport
-from bridge.upstream.framing import Line, Noise, decode_line
+from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
 
@@ -57,12 +59,20 @@ Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
 
 
+MAX_BODY_VALUES = 200_000
+"""Values that one body or one event may hold. The SDK parses them on the event loop, which takes
+several times as long as a pipe's messages take; see `framing.MAX_VALUES`."""
+
+_BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
+"""What ends an event, or the first two bytes of it."""
+
+
 class OversizeBody(httpx2.StreamError):
     """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
 
 
-class _CappedStream(httpx2.AsyncByteStream):
-    """A response's body that fails once it is longer than it may be.
+class _PlainStream(httpx2.AsyncByteStream):
+    """A response's body, not compressed.
 
     Args:
         encoding: How it is compressed. What comes out of here is not any more: the bound is one on
@@ -74,8 +84,7 @@ class _CappedStream(httpx2.AsyncByteStream):
         self._limit = limit
         self._encoding = encoding
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+    async def _pieces(self) -> AsyncIterator[bytes]:
         inflate = None
         if self._encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
@@ -84,14 +93,64 @@ class _CappedStream(httpx2.AsyncByteStream):
             raise httpx2.StreamError(msg)
         async for chunk in self._inner:
             for piece in (chunk,) if inflate is None else _inflated(inflate, chunk):
-                size += len(piece)
-                if size > self._limit:
-                    msg = f"The body exceeded the {self._limit} byte limit."
-                    raise OversizeBody(msg)
                 yield piece
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _CappedStream(_PlainStream):
+    """A body that fails if it is longer, or holds more values, than it may."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = bytearray()
+        async for piece in self._pieces():
+            body += piece
+            if len(body) > self._limit:
+                msg = f"The body exceeded the {self._limit} byte limit."
+                raise OversizeBody(msg)
+        if await _holds_too_many(bytes(body)):
+            raise OversizeBody(_too_many("body"))
+        yield bytes(body)
+
+
+class _EventStream(_PlainStream):
+    """A body of events that fails at one with more values than it may hold.
+
+    How long an event may be is for whoever decodes it; what is longer passes in parts.
+    """
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        waiting = bytearray()
+        async for piece in self._pieces():
+            # The blank line may have begun in the piece before.
+            start = max(0, len(waiting) - 1)
+            waiting += piece
+            end = max(waiting.rfind(blank, start) for blank in _BLANK_LINES) + 2
+            if waiting[end : end + 1] == b"\n":
+                # The rest of the line's end, which may also come as a piece of its own.
+                end += 1
+            if len(waiting) > self._limit or waiting == b"\n":
+                end = len(waiting)
+            if end > 1:
+                events = bytes(waiting[:end])
+                del waiting[:end]
+                if await _holds_too_many(events):
+                    raise httpx2.SSEError(_too_many("event"))
+                yield events
+        if waiting:
+            yield bytes(waiting)
+
+
+async def _holds_too_many(data: bytes) -> bool:
+    """Whether it is more than the SDK is given to parse."""
+    if len(data) <= LARGE:
+        return False
+    return await aside(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
+
+
+def _too_many(what: str) -> str:
+    return f"The {what} exceeded the {MAX_BODY_VALUES} value limit."
 
 
 def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
@@ -112,9 +171,9 @@ def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
 class CappedClient(httpx2.AsyncClient):
     """An HTTP client that sends the login along, caps bodies and remembers the last refusal.
 
-    Event streams are not capped as a whole, since they may last for days; each event is, by whoever
-    decodes them. Compression is not asked for; where a server compresses all the same, the cap
-    holds for what ends up in memory.
+    Event streams are not capped as a whole, since they may last for days; each event's values are,
+    and by whoever decodes them its length. Compression is not asked for; where a server compresses
+    all the same, the cap holds for what ends up in memory.
     """
 
     def __init__(
@@ -139,10 +198,11 @@ class CappedClient(httpx2.AsyncClient):
         if response.is_error:
             self.refusal = refusal_of(response, self._spec, self._login, self.refusal)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "text/event-stream" and isinstance(response.stream, httpx2.AsyncByteStream):
+        if isinstance(response.stream, httpx2.AsyncByteStream):
             # Decompressed where it is counted, and so not once more.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
-            response.stream = _CappedStream(response.stream, self._max_body_bytes, encoding)
+            bounded = _EventStream if kind == "text/event-stream" else _CappedStream
+            response.stream = bounded(response.stream, self._max_body_bytes, encoding)
         if response.status_code == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers:
             # This is how a server says that it no longer knows the session.
             self.expired = True

@@ -43,7 +43,7 @@ from bridge.model import ServerSpec
 from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
-from bridge.upstream.handshake import RecordingDispatcher, agree
+from bridge.upstream.handshake import MAX_UNANSWERED, RecordingDispatcher, agree
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Link:
             self._record(error)
         finally:
             self._broken = True
-            self.account = self.endpoint.account() or self.account
+            self.account = f"{self.account} {self.endpoint.account()}".strip()
             if self.client is None and self.failure is None:
                 self.failure = ServerStartError(
                     f"Server {self.spec.name!r} did not start: it was closed first.",
@@ -245,7 +245,11 @@ class Link:
         with anyio.CancelScope(deadline=deadline) as scope:
             async with self.endpoint.open() as (read, write):
                 dispatcher = RecordingDispatcher(
-                    read, write, on_end=self._notice_end, on_notice=self._notice
+                    read,
+                    write,
+                    on_end=self._notice_end,
+                    on_notice=self._notice,
+                    on_flood=self._notice_flood,
                 )
                 async with ClientSession(
                     dispatcher=dispatcher,
@@ -380,6 +384,11 @@ class Link:
     def _notice(self) -> None:
         if self.endpoint.direct is not None:
             self.endpoint.direct.notice()
+
+    def _notice_flood(self) -> None:
+        self.account = f"It made {MAX_UNANSWERED:,} requests without waiting for the answers."
+        logger.warning("server %r is disconnected: %s", self.spec.name, self.account)
+        self.stop()
 
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.

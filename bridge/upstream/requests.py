@@ -34,7 +34,7 @@ from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.asking import current_caller, progress_of, time_limit
 from bridge.upstream.direct import NEVER_SENT, Direct
-from bridge.upstream.failure import call_error, is_lost, is_unknown_session, lost_error
+from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_answers
 from bridge.upstream.link import Link
 from bridge.upstream.listing import (
@@ -216,7 +216,7 @@ class Requests:
                 kept.update(tool.name for tool in result.tools)
 
             seconds = max(0.0, deadline - anyio.current_time())
-            what = "the list of its tools"
+            what = f"{LIST_OF}tools"
             if link.direct is not None:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
@@ -255,7 +255,7 @@ class Requests:
         if not offers(link, kind):
             return ()
         deadline = anyio.current_time() + self._call_timeout
-        what = f"the list of its {LISTS[kind].words}"
+        what = f"{LIST_OF}{LISTS[kind].words}"
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
             params = PaginatedRequestParams(cursor=cursor) if cursor else None

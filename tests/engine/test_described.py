@@ -18,12 +18,12 @@ async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_o
     """A client that is shown another description pays for its whole conversation again."""
     finder.specs = (workshop("first"), workshop("second"))
     await engine.servers.refresh()
-    before = engine.guide.tool_description()
+    before = await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_first.add(a=1, b=2)"))
     assert engine.servers.known.tools("first")
-    assert engine.guide.tool_description() == before
+    assert await engine.guide.tool_description() == before
     await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
-    after = engine.guide.tool_description()
+    after = await engine.guide.tool_description()
     assert after.count(".add(a: float, b: float)") == 2
 
 
@@ -31,16 +31,16 @@ async def test_it_changes_at_once_with_the_configuration(
     engine: Engine, finder: ListFinder
 ) -> None:
     """What it says would be wrong."""
-    assert "mcp_second" not in engine.guide.tool_description()
+    assert "mcp_second" not in await engine.guide.tool_description()
     finder.specs = (workshop(), workshop("second"))
     await engine.servers.refresh()
-    assert "mcp_second" in engine.guide.tool_description()
+    assert "mcp_second" in await engine.guide.tool_description()
     # Both wait to be asked, so this one is known only when the other is.
     await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
     finder.specs = (workshop("second"),)
     await engine.servers.refresh()
-    assert "mcp_work_shop" not in engine.guide.tool_description()
-    assert ".add(a: float, b: float)" in engine.guide.tool_description()
+    assert "mcp_work_shop" not in await engine.guide.tool_description()
+    assert ".add(a: float, b: float)" in await engine.guide.tool_description()
 
 
 async def test_it_keeps_to_the_budget_of_the_settings(
@@ -56,7 +56,7 @@ async def test_it_keeps_to_the_budget_of_the_settings(
     for tokens, preflight in modes:
         set_so = replace(settings, description_tokens=tokens, preflight=preflight)
         async with open_engine(set_so, finder=finder, choose_backend=choose) as opened:
-            made = opened.guide.tool_description()
+            made = await opened.guide.tool_description()
         assert tokens * 0.7 < count_tokens(made) <= tokens
         assert ("refused before anything runs" in made) is (preflight == "check")
 

@@ -152,9 +152,9 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     engine: Engine, settings: Settings, backend: FakeBackend
 ) -> None:
     """The first message of a session lists them."""
-    assert ".add(" not in engine.guide.tool_description()
+    assert ".add(" not in await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
-    assert ".add(" in engine.guide.tool_description()
+    assert ".add(" in await engine.guide.tool_description()
     listing = engine.servers.listing("work-shop")
     assert listing is not None
     assert listing.info["protocol"]
@@ -166,6 +166,6 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     async with open_engine(
         settings, finder=ListFinder(workshop()), choose_backend=choose
     ) as second:
-        assert ".add(" in second.guide.tool_description()
+        assert ".add(" in await second.guide.tool_description()
         assert second.servers.pool.states()["work-shop"].state == "idle"
         assert second.servers.listing("work-shop") == listing

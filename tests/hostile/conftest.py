@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,17 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def engine(tmp_path: Path, files: Path) -> AsyncIterator[Engine]:
-    """An engine that has run a program, so that nothing has to be imported any more."""
-    spec = ServerSpec(
-        name="pb",
-        transport="stdio",
-        source=Source(client="Test", scope="user", path="/test.json", key="mcpServers.pb"),
-        command=sys.executable,
-        args=(str(PLAYBACK), str(files)),
-    )
+    """An engine in front of a process."""
+    command = {"command": sys.executable, "args": (str(PLAYBACK), str(files))}
+    async with engine_over(tmp_path, transport="stdio", **command) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def engine_over(tmp_path: Path, **server: Any) -> AsyncIterator[Engine]:
+    """Open an engine that has run a program, so that nothing has to be imported any more."""
+    source = Source(client="Test", scope="user", path="/test.json", key="mcpServers.pb")
+    spec = ServerSpec(name="pb", source=source, **server)
     backend = FakeBackend()
 
     async def choose(_: object) -> FakeBackend:

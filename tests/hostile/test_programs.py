@@ -50,6 +50,10 @@ FRAMES = {
     "query": ('call("search_tool_docs", query="w " * 6 * M)', TOO_LONG),
     "memory": ('call("save_memory", key="k" * 12 * M, value=1)', TOO_LONG),
     "skill": ('call("save_skill", name="s" * 12 * M, source="def f(): pass")', TOO_LONG),
+    "memory's value": ('call("save_memory", key="k", value="v" * 12 * M)', ""),
+    "memory of 200,000 values": ('call("save_memory", key="k", value=[1] * 200_000)', ""),
+    "skill's source": ('call("save_skill", name="s", source="x = 1\\n" * 2 * M)', ""),
+    "skill's depth": ('call("save_skill", name="s", source="(" * 60_000)', ""),
     "output": ('call("read_output", run_id="r" * 12 * M, stream="stdout")', TOO_LONG),
     "method": ('raw(b"m" * 12 * M, b"{}")', "The bridge has no method 'mmm"),
     "text": ('call("call_tool", server="pb", tool="t", arguments={"a": "s" * 12 * M})', "'ok'"),
@@ -73,8 +77,8 @@ FRAMES = {
         'raw(b"call_tool", b\'{"a":[\' + (b"1" * 4_000 + b",") * 3_000 + b"1]}")',
         "4000 digits; the limit is 1000",
     ),
-    "100,000 cancellations": (
-        'put(b"".join(b\'{"type":"cancel","id":%d}\\n\' % i for i in range(100_000)))\nprint("ok")',
+    "50,000 cancellations": (
+        'put(b"".join(b\'{"type":"cancel","id":%d}\\n\' % i for i in range(50_000)))\nprint("ok")',
         "ok",
     ),
     "20,000 frames of progress": (
@@ -122,9 +126,9 @@ print(json.loads(lines[-1])["error"]["message"])
 
 
 PROGRAMS = {
-    "100,000 lines": "x = 1\n" * 100_000,
+    "50,000 lines": "x = 1\n" * 50_000,
     "10 MB": "x = 1\n" * 1_600_000,
-    "40,000 calls": "if 0:\n" + "  mcp_pb.t(a=1)\n" * 40_000,
+    "20,000 calls": "if 0:\n" + "  mcp_pb.t(a=1)\n" * 20_000,
     "40,000 servers": "".join(f"mcp_s{i}.t()\n" for i in range(40_000)),
     "30,000 unknown tools": "".join(f"await mcp_pb.t{i}()\n" for i in range(30_000)),
     "a name of 1 MB": "x" * M + " = 1",
@@ -137,12 +141,12 @@ PROGRAMS = {
     "100,000 signs": "x = " + "-" * 100_000 + "1",
     "100,000 attributes": "x" + ".a" * 100_000,
     "30,000 branches": "if x: pass\n" + "elif x: pass\n" * 30_000,
-    "50,000 arguments": "if 0: mcp_pb.t(" + ",".join(f"k{i}=1" for i in range(50_000)) + ")",
+    "20,000 arguments": "if 0: mcp_pb.t(" + ",".join(f"k{i}=1" for i in range(20_000)) + ")",
     "50,000 imports": "if 0:\n" + "".join(f" import m{i}\n" for i in range(50_000)),
     "30,000 names of one server": "a0 = mcp_pb\n"
     + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 30_000)),
     "5,000 loops in one": "x = [1 " + "for a in b " * 5_000 + "]",
-    "a mistake behind 100,000 lines": "x = 1\n" * 100_000 + "x = = 1",
+    "a mistake behind 50,000 lines": "x = 1\n" * 50_000 + "x = = 1",
 }
 
 

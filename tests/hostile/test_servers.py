@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from bridge.engine import Engine
 from bridge.errors import BridgeError
@@ -58,6 +59,14 @@ def _branching(width: int, depth: int) -> dict[str, Any]:
     return takes({"a": {"$ref": "#/$defs/x0"}}, **{"$defs": branches})
 
 
+_ALL = {"allOf": [{"$ref": "#/$defs/x"}] * 8}
+
+
+def _referring(count: int, definitions: Any) -> dict[str, Any]:
+    properties = {f"p{number}": {"$ref": "#/$defs/x0"} for number in range(count)}
+    return takes(properties, **{"$defs": definitions})
+
+
 def _many(count: int) -> dict[str, Any]:
     return {f"p{number}": {} for number in range(count)}
 
@@ -86,6 +95,10 @@ LISTS: dict[str, tuple[Made, str]] = {
         ),
         "",
     ),
+    "20 tools of 9,000 parameters": (
+        lambda: listed(*(tool(f"t{j}", takes(_many(9_000))) for j in range(20))),
+        "",
+    ),
     "9,000 required parameters": (
         lambda: listed(tool(schema=takes(_many(9_000), required=list(_many(9_000))))),
         "",
@@ -112,6 +125,19 @@ LISTS: dict[str, tuple[Made, str]] = {
         "",
     ),
     "references that multiply": (lambda: listed(tool(schema=_branching(10, 30))), ""),
+    "256 parameters whose references multiply": (
+        lambda: listed(tool(schema=_referring(256, _branching(10, 30)["$defs"]))),
+        "",
+    ),
+    "20 tools of references to 9,000 parameters": (
+        lambda: listed(
+            *(
+                tool(f"t{j}", _referring(20, {"x0": _ALL, "x": takes(_many(9_000))}))
+                for j in range(20)
+            )
+        ),
+        "",
+    ),
     "a pattern that backtracks": (
         lambda: listed(tool(schema=takes({"a": {"type": "string", "pattern": "^(a+)+$"}}))),
         "",
@@ -139,7 +165,7 @@ async def test_no_list_of_tools_keeps_the_loop(
                 said.append(str(error))
         for query in ({"query": "does things"}, {"query": "t", "limit": 50, "detail": "full"}):
             said.append(str(await search_result(engine, query)))
-        engine.guide.tool_description()
+        await engine.guide.tool_description()
         engine.guide.capabilities(("pb",))
         for show in (engine.guide.tools_json, engine.guide.server_stub):
             try:
@@ -165,8 +191,8 @@ def text(value: str) -> bytes:
 RESULTS: dict[str, tuple[Made, str]] = {
     "3,000,000 items": (lambda: structured(b"[" + b"1," * 3 * M + b"1]"), "limit is 500,000"),
     "3,000,000 objects": (lambda: structured(b"[" + b"{}," * 3 * M + b"1]"), "limit is 500,000"),
-    "900,000 fields": (
-        lambda: structured(json.dumps({f"k{i}": i for i in range(900_000)}).encode()),
+    "600,000 fields": (
+        lambda: structured(json.dumps({f"k{i}": i for i in range(600_000)}).encode()),
         "limit is 500,000",
     ),
     "3,000 numbers of 4,000 digits": (
@@ -226,6 +252,7 @@ FLOODS: dict[str, tuple[Made, str]] = {
     "progress": (lambda: note("progress", progressToken=1_000_000_000, progress=1) * 5_000, ""),
     "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
     "answers to nobody": (lambda: line(id=77, result={}) * 20_000, ""),
+    "900 requests": (lambda: line(id=5, method="x") * 900, ""),
     "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
     "an id of 10 MB": (lambda: line(id="n" * 10 * M, result={}), ""),
 }
@@ -244,3 +271,97 @@ async def test_nothing_sent_unasked_keeps_the_loop(
     [log] = (tmp_path / "state").rglob("pb.log")
     assert told in log.read_text("utf-8", "replace")
     assert log.stat().st_size < 100_000
+
+
+REQUESTS: dict[str, Any] = {
+    "pings": {"id": 5, "method": "ping"},
+    "methods that nobody knows": {"id": 6, "method": "x"},
+    "questions": {"id": 7, "method": "elicitation/create", "params": {"message": "a"}},
+}
+
+
+@pytest.mark.parametrize("request_", list(REQUESTS.values()), ids=list(REQUESTS))
+async def test_requests_without_end_end_the_connection(
+    engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, request_: Any
+) -> None:
+    """Its server waits for no answer, and would leave a task here for each."""
+    (files / "before").write_bytes(line(**request_) * 50_000)
+    await engine.servers.load(["pb"])
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        result = await engine.run(RunRequest(code=CALL, timeout=120))
+    assert "went away during the call" in result.stdout
+    assert "It made 1,000 requests without waiting for the answers" in caplog.text
+
+
+def _pages(kind: str, entries: Any) -> dict[str, bytes]:
+    return {
+        f"{kind}-{number}": json.dumps({kind: entries, "nextCursor": str(number + 1)}).encode()
+        for number in range(1, 102)
+    }
+
+
+OFFERS: dict[str, tuple[Any, str]] = {
+    "60,000 resources": (
+        lambda: {"resources": [{"uri": f"a:{i}", "name": "a"} for i in range(60_000)]},
+        "more than 10000 resources",
+    ),
+    "700,000 resources that are none": (lambda: {"resources": [1] * 700_000}, "limit is 500,000"),
+    "a resource of 12 MB": (
+        lambda: {"resources": [{"uri": "a" * 6 * M, "description": "b" * 6 * M}]},
+        "1 of its resources are unusable",
+    ),
+    "60,000 prompts": (
+        lambda: {"prompts": [{"name": f"p{i}"} for i in range(60_000)]},
+        "more than 10000 prompts",
+    ),
+    "a prompt of 100,000 arguments": (
+        lambda: {"prompts": [{"name": "p", "arguments": [{"name": "a"}] * 100_000}]},
+        "",
+    ),
+    "a description of 12 MB": (
+        lambda: {"prompts": [{"name": "p", "description": "word " * 2 * M}]},
+        "",
+    ),
+}
+
+LIST_OFFERS = """
+for each in (mcp_pb.list_resources, mcp_pb.list_prompts):
+    try:
+        print(len(await each()))
+    except Exception as error:
+        print(error)
+"""
+
+
+@cases(OFFERS)
+async def test_no_list_of_resources_or_prompts_keeps_the_loop(
+    engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, made: Any, told: str
+) -> None:
+    page = made()
+    [kind] = page
+    (files / f"{kind}-1").write_text(json.dumps(page))
+    await engine.servers.load(["pb"])
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        result = await engine.run(RunRequest(code=LIST_OFFERS, timeout=120))
+    assert told in caplog.text + result.stdout
+
+
+@pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
+async def test_no_list_without_an_end_keeps_the_loop(
+    engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, kind: str
+) -> None:
+    entries = [{"name": f"n{number}", "uri": f"a:{number}"} for number in range(90)]
+    for name, page in _pages(kind, entries).items():
+        (files / name).write_bytes(page)
+    with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
+        await engine.run(RunRequest(code=LIST_OFFERS, servers=("pb",), timeout=120))
+    assert f"its list of {kind} does not end; 9000 are used" in caplog.text
+
+
+async def test_of_a_list_that_is_too_large_is_said_who_can_do_what(
+    engine: Engine, files: Path
+) -> None:
+    """To ask for less is not possible."""
+    (files / "tools-1").write_bytes(listed(*[1] * 600_000))
+    with pytest.raises(BridgeError, match="has to list less, or in more pages"):
+        await engine.guide.tools_json("pb")

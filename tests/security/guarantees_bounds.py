@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.security.guarantee import Guarantee
 
 SERVERS = "tests/hostile/test_servers.py"
+REMOTE = "tests/hostile/test_remote.py"
 PROGRAMS = "tests/hostile/test_programs.py"
 REQUESTS = "tests/hostile/test_requests.py"
 WATCHDOG = "tests/test_watchdog.py"
@@ -19,6 +20,10 @@ BOUNDS_GUARANTEES = (
             f"{SERVERS}::test_no_list_of_tools_keeps_the_loop",
             f"{SERVERS}::test_no_result_keeps_the_loop",
             f"{SERVERS}::test_nothing_sent_unasked_keeps_the_loop",
+            f"{SERVERS}::test_requests_without_end_end_the_connection",
+            f"{SERVERS}::test_no_list_of_resources_or_prompts_keeps_the_loop",
+            f"{SERVERS}::test_no_list_without_an_end_keeps_the_loop",
+            f"{REMOTE}::test_no_answer_over_http_keeps_the_loop",
             f"{PROGRAMS}::test_no_frame_keeps_the_loop",
             f"{PROGRAMS}::test_no_program_s_text_keeps_the_loop",
             f"{REQUESTS}::test_no_call_keeps_the_loop",

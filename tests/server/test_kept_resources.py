@@ -233,10 +233,14 @@ async def hearing(server: Any, mode: Any, *uris: str) -> AsyncIterator[tuple[Cli
 
 def told_server() -> tuple[NotifyingServer, Notices]:
     """Return a server whose clients are all one owner's, with an empty list, and its notices."""
-    notices = Notices(lambda: "", lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
+
+    async def tools() -> str:
+        return ""
+
+    notices = Notices(tools, lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
 
     async def listed(context: Any, _: Any) -> types.ListResourcesResult:
-        notices.listed(context)
+        await notices.listed(context)
         return types.ListResourcesResult(resources=[])
 
     @asynccontextmanager

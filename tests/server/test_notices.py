@@ -179,7 +179,7 @@ async def test_changes_that_come_together_are_told_once() -> None:
     looks: list[Hashable] = []
     looked = anyio.Event()
 
-    def tools() -> Hashable:
+    async def tools() -> Hashable:
         looks.append(shown[0])
         if len(looks) > 1:
             looked.set()
@@ -188,7 +188,7 @@ async def test_changes_that_come_together_are_told_once() -> None:
     made = Notices(tools, lambda: (), quiet_seconds=0.05)
     told: list[object] = []
     made._bus.subscribe(told.append)
-    made.listed(_context())
+    await made.listed(_context())
     async with made.running():
         for text in ("second", "third", "first"):
             shown[0] = text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from bridge.model import MEBIBYTE, ServerSpec, Source
-from bridge.upstream.http import SESSION_HEADER, CappedClient, OversizeBody
+from bridge.upstream.http import SESSION_HEADER, CappedClient, OversizeBody, _EventStream
 
 
 def spec_of(url: str) -> ServerSpec:
@@ -113,3 +113,38 @@ async def test_what_says_404_within_a_session_is_not_read_to_its_end(kind: str) 
             thread.join()
     # Beside the cap there is what the kernel takes in.
     assert pieces < 32
+
+
+class Pieces(httpx2.AsyncByteStream):
+    """A body that comes in the pieces given."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_an_event_is_passed_on_once_its_end_has_come(end: bytes, size: int) -> None:
+    """And not when the next one comes: that may never be."""
+    events = b"data: 1" + end + b"data: 2" + end
+    pieces = [events[start : start + size] for start in range(0, len(events), size)]
+    passed = b""
+    async for piece in _EventStream(Pieces(*pieces), MEBIBYTE, ""):
+        passed += piece
+        # Only its last piece says that the second has ended, too.
+        assert piece.endswith((b"\n", b"\r"))
+    assert passed == events
+
+
+async def test_an_event_of_too_many_values_ends_its_stream() -> None:
+    """Events before it arrive, and it is counted as a whole, however it comes."""
+    small = b"data: 1\n\n"
+    parts = [b"data: [", *[b"1," * 50_000] * 5, b"1]\n\n"]
+    stream = aiter(_EventStream(Pieces(small, *parts), MEBIBYTE, ""))
+    assert await anext(stream) == small
+    with pytest.raises(httpx2.SSEError, match="200000 value limit"):
+        await anext(stream)

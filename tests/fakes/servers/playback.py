@@ -28,7 +28,7 @@ def stored(name: str, default: bytes) -> bytes:
 for line in sys.stdin.buffer:
     request = json.loads(line)
     method, number = request.get("method"), request.get("id")
-    if number is None:
+    if number is None or method is None:
         continue
     if method == "initialize":
         answer(
