@@ -129,11 +129,11 @@ LISTS: dict[str, tuple[Made, str]] = {
         lambda: listed(tool(schema=_referring(256, _branching(10, 30)["$defs"]))),
         "",
     ),
-    "20 tools of references to 9,000 parameters": (
+    "3 tools of references to 9,000 parameters": (
         lambda: listed(
             *(
                 tool(f"t{j}", _referring(20, {"x0": _ALL, "x": takes(_many(9_000))}))
-                for j in range(20)
+                for j in range(3)
             )
         ),
         "",
@@ -142,9 +142,9 @@ LISTS: dict[str, tuple[Made, str]] = {
         lambda: listed(tool(schema=takes({"a": {"type": "string", "pattern": "^(a+)+$"}}))),
         "",
     ),
-    "200,000 annotations": (lambda: listed(tool(annotations=_many(150_000))), "too large"),
-    "10,000 names that read alike": (
-        lambda: listed(*(tool(chr(0x4E00 + number)) for number in range(10_000))),
+    "60,000 annotations": (lambda: listed(tool(annotations=_many(60_000))), "too large"),
+    "4,000 names that read alike": (
+        lambda: listed(*(tool(chr(0x4E00 + number)) for number in range(4_000))),
         "",
     ),
 }
@@ -201,7 +201,7 @@ RESULTS: dict[str, tuple[Made, str]] = {
     ),
     "450,000 items": (lambda: structured(b"[" + b"1," * 450_000 + b"1]"), "{'a': [1, 1,"),
     "text that is 3,000,000 items": (lambda: text("[" + "1," * 3 * M + "1]"), "'[1,1,1,"),
-    "50 MB of text": (lambda: text("x" * 50 * M), "xxx"),
+    "30 MB of text": (lambda: text("x" * 30 * M), "xxx"),
     "100,000 blocks": (
         lambda: b'{"content":[' + b'{"type":"text","text":"x"},' * 100_000 + b"{}]}",
         "['x', 'x',",
@@ -251,7 +251,7 @@ FLOODS: dict[str, tuple[Made, str]] = {
     ),
     "progress": (lambda: note("progress", progressToken=1_000_000_000, progress=1) * 5_000, ""),
     "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
-    "answers to nobody": (lambda: line(id=77, result={}) * 20_000, ""),
+    "answers to nobody": (lambda: line(id=77, result={}) * 10_000, ""),
     "900 requests": (lambda: line(id=5, method="x") * 900, ""),
     "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
     "an id of 10 MB": (lambda: line(id="n" * 10 * M, result={}), ""),
@@ -285,7 +285,7 @@ async def test_requests_without_end_end_the_connection(
     engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, request_: Any
 ) -> None:
     """Its server waits for no answer, and would leave a task here for each."""
-    (files / "before").write_bytes(line(**request_) * 50_000)
+    (files / "before").write_bytes(line(**request_) * 20_000)
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
         result = await engine.run(RunRequest(code=CALL, timeout=120))
