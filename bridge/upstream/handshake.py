@@ -112,8 +112,15 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             self._on_notice()
             await on_notify(*notification)
 
+        def intercepted(method: str, params: Mapping[str, Any] | None) -> bool:
+            taken = on_notify_intercept is not None and on_notify_intercept(method, params)
+            if taken:
+                # It goes no further, and nothing may wait for it.
+                self._on_notice()
+            return taken
+
         try:
-            await super().run(on_request, noticed, on_notify_intercept, **options)
+            await super().run(on_request, noticed, intercepted, **options)
         finally:
             self._on_end()
 

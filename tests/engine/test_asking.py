@@ -213,9 +213,11 @@ async def test_a_run_that_is_cancelled_while_it_asks_withdraws_the_question(
 
 
 async def test_the_question_of_a_server_that_two_clients_use_is_refused(
-    engine: Engine, tmp_path: Path
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is asked what may be the other's affair."""
+    # Else for a moment the next test's client is not the only one.
+    monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     me, you = FakeClient("me", answer=accept), FakeClient("you", answer=accept)
     started = tmp_path / "started"
     code = f"await mcp_asker.hold(started={str(started)!r})"

@@ -60,6 +60,17 @@ async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
         assert caller.reported == [1.0]
 
 
+async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig: Rig) -> None:
+    """Such as that a subscription has begun, which nobody here is told of."""
+    rig.environ["LISTENED"] = rig.path("listened")
+    async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
+        await pool.start("server")
+        await wait_file(rig.path("listened"))
+        with anyio.fail_after(PATIENCE_SECONDS):
+            result = await pool.call_tool("server", "odd_shape", {})
+    assert result["content"] == []
+
+
 async def test_an_answer_that_breaks_the_protocol_is_delivered_with_what_it_has(rig: Rig) -> None:
     """No content, a list where an object belongs, and a field that nobody knows."""
     async with rig.pool(rig.raw()) as pool:

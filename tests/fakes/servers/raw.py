@@ -264,11 +264,16 @@ def handle(message: dict[str, Any]) -> None:
             {
                 "resultType": "complete",
                 "supportedVersions": ["2026-07-28"],
-                "capabilities": {"tools": {}},
+                "capabilities": {"tools": {"listChanged": "announcing" in MODES}},
                 "ttlMs": 0,
                 "cacheScope": "private",
             },
         )
+    elif method == "subscriptions/listen":
+        meta = {"io.modelcontextprotocol/subscriptionId": request_id}
+        told = {"_meta": meta, "notifications": params.get("notifications") or {}}
+        send({"method": "notifications/subscriptions/acknowledged", "params": told})
+        Path(os.environ["LISTENED"]).write_text("yes")
     elif method == "tools/list":
         list_tools(request_id, params.get("cursor"))
     elif method == "tools/call":
