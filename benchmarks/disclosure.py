@@ -80,7 +80,7 @@ async def answers(tools: Tools, settings: Settings) -> list[int]:
         for name, found in tools.items():
             engine.servers.known.learn(name, found)
         for query in (*read_queries(TUNED), *read_queries(HELD_OUT)):
-            result = await search_result(engine, {"query": query.text})
+            result = await search_result(engine, {"query": query.text}, "")
             counted.append(
                 sum(count_tokens(block.text) for block in result.content if block.type == "text")
             )

@@ -84,6 +84,9 @@ def write_files(
 ) -> list[str]:
     """Put files into a directory; return what went wrong, a line for each that is not there.
 
+    What other programs take as settings or code of the directory is not put there, whatever `force`
+    says: a program must not configure git, a shell or the bridge by leaving files.
+
     Args:
         read: Returns a file's content, part by part.
         force: Whether files that are there may be replaced.
@@ -92,6 +95,12 @@ def write_files(
     root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for artifact in artifacts:
+            if any(_is_obeyed(part) for part in artifact.name.split("/")):
+                problems.append(
+                    f"{quoted(artifact.name)} is not put there: other programs may obey a file of "
+                    "that name. It is in `artifacts list`."
+                )
+                continue
             try:
                 _put(root, artifact, read, force=force)
             except FileExistsError:
@@ -104,6 +113,11 @@ def write_files(
     finally:
         os.close(root)
     return problems
+
+
+def _is_obeyed(part: str) -> bool:
+    """Tell whether git, shells, editors or npm take settings or code from what is called so."""
+    return part.startswith(".") or part.casefold() == "node_modules"
 
 
 def _put(

@@ -94,7 +94,7 @@ def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
                 )
                 found.append(one)
                 reader.warnings.extend(said)
-    return join(found)
+    return join([*found, Approvals(trusted=trusted)])
 
 
 def trusting(

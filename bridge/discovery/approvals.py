@@ -29,11 +29,13 @@ class Approvals:
         approved: Names, folded as Claude Code folds them.
         rejected: Folded name to the file that rejects it.
         all_approved: Whether every server of the project is.
+        trusted: Whether the user trusts the folder, in which its own files may approve.
     """
 
     approved: frozenset[str] = frozenset()
     rejected: Mapping[str, str] = field(default_factory=dict)
     all_approved: bool = False
+    trusted: bool = False
 
     def approves(self, name: str) -> bool:
         return self.all_approved or _folded(name) in self.approved
@@ -78,12 +80,18 @@ def join(found: Iterable[Approvals]) -> Approvals:
     """All answers together; a rejection anywhere stands."""
     approved: set[str] = set()
     rejected: dict[str, str] = {}
-    all_approved = False
+    all_approved = trusted = False
     for one in found:
+        trusted = trusted or one.trusted
         approved |= one.approved
         rejected = {**one.rejected, **rejected}
         all_approved = all_approved or one.all_approved
-    return Approvals(approved=frozenset(approved), rejected=rejected, all_approved=all_approved)
+    return Approvals(
+        approved=frozenset(approved),
+        rejected=rejected,
+        all_approved=all_approved,
+        trusted=trusted,
+    )
 
 
 def _folded(name: str) -> str:

@@ -71,10 +71,11 @@ class Rules:
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
     def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
-        """Return the clients that approve anything of this project, by name or folder."""
+        """Return the clients that approve anything of this project, or may by files in it."""
         if self.project_servers != "approved":
             return frozenset()
-        by_name = self.approvals.all_approved or self.approvals.approved
+        found = self.approvals
+        by_name = found.trusted or found.all_approved or found.approved
         named = {each.client for each in locations if each.approvable and by_name}
         return frozenset({*self.trusting.values(), *named})
 

@@ -192,7 +192,8 @@ class Carrying:
             lasting = Lasting(job.watch.oversight)
             more = partial(self._more, job, gate, lasting)
             show = partial(self._skills.show, job.request, job.run, job.skills, lasting)
-            questions = Questions(self._servers, self._guide, gate, more, show)
+            listed = self._skills.may_list(job.request.principal)
+            questions = Questions(self._servers, self._guide, gate, more, show if listed else None)
             intake = Intake(
                 job.limits,
                 run=job.run,

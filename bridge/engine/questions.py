@@ -252,7 +252,10 @@ class Questions:
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
         found: list[dict[str, Any]] = await self._guide.search(
-            _text(params, "query"), min(limit, MAX_SEARCH_RESULTS), _detail(params), skills=True
+            _text(params, "query"),
+            min(limit, MAX_SEARCH_RESULTS),
+            _detail(params),
+            skills=self._show is not None,
         )
         skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
         if self._show is not None:

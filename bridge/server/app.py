@@ -126,7 +126,7 @@ class _Surface:
         if params.name == COMMAND_TOOL and self._engine.commands.profiles:
             return await self._run_command(context, params)
         if params.name == SEARCH_TOOL:
-            return await search_result(self._engine, params.arguments)
+            return await search_result(self._engine, params.arguments, self._runs.principal)
         if params.name != TOOL:
             # The specification makes an unknown tool a protocol error: -32602, invalid params.
             names = ", ".join(tool.name for tool in await offered(self._engine))

@@ -92,12 +92,16 @@ def search_tool() -> types.Tool:
 
 
 async def search_result(
-    engine: Engine, arguments: Mapping[str, Json] | None
+    engine: Engine, arguments: Mapping[str, Json] | None, principal: str
 ) -> types.CallToolResult:
-    """Search, and return what a model reads. Every failure is a result as well."""
+    """Search, and return what a model reads. Every failure is a result as well.
+
+    Args:
+        principal: On whose behalf; empty if nobody knows, who is told of no skills.
+    """
     try:
         request = parse_search(arguments)
-        return await _searched(engine, request)
+        return await _searched(engine, request, principal)
     except BridgeError as error:
         logger.info("search refused: %s", error)
         return _failed(str(error))
@@ -147,13 +151,14 @@ def _detail(value: Json) -> Detail:
     raise InvalidRequestError(message)
 
 
-async def _searched(engine: Engine, request: SearchRequest) -> types.CallToolResult:
+async def _searched(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
     errors = await servers.look_up(servers.names() if only is None else [only])
+    skills = only is None and engine.skills.may_list(principal)
     found = await engine.guide.search(
-        request.query, request.limit, request.detail, server=only, skills=only is None
+        request.query, request.limit, request.detail, server=only, skills=skills
     )
     left_out = {name: _brief(error) for name, error in errors.items()}
     document: dict[str, Any] = {"tools": found}

@@ -80,7 +80,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "cpus": _Setting("MCP_BRIDGE_CPUS", parsers.cpus),
     "container_user": _Setting("MCP_BRIDGE_CONTAINER_USER", parsers.user),
     "runtime_idle_timeout": _Setting("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", parsers.seconds),
-    "state_dir": _Setting("MCP_BRIDGE_STATE_DIR", parsers.path),
+    "state_dir": _Setting("MCP_BRIDGE_STATE_DIR", parsers.whole_path),
     "output_mode": _Setting("MCP_BRIDGE_OUTPUT_MODE", parsers.choice(get_args(OutputMode))),
     "log_level": _Setting("MCP_BRIDGE_LOG_LEVEL", parsers.choice(get_args(LogLevel), upper=True)),
     "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
@@ -113,9 +113,9 @@ _SETTINGS: Mapping[str, _Setting] = {
     "artifact_days": _Setting(
         "MCP_BRIDGE_ARTIFACT_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)
     ),
-    "skills_dir": _Setting("MCP_BRIDGE_SKILLS_DIR", parsers.path),
+    "skills_dir": _Setting("MCP_BRIDGE_SKILLS_DIR", parsers.whole_path),
     "roots": _Setting("MCP_BRIDGE_ROOTS", parsers.directories, many=True),
-    "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.path),
+    "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.whole_path),
     "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),
     "project_servers": _Setting(
         "MCP_BRIDGE_PROJECT_SERVERS", parsers.choice(get_args(ProjectServers))

@@ -191,6 +191,15 @@ def path(text: str) -> Path:
         raise ValueError("names the home directory of a user there is none of") from None  # noqa: EM101
 
 
+def whole_path(text: str) -> Path:
+    """Return a path that does not depend on the working directory, which may be anybody's."""
+    found = path(text)
+    if not found.is_absolute():
+        message = "is relative: write the whole path, or begin it with ~"
+        raise ValueError(message)
+    return found
+
+
 def lowered(text: str) -> str:
     """Return a name in small letters."""
     return text.strip().lower()

@@ -19,7 +19,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
     """Return where the settings file is looked for."""
     if environ.get("MCP_BRIDGE_CONFIG"):
         try:
-            return parsers.path(environ["MCP_BRIDGE_CONFIG"])
+            return parsers.whole_path(environ["MCP_BRIDGE_CONFIG"])
         except ValueError as error:
             message = f"MCP_BRIDGE_CONFIG: {environ['MCP_BRIDGE_CONFIG']!r} {error}."
             raise SettingsError(message) from None

@@ -67,6 +67,16 @@ def test_files_are_put_where_the_user_wants_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
+def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force: bool) -> None:
+    names = [".mcp.json", "d/.envrc", ".git/hooks/pre-commit", "node_modules/.bin/x", "a"]
+    problems = write_files([artifact(name) for name in names], tmp_path, content, force=force)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a"]
+    assert [problem.split(" is not put there")[0] for problem in problems] == [
+        f"`{name}`" for name in names[:-1]
+    ]
+
+
+@pytest.mark.parametrize("force", [False, True])
 def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     tmp_path: Path, force: bool
 ) -> None:

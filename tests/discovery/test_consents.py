@@ -259,6 +259,18 @@ def test_what_was_written_as_the_last_bridge_ended_is_proposed(
     assert "appeared" in found.proposed[0].reason
 
 
+def test_a_program_cannot_approve_by_writing_the_clients_own_file_of_the_project(
+    cautious: DiscoveryContext,
+) -> None:
+    """In a trusted folder Claude Code believes `.claude/settings.local.json`."""
+    approve_in_claude(cautious)
+    looked = after(cautious, discover(cautious), first=True)
+    write(cautious.cwd / ".mcp.json", entry())
+    write(cautious.cwd / ".claude" / "settings.local.json", {"enableAllProjectMcpServers": True})
+    assert names(discover(cautious)) == ["tracker"], "as Claude Code does"
+    assert discover(looked).servers == ()
+
+
 @pytest.mark.parametrize(
     ("trust", "used"),
     [

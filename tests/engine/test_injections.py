@@ -201,6 +201,17 @@ async def test_nothing_gets_out_in_two_runs_by_what_there_is(tmp_path: Path, nam
         assert arena.sent(*OUTSIDE) == []
 
 
+@pytest.mark.parametrize(("policy", "learns"), [("", True), (POLICY + STAYS_HERE, False)])
+async def test_no_names_of_fields_are_learnt_after_labelled_data_was_read(
+    tmp_path: Path, policy: str, learns: bool
+) -> None:
+    """A program can have a tool return objects whose names are what it has read."""
+    async with opened(tmp_path, policy) as arena:
+        result = await arena.run(SECRET_READ, **ME)
+        assert result.status == "success", result.error
+        assert bool(arena.engine.servers.known.learnt) is learns
+
+
 BROKEN = "'bro' + 'ken'"
 """Computed, so that nothing is started before the program is."""
 

@@ -112,7 +112,7 @@ async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
         assert found.status == "success", found.error
         assert "evil" not in str(found.result)
         assert {each.name for each in engine.servers.discovery.proposed} == set(layouts)
-        told = await search_result(engine, {"query": "evil"})
+        told = await search_result(engine, {"query": "evil"}, "me")
         assert "Not approved" in str(told.content)
         assert "servers approve" in str(told.content)
         assert '"proposed"' in engine.guide.servers_json()

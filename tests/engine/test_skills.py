@@ -52,6 +52,10 @@ async def test_a_function_is_kept_with_what_it_needs_and_imported_later(engine: 
     assert found[0]["kind"] == "skill"
     assert found[0]["signature"].startswith("from skills import shout; await shout(")
 
+    unknown = RunRequest(code="await runtime.search_tool_docs('shout')", principal="")
+    listed = (await engine.run(unknown)).result
+    assert [each["kind"] for each in listed if each["kind"] == "skill"] == []
+
     # A skill may use another, and is a new version when it changes.
     again = SAVE.replace("Say something", "Say anything")
     kept = await value(engine, again)

@@ -164,7 +164,7 @@ async def test_no_list_of_tools_keeps_the_loop(
             except BridgeError as error:
                 said.append(str(error))
         for query in ({"query": "does things"}, {"query": "t", "limit": 50, "detail": "full"}):
-            said.append(str(await search_result(engine, query)))
+            said.append(str(await search_result(engine, query, "me")))
         await engine.guide.tool_description()
         engine.guide.capabilities(("pb",))
         for show in (engine.guide.tools_json, engine.guide.server_stub):

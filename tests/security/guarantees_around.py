@@ -9,9 +9,12 @@ from __future__ import annotations
 from tests.security.guarantee import Guarantee
 
 COMMANDS_GUARDED = "tests/engine/test_command_guarded.py"
+CONSENTS = "tests/discovery/test_consents.py"
 EXPOSED = "tests/discovery/test_exposed.py"
 FIND = "tests/discovery/test_find.py"
+INJECTIONS = "tests/engine/test_injections.py"
 PRIVATE = "tests/test_private.py"
+RUN_FILES = "tests/cli/test_run_files.py"
 START_DIRECTORY = "tests/upstream/test_start_directory.py"
 STATE = "tests/settings/test_state.py"
 
@@ -31,6 +34,24 @@ AROUND_GUARANTEES = (
             f"{COMMANDS_GUARDED}::test_what_the_bridge_relies_on_is_granted_to_read_only",
             f"{COMMANDS_GUARDED}::test_other_places_are_granted_and_known_as_written_by_commands",
         ),
+    ),
+    Guarantee(
+        id="working-directory",
+        promise="What a program writes into the working directory, and what a repository has there, "
+        "never counts as the user's own settings, approvals or servers.",
+        attacks=(),
+        tests=(
+            f"{STATE}::test_no_path_that_is_believed_depends_on_the_working_directory",
+            f"{CONSENTS}::test_what_was_written_as_the_last_bridge_ended_is_proposed",
+            f"{CONSENTS}::test_a_program_cannot_approve_by_writing_the_clients_own_file_of_the_project",
+            f"{RUN_FILES}::test_no_file_is_put_where_other_programs_would_obey_it",
+        ),
+    ),
+    Guarantee(
+        id="learnt-names",
+        promise="Names of fields that a run saw after it had read labelled data are not learnt.",
+        attacks=(),
+        tests=(f"{INJECTIONS}::test_no_names_of_fields_are_learnt_after_labelled_data_was_read",),
     ),
     Guarantee(
         id="start-directory",

@@ -123,3 +123,17 @@ def test_another_settings_file_does_not_inherit_a_policy(tmp_path: Path, config:
     config.unlink()
     with pytest.raises(SettingsError, match="held a policy"):
         started(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["MCP_BRIDGE_STATE_DIR", "MCP_BRIDGE_CONFIG", "MCP_BRIDGE_SKILLS_DIR", "MCP_SERVERS_CONFIG"],
+)
+def test_no_path_that_is_believed_depends_on_the_working_directory(
+    tmp_path: Path, variable: str
+) -> None:
+    """A repository could bring approvals, a policy or servers that count as the user's."""
+    with pytest.raises(
+        SettingsError, match=f"{variable}: 'here' is relative: write the whole path"
+    ):
+        started(tmp_path, **{variable: "here"})

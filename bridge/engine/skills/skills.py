@@ -124,13 +124,18 @@ class Skills:
             left += named_skills(skill.code.tree)
         uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
-            known=frozenset(there),
+            known=frozenset(there) if self.may_list(request.principal) else frozenset(),
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
             review=self.review(request, run),
             stale=self.shelf.stale,
         )
+
+    def may_list(self, principal: str) -> bool:
+        """Tell whether a caller may know which skills there are; not one that nobody knows."""
+        policy = self._policy()
+        return policy == "allow" or (policy != "deny" and bool(principal))
 
     def review(self, request: RunRequest, run: OneRun) -> Review:
         """Return what decides on the skills of a run."""
