@@ -259,7 +259,7 @@ def test_what_was_written_as_the_last_bridge_ended_is_proposed(
     assert "appeared" in found.proposed[0].reason
 
 
-def test_a_program_cannot_approve_by_writing_the_clients_own_file_of_the_project(
+def test_a_program_cannot_approve_by_a_clients_file_of_the_project(
     cautious: DiscoveryContext,
 ) -> None:
     """In a trusted folder Claude Code believes `.claude/settings.local.json`."""

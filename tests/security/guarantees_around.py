@@ -43,7 +43,7 @@ AROUND_GUARANTEES = (
         tests=(
             f"{STATE}::test_no_path_that_is_believed_depends_on_the_working_directory",
             f"{CONSENTS}::test_what_was_written_as_the_last_bridge_ended_is_proposed",
-            f"{CONSENTS}::test_a_program_cannot_approve_by_writing_the_clients_own_file_of_the_project",
+            f"{CONSENTS}::test_a_program_cannot_approve_by_a_clients_file_of_the_project",
             f"{RUN_FILES}::test_no_file_is_put_where_other_programs_would_obey_it",
         ),
     ),
