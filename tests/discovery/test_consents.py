@@ -105,7 +105,10 @@ def test_a_changed_definition_is_asked_about_again(
     assert names(discover(approved)) == ["tracker"]
     write(path, changed)
     found = discover(approved)
-    assert (found.servers, len(found.proposed)) == ((), 1)
+    assert [each.reason for each in found.proposed] == [
+        "its definition has changed since it was approved"
+    ]
+    assert found.servers == ()
 
 
 def test_a_renewed_secret_is_not_asked_about_again(cautious: DiscoveryContext) -> None:
