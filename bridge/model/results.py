@@ -130,6 +130,7 @@ class Plan:
         seconds: For which it can be applied.
         stopped: Why the program did not get to its end; empty if it did.
         stale: What it read without the changes that calls held by then will make, in words.
+        askable: Whether an answer of whoever it was made for would count as an approval.
     """
 
     plan_id: str
@@ -137,6 +138,7 @@ class Plan:
     calls: tuple[HeldCall, ...] = ()
     stopped: str = ""
     stale: str = ""
+    askable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,9 @@ MAX_COLUMNS = 6
 MAX_CELL = 48
 """Of a table: rows, columns and characters of a cell."""
 
+MAX_ASKING = 5
+"""Tools named that need an approval which nobody can give."""
+
 IN_FULL = 3
 MAX_VALUE = 1_000
 """Calls of a group in full, and characters of each of their arguments."""
@@ -121,6 +124,13 @@ def _listed(plan: Plan, how: bool, characters: int) -> _Page:
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
             f"within {minutes}."
         )
+        asking = list(dict.fromkeys(_name(each) for each in plan.calls if each.action == "ask"))
+        if asking and not plan.askable:
+            more = f" and {len(asking) - MAX_ASKING:,} more" if asking[MAX_ASKING:] else ""
+            page.must(
+                f"That is refused until the user's rules allow {', '.join(asking[:MAX_ASKING])}"
+                f"{more}: nobody can be asked over HTTP without authentication."
+            )
     elif how and plan.calls and not plan.stopped:
         page.must("")
         page.must("The program failed, so there is nothing to apply: correct it and plan again.")
