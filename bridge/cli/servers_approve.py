@@ -64,7 +64,8 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         before = starts.decide(proposal.spec)
         if before.rule == REDEFINED:
             person.say(
-                f"The policy's lines for {proposal.name} will be for this: {because(before)}\n"
+                f"About the server, the policy knows: {before.reason}. If you approve, the "
+                f"policy's lines for {proposal.name} apply to this definition.\n"
             )
         if not agreed and not person.attended:
             message = f"Which definition of {proposal.name} may be used? The file may have changed."
@@ -75,7 +76,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             person.say(_shown(proposal))
             lines = counted(proposal.spec.written.count("\n") + 1, "line")
             answer = await person.ask(
-                f"May {proposal.name} be used, as defined here in {lines}? yes or no: "
+                f"May {proposal.name} be used as shown above ({lines})? yes or no: "
             )
             agreed = (answer or "").strip().lower() in ("y", "yes")
         if not agreed:
@@ -107,7 +108,9 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
         message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
         raise UsageError(message, remedy="Change that in config.toml.")
     if decision.action == "allow":
-        write_err(visible(f"{spec.name} starts already, as it is defined.", keep="") + "\n")
+        approved = spec.source.scope == "project"
+        told = "is approved already" if approved else "needs no approval"
+        write_err(visible(f"{spec.name} {told}.", keep="") + "\n")
         return True
     lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
     shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
@@ -123,7 +126,7 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
             message = f"May {spec.name} be started as it is defined? The file may have changed."
             remedy = f"Name what you saw: `servers approve {spec.name}@{digits[:LEAST_DIGITS]}`."
             raise UsageError(message, remedy=remedy)
-        answer = await person.ask(f"May {spec.name} be started, as defined here? yes or no: ")
+        answer = await person.ask(f"May {spec.name} be started as shown above? yes or no: ")
         if (answer or "").strip().lower() not in ("y", "yes"):
             write_err(visible(f"{spec.name} was not approved.", keep="") + "\n")
             return False

@@ -6,6 +6,7 @@ is the business of `approvals.py`, `trust.py` and `forbidden.py`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -61,12 +62,18 @@ def answer_files(places: Places) -> Iterator[Path]:
 
 
 def brought_along(path: Path, places: Places) -> bool:
-    """Tell whether a file of the user's lies in the project, as a relative variable has it.
+    """Tell whether a file of the user's lies in the project, where a variable leads there.
 
     Not where the project has the user's home in it, as for who keeps that in a repository.
     """
     (home,), project = places["home"], places["project"]
-    return any(path.is_relative_to(place) and not home.is_relative_to(place) for place in project)
+    return any(_lies_in(path, place) and not _lies_in(home, place) for place in project)
+
+
+def _lies_in(path: Path, place: Path) -> bool:
+    """Tell whether a path is in a place, as both are written or where their links lead."""
+    real = Path(os.path.realpath(path))
+    return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
 
 def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:

@@ -86,6 +86,11 @@ class Consents:
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
+    def knew(self, definition: Definition) -> bool:
+        """Tell whether a person approved another definition of the same name in the same file."""
+        place = (definition.directory, definition.path, definition.name)
+        return any((each.directory, each.path, each.name) == place for each in self.given)
+
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 

@@ -248,15 +248,20 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
     url = reader.text(entry[label], label, "url")
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        host = parts.hostname or ""
+        good = parts.scheme in ("http", "https") and bool(host)
     except ValueError:
-        good = False
+        good, host = False, ""
     if url.startswith(("unix:", "pipe:")):
         msg = f"{label} names a local socket or pipe, over which the bridge cannot reach servers"
         raise UnusableError(msg)
     if not good or any(char.isspace() or not char.isprintable() for char in url):
         # The url itself stays out of the message: it may carry a token.
         msg = f"{label} must be http:// or https:// and a host, without spaces"
+        raise UnusableError(msg)
+    if not host.isascii():
+        # Clients of HTTP translate it, so that lists of allowed and denied addresses would miss it.
+        msg = f"{label} has a host that is not ASCII; write it in punycode"
         raise UnusableError(msg)
     return url
 

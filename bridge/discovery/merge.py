@@ -34,6 +34,10 @@ _FIELDS = (
     *("description", "start_timeout", "call_timeout", "tools", "oauth"),
 )
 
+NOT_APPROVED = "a project's server that you have not approved"
+CHANGED = "its definition has changed since it was approved"
+"""Why a project's server waits whatever clients say."""
+
 _MAX_SPELLED = 64
 _UNSPELLED = re.compile(r"[^a-z0-9_]+")
 
@@ -85,7 +89,7 @@ class Rules:
             return ""
         client = self.approved_by_client(definition.name, location)
         if not client:
-            return "a project's server that you have not approved"
+            return CHANGED if self.consents.knew(definition) else NOT_APPROVED
         seen = self.consents.seen_digest(definition, client)
         first = seen is None and self.consents.first_sight(self.directory, client)
         if first or seen == definition.digest:

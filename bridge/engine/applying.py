@@ -29,7 +29,7 @@ from bridge.gate.audit.records import approval_fields
 from bridge.gate.calls import Gate, Grant
 from bridge.gate.plans import KeptPlan
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.render.plan import plan_text
+from bridge.render.plan import plan_asked
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +124,9 @@ class Applying:
         if plan.stopped:
             # In its own words nobody could tell it from what the bridge says.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        shown = plan_text(plan, how=False, characters=MAX_QUESTION)
+        shown, whole = plan_asked(plan, MAX_QUESTION)
         try:
-            return await watch.oversight.approver.approve_plan(kept.plan, shown)
+            return await watch.oversight.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
             async with watch.recording(request, _servers(kept), facts) as record:

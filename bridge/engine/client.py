@@ -156,7 +156,7 @@ class OneRun:
                 reach any client; the bridge's own are approvals, and only such a client's count.
         """
         self._client = client
-        self._identified = identified
+        self.identified = identified
         self._clock = clock
         self.secretless: Tell = _unchanged
         self.tell: Tell = _unchanged
@@ -280,7 +280,7 @@ class OneRun:
         if self._client is None:
             message = "Nobody can be asked: the run has no client."
             raise CannotAskError(message)
-        if not self._identified:
+        if not self.identified:
             raise CannotAskError(NOT_IDENTIFIED)
         self._own_questions += 1
         params = self.secretless("", dict(params))

@@ -91,7 +91,7 @@ class Engine:
         self._checking = Checking(servers, settings)
         self.artifacts = store_for(settings)
         self.gatekeeping = Gatekeeping(settings, servers)
-        self._proposals = Proposals(servers, self.gatekeeping.audit)
+        self._proposals = Proposals(servers, self.gatekeeping.audit, self.gatekeeping.starts)
         self.skills = Skills(
             settings,
             servers,

@@ -237,6 +237,7 @@ class Gatekeeping:
         plan = self.plans.keep(
             holding, watch.owner, run_id=result.run_id, stopped=stopped, failed=failed
         )
+        plan = replace(plan, askable=watch.run.identified)
         if plan.plan_id:
             known = {"owner": watch.owner, "calls": len(plan.calls), "seconds": plan.seconds}
             try:

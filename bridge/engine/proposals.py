@@ -20,14 +20,16 @@ from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.records import approved_record
 from bridge.gate.question import read_answer, safe_name
+from bridge.gate.starts import Starts
 
 
 class Proposals:
     """Asks about them; one question at a time."""
 
-    def __init__(self, servers: Servers, audit: AuditLog) -> None:
+    def __init__(self, servers: Servers, audit: AuditLog, starts: Starts) -> None:
         self._servers = servers
         self._audit = audit
+        self._starts = starts
         self._turn = anyio.Lock()
 
     async def settle(self, names: Iterable[str], run: OneRun, *, identified: bool) -> bool:
@@ -60,17 +62,17 @@ class Proposals:
         asked, consents = question(proposal), self._servers.consents
         try:
             if consents is None:
-                message = "this bridge keeps no approvals."
+                message = "Nobody can be asked: this bridge keeps no approvals."
                 raise CannotAskError(message)
             if not identified:
-                message = "nobody knows whose run this is."
+                message = "Nobody can be asked: nobody knows whose run this is."
                 raise CannotAskError(message)
             if asked is None:
-                message = "its definition is too long for a question."
+                message = "Nobody can be asked: its definition is too long for a question."
                 raise CannotAskError(message)
             answer = await run.elicit(asked)
         except CannotAskError as error:
-            raise unapproved(proposal, f" Nobody can be asked here: {error.why}") from None
+            raise unapproved(proposal, f" {error.why}") from None
         decision = read_answer(answer, ("session", "always"), "session")
         if decision not in ("session", "always"):
             what = "said no" if decision else "gave no answer"
@@ -80,7 +82,11 @@ class Proposals:
             )
             raise ApprovalRefusedError(message, remedy="Do without it.")
         # Before the run begins, so that it has no id yet.
-        await self._audit.append(approved_record(proposal.spec, "client", decision))
+        if decision == "always":
+            # Of exactly this one, so that the policy has nothing left to ask about its start.
+            await self._starts.approve(proposal.spec, "client")
+        else:
+            await self._audit.append(approved_record(proposal.spec, "client", decision))
         consents.allow_for_now(proposal.definition)
         if decision == "always":
             try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import PurePath
 
 from bridge.catalog.naming import server_aliases
+from bridge.discovery.merge import NOT_APPROVED
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalNeededError
 from bridge.gate.question import form, one_line, quoted, safe_name, visible_lines
@@ -29,10 +30,13 @@ def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
     Args:
         more: Why nobody is asked.
     """
+    file = os.path.relpath(proposal.source.path, proposal.definition.directory)
+    reason = proposal.reason
+    if reason == NOT_APPROVED:
+        reason = "the user has not approved it"
     message = (
-        f"The server {safe_name(proposal.name)} is defined by "
-        f"{quoted(PurePath(proposal.source.path).name, MAX_PATH_CHARS)} in the working directory, "
-        f"and is not started: {proposal.reason}.{more}"
+        f"The server {safe_name(proposal.name)} of this project ({quoted(file, MAX_PATH_CHARS)}) "
+        f"is not started: {reason}.{more}"
     )
     return ApprovalNeededError(
         message,
@@ -71,7 +75,7 @@ def described(proposal: ProposedServer) -> list[str]:
         f"in: {one_line(definition.path, MAX_PATH_CHARS)}",
         f"used in: {one_line(definition.directory, MAX_PATH_CHARS)}",
         does,
-        f"why it waits: {proposal.reason}",
+        *([] if proposal.reason == NOT_APPROVED else [f"why it waits: {proposal.reason}"]),
         f"digest: {definition.digest.removeprefix('sha256:')}",
     ]
 

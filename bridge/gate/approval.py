@@ -196,18 +196,19 @@ class Approver:
             if not self._waiting[kind]:
                 del self._waiting[kind]
 
-    async def approve_plan(self, plan: Plan, shown: str) -> Approval:
+    async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.
 
         Args:
             shown: The plan as a list to read.
+            whole: For each call that stands there whole, its last line.
 
         Raises:
             ApprovalNeededError: Nobody can be asked, and a call of the plan needs approval.
             ApprovalRefusedError: A person said no, or nothing.
         """
         try:
-            answer = await self._put(plan_question(plan, shown))
+            answer = await self._put(plan_question(plan, shown, whole))
         except CannotAskError as error:
             asking = [held for held in plan.calls if held.action != "allow"]
             if not asking:

@@ -175,23 +175,32 @@ def _whole(text: str) -> str:
     return f'"{_written(text, 5 * len(text) + 1)}"'
 
 
-def plan_question(plan: Plan, shown: str) -> dict[str, Json]:
+def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
     """Return the parameters of the question whether a plan may be carried out.
 
     Args:
         shown: The list of its calls; where it has to be cut, the calls are counted by tool as well.
+        whole: For each call of which nothing is cut there, the number of its last line.
     """
     total = len(plan.calls)
     calls = "one call" if total == 1 else f"{total:,} calls"
-    lines = [f"mcp-code-bridge: may {calls} of a plan be made, exactly as listed?", ""]
     listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
+    unseen = total - sum(line <= len(listed) for line in whole)
+    how, yes = "exactly as listed", "Yes, make it" if total == 1 else f"Yes, make all {total:,}"
+    if unseen and total == 1:
+        how, yes = "which is not shown whole", f"{yes}, though it is not shown whole"
+    elif unseen:
+        how = f"{unseen:,} of them not shown whole"
+        yes = f"{yes}, also the {unseen:,} not shown whole"
+    lines = [f"mcp-code-bridge: may {calls} of a plan be made, {how}?", ""]
     if more:
         lines += [*_counts(plan), ""]
     lines += [f"{_INDENT}{line}" for line in listed]
     if more:
         lines += ["", f"Cut: {more:,} more lines are in the result that the plan came with."]
-    titles = {"apply": f"Yes, make {'it' if total == 1 else f'all {total:,}'}", "no": "No"}
-    return form("\n".join(lines), titles)
+    if unseen:
+        lines += ["", "After a No, the program can plan fewer calls, or smaller ones, at a time."]
+    return form("\n".join(lines), {"apply": yes, "no": "No"})
 
 
 def _counts(plan: Plan) -> list[str]:

@@ -103,6 +103,7 @@ class HeldCall:
         number: From 1, in the order of the plan.
         arguments: As they are shown: secrets left out, results of other held calls by name.
         unlisted: Names of arguments that the tool's schema does not have.
+        cut: Whether the arguments are more than is shown here.
         digest: Of all the arguments as canonical JSON, with results of other held calls by name.
         action: What the policy says of it; "ask" if it wants a person's approval in any case.
         rule: Which rule says so.
@@ -116,6 +117,7 @@ class HeldCall:
     action: Action = "allow"
     rule: str = ""
     unlisted: tuple[str, ...] = ()
+    cut: bool = False
     digest: str = ""
 
 
@@ -128,6 +130,7 @@ class Plan:
         seconds: For which it can be applied.
         stopped: Why the program did not get to its end; empty if it did.
         stale: What it read without the changes that calls held by then will make, in words.
+        askable: Whether an answer of whoever it was made for would count as an approval.
     """
 
     plan_id: str
@@ -135,6 +138,7 @@ class Plan:
     calls: tuple[HeldCall, ...] = ()
     stopped: str = ""
     stale: str = ""
+    askable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,9 @@ MAX_COLUMNS = 6
 MAX_CELL = 48
 """Of a table: rows, columns and characters of a cell."""
 
+MAX_ASKING = 5
+"""Tools named that need an approval which nobody can give."""
+
 IN_FULL = 3
 MAX_VALUE = 1_000
 """Calls of a group in full, and characters of each of their arguments."""
@@ -72,6 +75,16 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
         how: Say how it is applied.
         characters: How long it may be, about.
     """
+    return "\n".join(_listed(plan, how, characters).lines)
+
+
+def plan_asked(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
+    """Return the list of a question, and for each call that stands there whole its last line."""
+    page = _listed(plan, how=False, characters=characters)
+    return "\n".join(page.lines), page.whole
+
+
+def _listed(plan: Plan, how: bool, characters: int) -> _Page:
     page = _Page(characters)
     if plan.calls:
         page.must(f"{counted(len(plan.calls), 'call')} held, none of them made:")
@@ -111,10 +124,17 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
             f"within {minutes}."
         )
+        asking = list(dict.fromkeys(_name(each) for each in plan.calls if each.action == "ask"))
+        if asking and not plan.askable:
+            more = f" and {len(asking) - MAX_ASKING:,} more" if asking[MAX_ASKING:] else ""
+            page.must(
+                f"That is refused until the user's rules allow {', '.join(asking[:MAX_ASKING])}"
+                f"{more}: nobody can be asked over HTTP without authentication."
+            )
     elif how and plan.calls and not plan.stopped:
         page.must("")
         page.must("The program failed, so there is nothing to apply: correct it and plan again.")
-    return "\n".join(page.lines)
+    return page
 
 
 def unknown_effects(calls: Sequence[HeldCall]) -> str:
@@ -183,6 +203,7 @@ class _Page:
 
     def __init__(self, characters: int) -> None:
         self.lines: list[str] = []
+        self.whole: list[int] = []
         self._left = characters
 
     @property
@@ -209,7 +230,11 @@ class _Page:
         if len(group.calls) == 1:
             call = group.calls[0]
             lines = ["", group.heading, *_in_full(call.arguments, call.unlisted), *_digest(call)]
-            return int(self.block(lines))
+            if not self.block(lines):
+                return 0
+            if _is_whole(call, call.arguments):
+                self.whole.append(len(self.lines))
+            return 1
         common = group.common()
         head = ["", group.heading]
         first = group.calls[0]
@@ -220,6 +245,8 @@ class _Page:
         if not self.block(head):
             return 0
         if len({call.digest for call in group.calls}) == 1 and alike:
+            if _is_whole(first, common):
+                self.whole += [len(self.lines)] * len(group.calls)
             return len(group.calls)
         columns = _columns(group.calls, common)
         rows = [_row(call, columns) for call in group.calls[:MAX_ROWS]]
@@ -227,10 +254,13 @@ class _Page:
         titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
         titles += [DIGEST] if first.digest else []
         shown = 0
+        ends: dict[int, int] = {}
         for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
             if not self.block([line]):
                 break
             shown = number
+            if number and not rows[number - 1].cut:
+                ends[number - 1] = len(self.lines)
         if shown < len(group.calls):
             self.must(f"  … and {counted(len(group.calls) - shown, 'call')} more")
         hidden = columns[MAX_COLUMNS:]
@@ -245,7 +275,10 @@ class _Page:
                 seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
-                self.block([f"  #{call.number} in full:", *lines])
+                if self.block([f"  #{call.number} in full:", *lines]):
+                    ends.setdefault(number, len(self.lines))
+        calls = group.calls
+        self.whole += [end for n, end in ends.items() if _is_whole(calls[n], calls[n].arguments)]
         return shown
 
 
@@ -261,6 +294,7 @@ class _Row:
 def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
+    cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
     for column in columns[:MAX_COLUMNS]:
         text = _json(call.arguments[column]) if column in call.arguments else _ABSENT
         cut = cut or len(text) > MAX_CELL
@@ -290,6 +324,17 @@ def _in_full(
         name = _cut(_plain_name(key, unlisted), MAX_NAME)
         lines.append(f"{indent}{name}{note} = {_cut(_json(value), MAX_VALUE)}")
     return lines
+
+
+def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
+    """Tell whether nothing of a call is cut where it stands in full."""
+    name = f"{_plain_name(call.server)}.{_plain_name(call.tool)}"
+    return (
+        not call.cut
+        and len(name) <= 2 * MAX_NAME
+        and all(len(_plain_name(key, call.unlisted)) <= MAX_NAME for key in arguments)
+        and all(len(_json(value)) <= MAX_VALUE for value in arguments.values())
+    )
 
 
 def _digest(call: HeldCall) -> list[str]:

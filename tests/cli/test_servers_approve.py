@@ -67,6 +67,7 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     assert state() == "proposed"
     assert run("approve", f"tracker@{digits[:32]}")[0] == 0
     assert state() == "idle"
+    assert "tracker is approved already." in run("approve", "tracker")[2]
     records = [json.loads(line) for line in _audited(project.parent / "state")]
     assert [(record["kind"], record["how"]) for record in records] == [("approved", "terminal")]
     write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
@@ -95,6 +96,7 @@ async def test_at_a_terminal_it_is_shown_and_asked_about(
         assert status == 1
         assert "./run\\u001b[2J.sh" in shown
         assert "--fast" in shown
+        assert "used as shown above (" in shown
         assert "-r ./x.js" in shown
         assert str(project / ".mcp.json") in shown
         assert (await approve("yes\n"))[0] == 0
@@ -149,4 +151,4 @@ def test_a_definition_of_the_users_own_that_changed_is_approved_so_that_it_start
     assert row()["start"] == "ask"
     assert run("approve", f"shop@{digits[:32]}")[0] == 0
     assert (run("--check")[0], row()["start"]) == (0, "allow")
-    assert "starts already" in run("approve", "shop")[2]
+    assert "shop needs no approval." in run("approve", "shop")[2]

@@ -105,7 +105,10 @@ def test_a_changed_definition_is_asked_about_again(
     assert names(discover(approved)) == ["tracker"]
     write(path, changed)
     found = discover(approved)
-    assert (found.servers, len(found.proposed)) == ((), 1)
+    assert [each.reason for each in found.proposed] == [
+        "its definition has changed since it was approved"
+    ]
+    assert found.servers == ()
 
 
 def test_a_renewed_secret_is_not_asked_about_again(cautious: DiscoveryContext) -> None:
@@ -199,6 +202,34 @@ def test_a_relative_variable_makes_no_file_of_a_project_the_user_s(
     found = discover(relative)
     assert found.servers == ()
     assert {each.name for each in found.proposed} == {"evil", "tracker"}
+
+
+def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_user_s(
+    cautious: DiscoveryContext,
+) -> None:
+    """As `$PWD` does in a shell that went there by a link; nor does a link in the project."""
+    link = cautious.home / "link"
+    link.symlink_to(cautious.cwd)
+    write(cautious.cwd / ".codex-home" / "config.toml", '[mcp_servers.evil]\ncommand = "x"\n')
+    write(cautious.home / "elsewhere" / ".claude.json", entry())
+    (cautious.cwd / "inner").symlink_to(cautious.home / "elsewhere")
+    environ = {
+        "CODEX_HOME": str(link / ".codex-home"),
+        "CLAUDE_CONFIG_DIR": str(cautious.cwd / "inner"),
+    }
+    found = discover(replace(cautious, environ=environ))
+    assert found.servers == ()
+    assert {each.name for each in found.proposed} == {"evil", "tracker"}
+
+
+def test_a_home_behind_a_link_is_the_user_s_where_it_is_the_project(
+    cautious: DiscoveryContext,
+) -> None:
+    """As for who keeps the home in a repository; the working directory comes resolved."""
+    link = cautious.cwd.parent / "linked-home"
+    link.symlink_to(cautious.cwd)
+    write(cautious.cwd / ".codex" / "config.toml", '[mcp_servers.mine]\ncommand = "x"\n')
+    assert names(discover(replace(cautious, home=link, sources=("codex",)))) == ["mine"]
 
 
 def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(

@@ -94,6 +94,8 @@ def reason_of(entry: object, dialect: Dialect = GENERIC) -> str:
         ({"url": "https://"}, "url must be http:// or https:// and a host"),
         ({"url": "http://[h/"}, "url must be http:// or https:// and a host"),
         ({"url": "http://h/a b"}, "url must be http:// or https:// and a host"),
+        ({"url": "https://evil\u3002com/mcp"}, "write it in punycode"),
+        ({"url": "https://b\u00fccher.example/mcp"}, "write it in punycode"),
         ({"url": "${BASE}/mcp"}, "url must be http:// or https:// and a host"),
         ({"url": "http://h", "headers": "A: b"}, "headers must be an object of strings"),
         ({"url": "http://h", "headers": {"A b": "x"}}, 'headers has a member named "A b"'),

@@ -14,7 +14,7 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.places import fill, find_project, places_for
 from bridge.engine import Engine, open_engine
 from bridge.engine.consenting import FILE_NAME
-from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError, CannotAskError
 from bridge.model import Json, RunRequest
 from bridge.server.search_tool import search_result
 from tests.discovery.test_precedence import in_its_spelling
@@ -162,6 +162,38 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
         write(project / ".mcp.json", {"mcpServers": {"shop": {**entry, "args": ["other"]}}})
         with pytest.raises(ApprovalNeededError):
             await run(engine, USE_SHOP)
+
+
+async def test_a_lasting_yes_to_a_changed_definition_is_asked_for_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the policy as well, which knew another definition by the name."""
+    (project.parent / "config.toml").write_text("[policy]\n")
+    monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(project.parent / "config.toml"))
+    for entry in (SHOP["mcpServers"]["shop"], {**SHOP["mcpServers"]["shop"], "env": {"A": "b"}}):
+        write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
+        async with bridge(project) as engine:
+            person = answering("always")
+            await run(engine, USE_SHOP, person)
+        asked = [str(each["message"]).splitlines()[0] for each in person.asked]
+        [which] = [line for line in asked if "may the server" in line]
+        assert "which this project defines" in which
+
+
+async def test_the_refusal_names_the_file_in_the_project_and_says_why_once(project: Path) -> None:
+    write(project / ".cursor" / "mcp.json", SHOP)
+    why = "Nobody can be asked: this run has no terminal."
+
+    async def nobody(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        raise CannotAskError(why)
+
+    async with bridge(project) as engine:
+        with pytest.raises(ApprovalNeededError) as caught:
+            await run(engine, USE_SHOP, FakeClient(answer=nobody))
+    assert str(caught.value).startswith(
+        'The server shop of this project (".cursor/mcp.json") is not started: the user has not '
+        f"approved it. {why}"
+    )
 
 
 async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:

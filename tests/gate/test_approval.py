@@ -340,19 +340,19 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
     """With one question, even if the policy allows all of it."""
     person = Person("apply")
     approver = Approver(person, owner="me")
-    assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push") == Approval()
+    assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push", [1]) == Approval()
     assert person.offered() == ["apply", "no"]
     for answer in ("no", "run", {"action": "decline"}, {"action": "cancel"}):
         with pytest.raises(ApprovalRefusedError, match="whether the plan may be carried out"):
-            await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push")
+            await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push", [1])
 
 
 async def test_a_plan_that_nobody_can_be_asked_about_goes_on_if_nobody_had_to_be() -> None:
     """Else each tool that needs somebody is named, and how to allow it."""
     deaf = Approver(Person(CannotAskError("Nobody is there.", quoted="Wanted: x")))
-    assert (await deaf.approve_plan(_plan("allow", "allow"), "")).earlier
+    assert (await deaf.approve_plan(_plan("allow", "allow"), "", [1])).earlier
     with pytest.raises(ApprovalNeededError) as caught:
-        await deaf.approve_plan(_plan("allow", "ask", "ask"), "")
+        await deaf.approve_plan(_plan("allow", "ask", "ask"), "", [1])
     assert caught.value.message == (
         "The plan needs a person's approval, for git.push (default for writes). "
         "Nobody is there. Nothing of it was done."
@@ -364,11 +364,11 @@ async def test_a_plan_that_nobody_can_be_asked_about_goes_on_if_nobody_had_to_be
     with pytest.raises(
         ApprovalNeededError, match=r"git\.t5 \(default for writes\), 2 more\."
     ) as many:
-        await deaf.approve_plan(replace(plan, calls=tuple(calls)), "")
+        await deaf.approve_plan(replace(plan, calls=tuple(calls)), "", [1])
     assert many.value.remedy.count("[[policy.rules]]") == 5
     changed = tuple(replace(held, rule=CHANGED) for held in plan.calls)
     with pytest.raises(ApprovalNeededError) as other:
-        await deaf.approve_plan(replace(plan, calls=changed), "")
+        await deaf.approve_plan(replace(plan, calls=changed), "", [1])
     assert "[[policy.rules]]" not in other.value.remedy
 
 

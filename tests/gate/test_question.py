@@ -232,18 +232,24 @@ def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
     ]
     plan = Plan(plan_id="a" * 16, seconds=600, calls=tuple(calls))
     listed = "\n".join(f"{number}. s.open(\x1b[2J)" for number in range(MAX_PLAN_LINES + 5))
-    asked = plan_question(plan, listed)
+    whole = range(MAX_PLAN_LINES - 37, MAX_PLAN_LINES + 2)
+    asked = plan_question(plan, listed, whole)
     message = str(asked["message"])
     assert message.startswith(
-        "mcp-code-bridge: may 39 calls of a plan be made, exactly as listed?\n\n"
+        "mcp-code-bridge: may 39 calls of a plan be made, 1 of them not shown whole?\n\n"
         "    37 × s.open\n    2 × s.close\n\n    0. s.open(\\x1b[2J)\n"
     )
-    assert message.endswith("\n\nCut: 5 more lines are in the result that the plan came with.")
+    assert "\n\nCut: 5 more lines are in the result that the plan came with.\n\n" in message
+    decision = asked["requestedSchema"]["properties"]["decision"]
+    assert "Yes, make all 39, also the 1 not shown whole" in str(decision)
     assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["apply", "no"]
     one = Plan(plan_id="a", seconds=1, calls=(calls[0],))
-    assert plan_question(one, "#1 s.open")["message"] == (
+    assert plan_question(one, "#1 s.open", [1])["message"] == (
         "mcp-code-bridge: may one call of a plan be made, exactly as listed?\n\n    #1 s.open"
     )
+    cut = plan_question(one, "#1 s.open", [])
+    assert "may one call of a plan be made, which is not shown whole?" in str(cut["message"])
+    assert "Yes, make it, though it is not shown whole" in str(cut)
 
 
 def test_a_plan_of_many_tools_names_some() -> None:
@@ -251,5 +257,5 @@ def test_a_plan_of_many_tools_names_some() -> None:
     calls = tuple(
         HeldCall(number=number, server="s", tool=f"t{number}", arguments={}) for number in range(30)
     )
-    message = plan_question(Plan(plan_id="a", seconds=1, calls=calls), "\n" * 100)["message"]
-    assert "    1 × s.t11\n    18 of 18 other tools\n" in f"{message}\n"
+    message = plan_question(Plan(plan_id="a", seconds=1, calls=calls), "\n" * 100, [])["message"]
+    assert "    1 × s.t11\n    18 of 18 other tools\n" in message

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
-from bridge.render.plan import IN_FULL, MAX_CHARACTERS, MAX_ROWS, plan_summary, plan_text
+from bridge.render.plan import (
+    IN_FULL,
+    MAX_CHARACTERS,
+    MAX_ROWS,
+    plan_asked,
+    plan_summary,
+    plan_text,
+)
 from bridge.render.structured import MAX_PLAN_CHARACTERS, structured
 from bridge.render.text import compact
 
@@ -114,6 +121,27 @@ def test_a_long_plan_is_cut_and_says_how_much_is_left_out() -> None:
     assert len(text) < MAX_CHARACTERS + 4_000
     assert "700 of 70 other kinds" in text
     assert "calls more: the structured result's plan lists" in text
+
+
+def test_a_question_knows_which_calls_its_list_has_whole() -> None:
+    """What is beyond the table, cut in a cell or cut before is not."""
+
+    def whole(*calls: HeldCall) -> list[str]:
+        text, ends = plan_asked(plan(*calls), 5_500)
+        return [text.split("\n")[end - 1] for end in ends]
+
+    assert len(whole(*issues(MAX_ROWS + 10))) == MAX_ROWS
+    assert whole(*issues(2))[1].split() == ["#2", '"Fix', '2"']
+    assert len(whole(*[held(n, a=1) for n in (1, 2, 3)])) == 3
+    long = [held(n, a=f"{n}{'x' * 100}") for n in range(1, 9)]
+    assert len(whole(*long)) == IN_FULL
+    assert whole(held(1, a="x" * 2_000)) == []
+    odd: dict[str, Any] = {"n" * 90: 1}
+    assert whole(held(1, **odd), held(2, **{**odd, "b": 2})) == []
+    assert whole(*[held(n, a="x" * 2_000, b=n) for n in (1, 2)]) == []
+    assert whole(replace(held(1, a=1), cut=True)) == []
+    assert whole(held(1, "t" * 200)) == []
+    assert len(whole(*[held(n, f"t{n % 9}", text=f"{n}" + "x" * 900) for n in range(99)])) < 10
 
 
 def test_the_structured_form_of_a_long_plan_is_cut_too() -> None:

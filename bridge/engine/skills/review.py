@@ -167,8 +167,7 @@ class Review:
         except CannotAskError as error:
             name = skill.name
             message = (
-                f"The skill {name!r} has to be reviewed by a person before it is used, and none "
-                f"can be asked: {error.why}"
+                f"The skill {name!r} has to be reviewed by a person before it is used. {error.why}"
             )
             remedy = (
                 f"The user can look at it and allow it: `mcp-code-bridge skills approve {name}`."

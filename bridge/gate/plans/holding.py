@@ -186,7 +186,7 @@ class Holding:
 
     def _held_call(self, request: HeldRequest, names: Mapping[int, str], each: int) -> HeldCall:
         call = request.call
-        arguments = shown(call, names, self._mask, each)
+        arguments, cut = shown(call, names, self._mask, each)
         return HeldCall(
             number=request.number,
             server=call.server,
@@ -196,5 +196,6 @@ class Holding:
             action=request.decision.action,
             rule=" and ".join(sorted(request.asked)) or request.decision.rule,
             unlisted=call.unlisted(arguments),
+            cut=cut,
             digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
         )

@@ -54,20 +54,20 @@ def shown(
     names: Mapping[int, str],
     mask: Mask,
     characters: int,
-) -> dict[str, Json]:
-    """Return a call's arguments as they are shown: readable, without secrets, and cut.
+) -> tuple[dict[str, Json], bool]:
+    """Return a call's arguments as they are shown, readable and without secrets; whether cut.
 
     Args:
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
-        return {}
+        return {}, False
     if len(json.dumps(masked, ensure_ascii=False, default=str)) <= characters:
-        return dict(masked)
+        return dict(masked), False
     cutter = _Cutter(characters)
     cut = cutter.value(masked)
-    return cut if isinstance(cut, dict) else {}
+    return cut if isinstance(cut, dict) else {}, True
 
 
 def characters_each(calls: int) -> int:

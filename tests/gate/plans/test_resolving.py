@@ -267,7 +267,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
+    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
@@ -285,13 +285,14 @@ def test_a_text_cannot_pass_for_a_placeholder() -> None:
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     """Lists, objects and texts of any size are shown in a bounded space."""
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found = shown(a_call(arguments), {}, unmasked, 1_000)
+    found, told = shown(a_call(arguments), {}, unmasked, 1_000)
+    assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many = shown(a_call({f"k{number}": number for number in range(9_000)}), {}, unmasked, 500)
+    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), {}, unmasked, 500)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed = shown(a_call({"a": list(range(9_000))}), {}, unmasked, 500)
+    listed, _ = shown(a_call({"a": list(range(9_000))}), {}, unmasked, 500)
     assert str(listed["a"][-1]).endswith("more items)")
 
 
@@ -308,5 +309,5 @@ def test_keys_that_are_shown_alike_hide_no_values() -> None:
     assert isinstance(found, dict)
     assert list(found.values()) == ["seen", 2]
     keys = {"a" * 30 + "1": "seen", "a" * 30 + "2": "too"}
-    cut = shown(a_call({"env": keys, "b": "x" * 90}), {}, unmasked, 64)
+    cut, _ = shown(a_call({"env": keys, "b": "x" * 90}), {}, unmasked, 64)
     assert list(cut["env"].values()) == ["seen", "too"]
