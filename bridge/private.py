@@ -9,6 +9,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,8 +41,8 @@ def make_directory(path: Path) -> None:
     path.chmod(MODE)
 
 
-def exposure(path: Path) -> str:
-    """Return who else could change what is at a path, as the end of a sentence; empty if nobody.
+def exposure(path: Path) -> tuple[str, str]:
+    """Return who else could change what is at a path, and what to do; both empty if nobody.
 
     Looks at what exists: the file or directory, every directory above it, and the same of whatever
     symbolic links lead to. Root may change everything and counts as nobody else.
@@ -55,27 +56,35 @@ def exposure(path: Path) -> str:
         if stat.S_ISLNK(found.st_mode):
             continue
         itself = place in (path, real)
-        reason = exposed_by(found, sticky_counts=not itself)
+        reason = exposed_by(found, "it" if itself else str(place), sticky_counts=not itself)
         if reason:
-            return f"it {reason}" if itself else f"{place} {reason}"
-    return ""
+            return reason, _remedy(found.st_uid, place)
+    return "", ""
 
 
-def exposed_by(found: os.stat_result, *, sticky_counts: bool = False) -> str:
+def _remedy(owner: int, place: Path) -> str:
+    if owner not in (os.geteuid(), 0):
+        return f"Have {place} belong to you (chown), or use another place."
+    sudo = "" if owner == os.geteuid() else "sudo "
+    return f"Run: {sudo}chmod go-w {shlex.quote(str(place))}"
+
+
+def exposed_by(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
     """Return why others may change a file or directory with this status; empty if they may not.
 
     Args:
+        what: What to call it.
         sticky_counts: Whether the sticky bit protects what lies in the directory, as in `/tmp`.
     """
     owner = found.st_uid
     if owner not in (os.geteuid(), 0) and not _is_unmapped(owner):
-        return f"belongs to another user ({_user_name(owner)})"
+        return f"{what} belongs to another user ({_user_name(owner)})"
     if sticky_counts and found.st_mode & stat.S_ISVTX:
         return ""
     if found.st_mode & stat.S_IWOTH:
-        return "may be written by every user"
+        return f"every user can write to {what}"
     if found.st_mode & stat.S_IWGRP and not _is_own_group(owner, found.st_gid):
-        return "may be written by other users of its group"
+        return f"other users of its group can write to {what}"
     return ""
 
 

@@ -1,8 +1,8 @@
 """The main job, on real input: client, bridge, container, servers.
 
-`make run` calls this. It writes a project configuration of the kind that Claude Code reads, starts
-the bridge in that project as Claude would, and has it run `repository_report.py` with servers from
-the package registries. What it prints is what came back.
+`make run` calls this. It names a file of servers from the package registries in MCP_SERVERS_CONFIG,
+starts the bridge as a client would, and has it run `repository_report.py`. The settings and the
+servers of whoever runs it are left out. What it prints is what came back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import anyio
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from bridge.discovery.clients import SOURCE_IDS
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 SCRIPTS = Path(sys.executable).parent
@@ -27,6 +29,11 @@ FILES_PROGRAM = """
 names = [entry["name"] if isinstance(entry, dict) else entry for entry in
          str((await mcp_filesystem.list_directory(path=REPOSITORY)).content).splitlines()]
 print(len(names), "entries in the repository, seen by the filesystem server")
+"""
+
+COUNT_PROGRAM = """
+from mcp import runtime
+sum([len(await runtime.list_tools(name)) for name in await runtime.list_servers()])
 """
 
 
@@ -55,6 +62,8 @@ async def demonstrate(repository: Path, runtime: str) -> int:
     with tempfile.TemporaryDirectory() as project, tempfile.TemporaryDirectory() as state:
         config = Path(project) / "servers.json"
         config.write_text(json.dumps({"mcpServers": configured}, indent=2))
+        settings = Path(project) / "config.toml"
+        settings.touch()
         print(f"{', '.join(configured)} in the file that MCP_SERVERS_CONFIG names.")
         bridge = StdioServerParameters(
             command=str(SCRIPTS / "mcp-code-bridge"),
@@ -62,6 +71,8 @@ async def demonstrate(repository: Path, runtime: str) -> int:
             env={
                 **os.environ,
                 "MCP_BRIDGE_RUNTIME": runtime,
+                "MCP_BRIDGE_CONFIG": str(settings),
+                "MCP_BRIDGE_SOURCES": ",".join(f"-{name}" for name in SOURCE_IDS),
                 "MCP_SERVERS_CONFIG": str(config),
                 "MCP_BRIDGE_LOG_LEVEL": "ERROR",
                 "MCP_BRIDGE_STATE_DIR": state,
@@ -77,8 +88,8 @@ async def demonstrate(repository: Path, runtime: str) -> int:
                 if status:
                     return status
             offered = (await client.list_tools()).tools
-            described = (offered[0].description or "").splitlines()
-            tools = sum(line.startswith("  .") for line in described)
+            counted = await client.call_tool("run_python", {"code": COUNT_PROGRAM})
+            tools = (counted.structured_content or {})["result"]
             definitions = [
                 tool.model_dump_json(by_alias=True, exclude_none=True) for tool in offered
             ]

@@ -10,6 +10,7 @@ import pytest
 from bridge.private import exposed_by, exposure, make_directory
 
 NOBODY = 65534
+NOBODY_ELSE = ("", "")
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -43,25 +44,31 @@ def test_a_file_in_the_way_of_a_directory_is_an_error(tmp_path: Path) -> None:
 
 def test_what_only_its_owner_may_write_is_exposed_to_nobody(tmp_path: Path) -> None:
     # Sticky and open to all is what lies above it.
-    assert exposure(tmp_path) == ""
-    assert exposure(tmp_path / "not there" / "either") == ""
+    assert exposure(tmp_path) == NOBODY_ELSE
+    assert exposure(tmp_path / "not there" / "either") == NOBODY_ELSE
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
 def test_a_directory_that_every_user_may_write_is_exposed(tmp_path: Path, mode: int) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
-    assert exposure(tmp_path / "open") == "it may be written by every user"
+    assert exposure(tmp_path / "open") == (
+        "every user can write to it",
+        f"Run: chmod go-w {tmp_path / 'open'}",
+    )
 
 
 def test_a_directory_above_exposes_what_is_in_it_unless_it_is_sticky(tmp_path: Path) -> None:
     above = tmp_path / "above"
     (above / "mine").mkdir(parents=True)
     above.chmod(0o777)
-    assert exposure(above / "mine") == f"{above} may be written by every user"
-    assert exposure(above / "not there") == f"{above} may be written by every user"
+    assert exposure(above / "mine")[0] == f"every user can write to {above}"
+    assert exposure(above / "not there") == (
+        f"every user can write to {above}",
+        f"Run: chmod go-w {above}",
+    )
     above.chmod(0o1777)
-    assert exposure(above / "mine") == ""
+    assert exposure(above / "mine") == NOBODY_ELSE
 
 
 def test_links_are_followed_step_by_step(tmp_path: Path) -> None:
@@ -71,17 +78,17 @@ def test_links_are_followed_step_by_step(tmp_path: Path) -> None:
     safe.mkdir()
     (exposed / "second").symlink_to(safe)
     (tmp_path / "first").symlink_to(exposed / "second")
-    assert exposure(tmp_path / "first") == ""
+    assert exposure(tmp_path / "first") == NOBODY_ELSE
     exposed.chmod(0o777)
-    assert exposure(tmp_path / "first") == f"{exposed} may be written by every user"
+    assert exposure(tmp_path / "first")[0] == f"every user can write to {exposed}"
     (tmp_path / "shared").symlink_to("exposed")
-    assert exposure(tmp_path / "shared") == "it may be written by every user"
+    assert exposure(tmp_path / "shared")[0] == "every user can write to it"
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
-    assert exposure(tmp_path / "one" / "below") == ""
+    assert exposure(tmp_path / "one" / "below") == NOBODY_ELSE
 
 
 @as_root
@@ -89,8 +96,11 @@ def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
-    assert exposure(theirs) == "it belongs to another user (nobody)"
-    assert exposure(theirs / "mine") == f"{theirs} belongs to another user (nobody)"
+    assert exposure(theirs) == (
+        "it belongs to another user (nobody)",
+        f"Have {theirs} belong to you (chown), or use another place.",
+    )
+    assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (nobody)"
 
 
 @as_root
@@ -99,4 +109,4 @@ def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path) -> None:
     tmp_path.chmod(0o775)
     assert exposed_by(tmp_path.stat()) == ""
     os.chown(tmp_path, 0, NOBODY)
-    assert exposed_by(tmp_path.stat()) == "may be written by other users of its group"
+    assert exposed_by(tmp_path.stat()) == "other users of its group can write to it"

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -41,6 +42,7 @@ MAX_ARGUMENTS = 120
 """Characters of a call's arguments in a line; --json has all that was recorded."""
 
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
 
 _ELSEWHERE = frozenset(
@@ -116,11 +118,11 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
     """Count calls by day, server, tool, decision or outcome."""
-    by = _by(arguments.by)
+    by, since = _by(arguments.by), _day(arguments.since or "")
     directory = settings.state_dir / "audit"
     counting = Counting(by=by)
     if directory.is_dir():
-        await _in_thread(directory, partial(_count, directory, counting, arguments.since or ""))
+        await _in_thread(directory, partial(_count, directory, counting, since))
     groups = counting.finish()
     if arguments.json:
         counts = [
@@ -130,7 +132,7 @@ async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not groups:
-        write_err(_nothing(directory))
+        write_err(f"No calls since {since}.\n" if since else _nothing(directory))
         return 0
     headings = [name.upper() for name in by]
     rows = [
@@ -148,6 +150,22 @@ def _by(text: str) -> tuple[By, ...]:
         message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
         raise UsageError(message)
     return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def _day(text: str) -> str:
+    """Return a day as files are named by it; empty for none."""
+    if text and not (_DAY.fullmatch(text) and _is_date(text)):
+        message = f"--since: {text!r:.80} is not a date such as 2026-12-31."
+        raise UsageError(message)
+    return text
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _count(directory: Path, counting: Counting, since: str) -> None:

@@ -12,6 +12,7 @@ from bridge.catalog.typed import server_stub, tool_stub
 from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
 from bridge.engine import Engine, open_engine
+from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.settings import Settings
 
@@ -51,6 +52,9 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
         else:
             _write_servers(engine, names, found)
     _warn(errors)
+    if not arguments.server and not arguments.query and not arguments.json:
+        told = waiting(engine.servers.discovery.proposed)
+        write_err(visible(f"{told}\n" if told else ""))
     if not names:
         write_err(none_found(settings))
     elif not found and not arguments.json:
@@ -63,15 +67,25 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _named_tool(engine: Engine, arguments: argparse.Namespace) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
+    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name.
+
+    Raises:
+        UnknownServerError: It is one word with a dot, and there is no such server.
+        RefusedError: That server waits for approval.
+    """
     query = arguments.query or ""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None
     try:
         return engine.servers.resolve(server), tool
-    except UnknownServerError:
-        return None
+    except UnknownServerError as error:
+        if any(map(str.isspace, server)):
+            return None
+        remedy = f"To search for it: `mcp-code-bridge tools {f'{server} {tool}'!r}`."
+        raise UnknownServerError(
+            error.message, remedy=remedy, host_detail=error.host_detail
+        ) from error
 
 
 async def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:

@@ -41,7 +41,7 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
             if not stat.S_ISREG(status.st_mode):
                 return _kind_reason(status.st_mode)
             if private and (reason := exposed_by(status)):
-                return f"it is not used: it {reason}"
+                return f"it is not used: {reason}"
             if status.st_size > limit:
                 return _size_reason(limit)
             raw = file.read(limit + 1)

@@ -69,7 +69,7 @@ class MemoryAnswers:
     def _check(self) -> None:
         if not owner_of(self._request):
             message = "Nobody knows whose run this is, so it has no memories."
-            remedy = "Over HTTP a client has them that authenticates itself."
+            remedy = "Over HTTP a client that sends an Authorization header has them."
             raise CallDeniedError(message, remedy=remedy)
 
     async def _save(self, params: Mapping[str, Json]) -> Json:

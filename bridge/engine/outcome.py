@@ -16,6 +16,7 @@ def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
         run_id=uuid.uuid4().hex,
         status="validation_error" if usage else "error",
         reason="validation" if usage else "engine",
+        code=error.code,
         summary=error.message,
         error=f"{error} [{error.code}]",
         timeout_seconds=timeout,

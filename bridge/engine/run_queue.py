@@ -151,8 +151,8 @@ class RunQueue:
         message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
         return OverloadedError(
             message,
-            remedy="Nothing was run. Wait for results of yours, or try again later; one program "
-            "can do what several would. MCP_BRIDGE_RUNS sets how many may run at once.",
+            remedy="Nothing was run. Wait for results of yours, or try again later; put several "
+            "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
         )
 
 

@@ -16,6 +16,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
@@ -23,6 +24,14 @@ from bridge.text import valid_text
 
 MAX_SOURCE_BYTES = 64 * 1024
 """Of one skill. Models write a tenth of it; to parse more takes the better part of a second."""
+
+MAX_NODES = 15_000
+"""Of its syntax tree, each of which is looked at in the event loop. Python's own modules of 64 KiB
+have fewer than 10,000."""
+
+MAX_BRACES = 5_000
+"""In a source, counted before it is parsed: Python 3.11 parses each field of an f-string by itself,
+and 20,000 take half a second."""
 
 MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES
 """Of its file: source, and what is known of it."""
@@ -40,6 +49,8 @@ Tools = Mapping[str, Mapping[str, str]]
 
 _OPEN = "# /// mcp-code-bridge-skill\n"
 _CLOSE = "# ///\n"
+
+_SMALLER = "Split it, or leave data out of it."
 
 _LITERALS = (
     ast.Constant,
@@ -176,8 +187,16 @@ def read_code(source: str, name: str = "") -> SkillCode:
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE_BYTES:
         message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
-        raise InvalidRequestError(message, remedy="Split it, or leave data out of it.")
+        raise InvalidRequestError(message, remedy=_SMALLER)
+    braces = source.count("{")
+    if braces > MAX_BRACES:
+        message = f'The skill\'s source has "{{" {braces:,} times; the limit is {MAX_BRACES:,}.'
+        raise InvalidRequestError(message, remedy=_SMALLER)
     tree = _parsed(source)
+    if sum(1 for _ in islice(ast.walk(tree), MAX_NODES + 1)) > MAX_NODES:
+        message = f"The skill's source has more than {MAX_NODES:,} syntax nodes."
+        remedy = f"Each name, number, call and operator is one. {_SMALLER}"
+        raise InvalidRequestError(message, remedy=remedy)
     functions = [
         node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]

@@ -176,6 +176,7 @@ class RunResult:
 
     Attributes:
         reason: None exactly when `status` is "success".
+        code: Of the error that kept it from running, for its text.
         stdout, stderr: Text as written, cut only as `truncated` says.
         has_result: Whether the last expression had a value that JSON can hold.
         result: That value.
@@ -199,6 +200,7 @@ class RunResult:
     status: Status
     summary: str
     reason: Reason | None = None
+    code: str = ""
     exit_code: int | None = None
     stdout: str = ""
     stderr: str = ""

@@ -111,13 +111,15 @@ def finding_lines(result: RunResult, source: FindingSource = "guard") -> list[st
 def _status(result: RunResult) -> str:
     label: str = result.status
     if result.reason is not None and result.reason != result.status:
-        label = f"{result.status}: {result.reason}"
+        # That the engine could not is less than what the error calls itself.
+        told = result.code if result.reason == "engine" and result.code else result.reason
+        label = f"{result.status}: {told}"
     if result.exit_code:
         label = f"{label}, exit code {result.exit_code}"
     # A traceback ends with what the summary says, and a refusal begins so; once is enough.
-    told = result.summary.removeprefix("The program raised ")
+    said = result.summary.removeprefix("The program raised ")
     refused = result.status == "validation_error" and result.error
-    summary = "" if refused or told in result.error else result.summary
+    summary = "" if refused or said in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
 
 

@@ -81,7 +81,9 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         if (dangling := _dangling_link(path)) is not None:
-            message = f"{path} leads through the link {dangling}, to something that does not exist."
+            message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
+            if dangling != path:
+                message = f"{path} cannot be read: {message}"
             raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
         if demanded:
             message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."

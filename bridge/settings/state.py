@@ -30,10 +30,9 @@ def insist_private(path: Path, what: str) -> None:
     Raises:
         SettingsError: They could.
     """
-    reason = exposure(path)
+    reason, remedy = exposure(path)
     if reason:
         message = f"{what} {path} is not used: {reason}."
-        remedy = "Have it belong to you, and to nobody else to write (chown, chmod go-w)."
         raise SettingsError(message, remedy=remedy)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,9 +20,11 @@ from bridge.cli import checks
 from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
+from bridge.discovery.consents import Definition
 from bridge.discovery.find import Discovery
-from bridge.discovery.report import ConfigWarning, SkippedServer
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
 from bridge.engine import Engine, open_engine
+from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, Source, ToolFilter
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
@@ -45,10 +48,17 @@ class Finder(ListFinder):
     """Finds servers, one that is left out, and what there is to warn about."""
 
     warnings: tuple[ConfigWarning, ...] = ()
+    proposed: tuple[ProposedServer, ...] = ()
 
     def find(self) -> Discovery:
         """Return all of it."""
-        return Discovery(servers=self.specs, skipped=(SKIPPED,), warnings=self.warnings, stamp=())
+        return Discovery(
+            servers=self.specs,
+            proposed=self.proposed,
+            skipped=(SKIPPED,),
+            warnings=self.warnings,
+            stamp=(),
+        )
 
 
 class Commands:
@@ -264,3 +274,30 @@ def test_progress_is_shown_to_somebody_who_watches_only(
     progress.show("evil\x1b[2J")
     progress.clear()
     assert capsys.readouterr().err == ("\r\x1b[Kchecking 1 of 3: evil\\x1b[2J\r\x1b[K")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("work_shp.add", "There is no server 'work_shp'. Did you mean 'work-shop'?"),
+        ("off.add", "The server 'off' is configured, but skipped. In /c.json"),
+    ],
+)
+async def test_a_tool_of_a_server_that_there_is_not_is_no_search(
+    commands: Commands, query: str, said: str
+) -> None:
+    with pytest.raises(UnknownServerError, match=re.escape(said)) as caught:
+        await commands.tools(query)
+    assert f"`mcp-code-bridge tools '{query.replace('.', ' ')}'`" in str(caught.value)
+
+
+async def test_servers_that_wait_for_approval_are_named_below_the_tools(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = Definition(directory="/p", path="/p/.mcp.json", name="wiki", digest="sha256:1")
+    waits = ProposedServer(spec=workshop("wiki"), definition=definition, reason="it is new")
+    commands.finder.proposed = (waits,)
+    assert await commands.tools() == 0
+    assert "Not approved, so not started (servers of this project): wiki." in (
+        capsys.readouterr().err
+    )

@@ -126,4 +126,4 @@ def test_a_configuration_that_other_users_may_change_is_not_used(
     (context.home / ".claude.json").chmod(0o666)
     discovery = discover(context)
     assert discovery.servers == ()
-    assert any("may be written by every user" in warning.reason for warning in discovery.warnings)
+    assert any("every user can write to it" in warning.reason for warning in discovery.warnings)

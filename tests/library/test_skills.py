@@ -59,6 +59,8 @@ def test_a_function_with_what_it_needs_may_be_a_skill() -> None:
         ("from x import *\ndef f(): pass", "f", "would do something"),
         ("if 1:\n    def f(): pass", "f", "it does so 0 times"),
         ("def f(): pass\nX = '" + "x" * 65536 + "'", "f", "the limit is 65,536"),
+        ("def f(a):\n    return [" + "a," * 15_000 + "]", "f", "more than 15,000 syntax nodes"),
+        ("def f(a):\n    return f'" + "{a}" * 5_001 + "'", "f", "5,001 times; the limit is 5,000"),
         ("x = " + "(" * 5000, "f", "no Python"),
         ("def f(): return '\ud800'", "f", "no Python"),
         ("def match(): pass", "match", "cannot be the name"),
@@ -140,3 +142,16 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
 )
 def test_a_program_names_skills_by_importing_them(code: str, names: set[str]) -> None:
     assert set(named_skills(ast.parse(code))) == names
+
+
+def test_a_file_of_too_many_nodes_is_a_skill_with_a_problem() -> None:
+    """Each node is looked at in the event loop, whenever a program names the skill."""
+    skill = read_skill("f", "def f(a):\n    return [" + "a," * 15_000 + "]")
+    assert skill.code is None
+    assert "more than 15,000 syntax nodes" in skill.problem
+
+
+def test_a_source_as_long_as_people_write_them_may_be_a_skill() -> None:
+    """Python's own longest modules of 64 KiB have fewer than 10,000 nodes."""
+    lines = "".join(f"    found[{number}] = len(texts) + {number}\n" for number in range(900))
+    assert read_code(f"def f(found, texts):\n{lines}").name == "f"

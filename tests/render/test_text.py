@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.engine.outcome import failed_run
+from bridge.errors import OverloadedError
 from bridge.model import Artifact, Finding, Isolation, RunResult, Usage
 from bridge.render.modes import OutputMode, document_text, render, shorter
 from bridge.render.receipt import bytes_kept_out, receipt
@@ -367,3 +369,8 @@ def test_what_the_preflight_noticed_stands_apart_from_the_guards_advice() -> Non
     assert preflight < text.index("line 2: no such key (unknown-key)")
     assert finding_lines(replace(OK, findings=(noticed,))) == []
     assert finding_lines(replace(OK, findings=(noticed,)), "preflight") == [str(noticed)]
+
+
+def test_what_kept_a_program_from_running_is_called_by_its_code() -> None:
+    error = OverloadedError("Too many runs are under way.")
+    assert compact(failed_run(error)).endswith("[error: overloaded]")
