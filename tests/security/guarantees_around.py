@@ -37,8 +37,8 @@ AROUND_GUARANTEES = (
     ),
     Guarantee(
         id="working-directory",
-        promise="What a program writes into the working directory, and what a repository has there, "
-        "never counts as the user's own settings, approvals or servers.",
+        promise="What a program writes into the working directory, and what a repository has "
+        "there, never counts as the user's own settings, approvals or servers.",
         attacks=(),
         tests=(
             f"{STATE}::test_no_path_that_is_believed_depends_on_the_working_directory",
