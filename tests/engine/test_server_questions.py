@@ -41,8 +41,8 @@ elicitation = "deny"
 trust = true
 """
 
-FLOOD = 5000
-"""Questions of one that asks them all at once; in 5 s there are about so many."""
+FLOOD = 900
+"""Questions of one that asks them all at once; of one that asks more the connection ends."""
 
 
 async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:

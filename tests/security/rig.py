@@ -272,7 +272,12 @@ class Arena:
         """Return what this process holds and has started, by number, and its files by name."""
         held = descriptors()
         return {
-            "descriptors": {kind: n for kind, n in held.items() if kind != "socket"},
+            # What is read in `/proc`, to look for what dead bridges left, is open for a moment.
+            "descriptors": {
+                kind: n
+                for kind, n in held.items()
+                if kind != "socket" and not kind.startswith("/proc/")
+            },
             "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
             "children": len(children()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
