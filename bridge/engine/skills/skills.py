@@ -108,6 +108,9 @@ class Skills:
         named = named_skills(tree)
         if not named and not _imports(tree):
             return NO_SKILLS
+        if not self.may_list(request.principal):
+            # It is told that it may not use any, and not which of these there are.
+            return SkillUse(known=frozenset(named), review=self.review(request, run))
         there = await self.shelf.all()
         found: dict[str, Skill] = {}
         left = list(named)
@@ -124,7 +127,7 @@ class Skills:
             left += named_skills(skill.code.tree)
         uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
-            known=frozenset(there) if self.may_list(request.principal) else frozenset(),
+            known=frozenset(there),
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
@@ -145,27 +148,28 @@ class Skills:
         """Have a program's skills reviewed; return its result if one may not be used."""
         if use.review is None:
             return None
-        for skill in use.skills:
-            try:
+        try:
+            use.review.check("use")
+            for skill in use.skills:
                 insist_allowed(skill, self._settings.guard)
                 await use.review.admit(skill, self.shelf.stale(skill), findings_of(skill))
-            except RefusedError as error:
-                return RunResult(
-                    run_id=run_id,
-                    status="error",
-                    reason="policy",
-                    summary=f"The program was not run. {error.message}",
-                    error=f"{error} [{error.code}]",
-                    timeout_seconds=timeout,
+                self._note(
+                    {
+                        "kind": "skill",
+                        "run": run_id,
+                        "skill": skill.name,
+                        "did": "use",
+                        "digest": skill.digest,
+                    }
                 )
-            self._note(
-                {
-                    "kind": "skill",
-                    "run": run_id,
-                    "skill": skill.name,
-                    "did": "use",
-                    "digest": skill.digest,
-                }
+        except RefusedError as error:
+            return RunResult(
+                run_id=run_id,
+                status="error",
+                reason="policy",
+                summary=f"The program was not run. {error.message}",
+                error=f"{error} [{error.code}]",
+                timeout_seconds=timeout,
             )
         return None
 
