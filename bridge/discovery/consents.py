@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.discovery.files import ABSENT, read_regular
+from bridge.private import make_directory
 from bridge.saving import replace_file, turn
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class ConsentFile:
         """
         new = tuple(new)
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             with turn(self.path.with_name(f"{self.path.name}.lock")):
                 kept = [each for each in self.read() if each not in new]
                 persons = [each for each in (*kept, *new) if each.by == PERSON][-MAX_CONSENTS:]

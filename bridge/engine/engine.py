@@ -226,7 +226,7 @@ class Engine:
             return False
         missed = [reference.text.strip("`'") for reference in reading.references.unknown]
         names = (*(request.servers or ()), *missed)
-        return await self._proposals.settle(names, run, identified=is_identified(request))
+        return await self._proposals.settle(names, run)
 
     async def _unknown_servers(self, request: RunRequest, reading: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong.

@@ -32,12 +32,11 @@ class Proposals:
         self._starts = starts
         self._turn = anyio.Lock()
 
-    async def settle(self, names: Iterable[str], run: OneRun, *, identified: bool) -> bool:
+    async def settle(self, names: Iterable[str], run: OneRun) -> bool:
         """See that what a run names is approved, asking a person if need be.
 
         Args:
             names: Names or aliases, also of what is no server at all.
-            identified: Whether it is known on whose behalf the run is.
 
         Returns:
             Whether there are now servers that were not there before.
@@ -54,17 +53,17 @@ class Proposals:
                 # Somebody else may have been asked meanwhile.
                 await self._servers.refresh()
                 for proposal in self._servers.proposals(name)[:1]:
-                    await self._ask(proposal, run, identified=identified)
+                    await self._ask(proposal, run)
                 settled = True
         return settled
 
-    async def _ask(self, proposal: ProposedServer, run: OneRun, *, identified: bool) -> None:
+    async def _ask(self, proposal: ProposedServer, run: OneRun) -> None:
         asked, consents = question(proposal), self._servers.consents
         try:
             if consents is None:
                 message = "Nobody can be asked: this bridge keeps no approvals."
                 raise CannotAskError(message)
-            if not identified:
+            if not run.identified:
                 message = "Nobody can be asked: nobody knows whose run this is."
                 raise CannotAskError(message)
             if asked is None:
