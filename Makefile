@@ -133,6 +133,12 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) check
 	@$(MAKE) pytest
 
+.PHONY: test-all
+test-all: ## as `make test`, with every case of every matrix
+	@$(MAKE) packages venv
+	@$(MAKE) check
+	@$(MAKE) pytest PYTEST_ARGS="-m ''"
+
 .PHONY: test-lanes
 test-lanes: ## the attacks and the contract once more, on runs that share a container one by one
 	@$(MAKE) pytest PYTEST_ARGS="tests/security tests/contract -m lanes"
