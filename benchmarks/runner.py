@@ -27,6 +27,7 @@ GROUPS = (
             Group(keys=("first-line",), measure=latency.first_line),
         ),
     ),
+    Group(keys=("warm-home",), measure=latency.home),
     Group(keys=("back-to-back",), measure=starts.back_to_back),
     Group(keys=("cold",), measure=starts.cold),
     Group(keys=("call",), measure=calls.sequential),

@@ -118,6 +118,13 @@ ROWS = (
         histogram=True,
     ),
     Row(
+        key="warm-home",
+        what="the same, just after a file of the home directory changed, p50",
+        unit="ms",
+        floor="with nothing changed",
+        targets=_everywhere(Target(ratio_at_most=1.35)),
+    ),
+    Row(
         key="back-to-back",
         what="run_python(1+1) back to back, the pool drained, p50",
         unit="ms",

@@ -22,6 +22,9 @@ from benchmarks.stampserver import LINE
 RUNS = (100, 6)
 """Of a full and of a quick benchmark."""
 
+HOME_TURNS = (40, 4)
+"""Pairs of runs of a full and of a quick benchmark."""
+
 PACE_SECONDS = 1.0
 """Between two runs, as the target has it. The no-op call of the floor is made half-way."""
 
@@ -111,6 +114,36 @@ async def warm(bench: Bench, engine: Engine) -> list[Measurement]:
 
         await paced(second, bench.count(*RUNS))
     return samples.measurements(engine)
+
+
+async def home(bench: Bench, engine: Engine) -> list[Measurement]:
+    """Measure warm runs just after a client kept its history, and by turns on a still home."""
+    changed, still = list[float](), list[float]()
+    async with _open_warm(bench, engine) as bridge:
+        history = bridge.home / ".history"
+
+        async def turn() -> None:
+            still.append((await bridge.run()).ms)
+            await anyio.sleep(PACE_SECONDS / 2)
+            # As clients do: into a new file, which takes the place of the old one.
+            other = history.with_suffix(".new")
+            other.write_text(str(len(still)))
+            other.rename(history)
+            changed.append((await bridge.run()).ms)
+            # The bridge looks closer for a second after a change.
+            await anyio.sleep(1.5 * PACE_SECONDS)
+
+        await paced(turn, bench.count(*HOME_TURNS))
+    return [
+        Measurement(
+            row="warm-home",
+            engine=engine.name,
+            figure=median(changed),
+            floor=median(still),
+            samples=tuple(changed),
+            floor_samples=tuple(still),
+        )
+    ]
 
 
 async def first_line(bench: Bench, engine: Engine) -> list[Measurement]:

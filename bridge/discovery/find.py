@@ -134,13 +134,20 @@ class _Candidate:
 
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
-    project, places = _survey(context)
+    project, places = _project_and_places(context)
     exposed = Exposed(context.exposed)
     reader = Reader(exposed)
-    candidates = list(_candidates(context, places, reader.warnings))
+    candidates = [
+        _rightly_owned(candidate, places)
+        for candidate in _candidates(context, places, reader.warnings)
+    ]
     # Before any read, so that a change during one is noticed by the next comparison.
-    stamp, absent = _stamp(project, places, candidates)
-    reader.leave_out(absent)
+    files_now = _survey(context, project, places, candidates).files
+    prints = tuple(map(fingerprint, files_now))
+    stamp: Stamp = (*project.keys, *prints)
+    reader.leave_out(
+        path for path, found in zip(files_now, prints, strict=True) if is_absent(found)
+    )
     approvals = approvals_of(reader, places, project)
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
@@ -193,43 +200,66 @@ def discover(context: DiscoveryContext) -> Discovery:
     )
 
 
-def current_stamp(context: DiscoveryContext) -> Stamp:
-    """A value that changes when any file that discovery reads, or could read, does.
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Which files discovery would read now; nothing of them is opened.
 
-    Nothing is opened but the one line that a worktree's `.git` is.
+    Attributes:
+        files: Every file, whether or not it is there.
+        around: What else decides which files those are: directories, and where a repository begins.
     """
-    project, places = _survey(context)
-    return _stamp(project, places, _candidates(context, places, []))[0]
+
+    project: Project
+    files: tuple[Path, ...]
+    around: tuple[Path, ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every path on which the stamp depends, whether or not it is there."""
+        return (*self.around, *self.files)
+
+    def stamp(self) -> Stamp:
+        """Return a value that changes when any of the files does; takes a `stat` of each."""
+        return (*self.project.keys, *map(fingerprint, self.files))
 
 
-def looked_at(context: DiscoveryContext) -> Iterator[Path]:
-    """Every path on which a stamp depends, whether or not it is there."""
+def survey(context: DiscoveryContext) -> Survey:
+    """Return which files count. Opens nothing but the one line that a worktree's `.git` is."""
+    project, places = _project_and_places(context)
+    return _survey(context, project, places, _candidates(context, places, []))
+
+
+def current_stamp(context: DiscoveryContext) -> Stamp:
+    """Return a value that changes when any file that discovery reads, or could read, does."""
+    return survey(context).stamp()
+
+
+def _survey(
+    context: DiscoveryContext,
+    project: Project,
+    places: Places,
+    candidates: Iterable[_Candidate],
+) -> Survey:
     cwd = context.cwd
-    yield cwd
-    project, places = _survey(context)
-    for place in (cwd, *cwd.parents):
-        yield place / ".git"
-        if place == project.root:
-            break
-    for location in locations_read(context.sources, context.platform):
-        for path in fill(location.template, places):
-            yield path.parent if path.name.startswith(ANY_NAME) else path
-    yield from (candidate.path for candidate in _candidates(context, places, []))
-    yield from answer_files(places)
+    above = (cwd, *cwd.parents)
+    if project.root in above:
+        above = above[: above.index(project.root) + 1]
+    listed = [
+        path.parent
+        for location in locations_read(context.sources, context.platform)
+        if f"/{ANY_NAME}" in location.template
+        for path in fill(location.template, places)
+    ]
+    files = dict.fromkeys(candidate.path for candidate in candidates)
+    files.update(dict.fromkeys(answer_files(places)))
+    return Survey(
+        project=project,
+        files=tuple(files),
+        around=(cwd, *(place / ".git" for place in above), *listed),
+    )
 
 
-def _stamp(
-    project: Project, places: Places, candidates: Iterable[_Candidate]
-) -> tuple[Stamp, set[Path]]:
-    """What tells one state of the files from another, and which of them are not there."""
-    paths = [candidate.path for candidate in candidates]
-    paths.extend(answer_files(places))
-    prints = {path: fingerprint(path) for path in dict.fromkeys(paths)}
-    absent = {path for path, found in prints.items() if is_absent(found)}
-    return (*project.keys, *prints.values()), absent
-
-
-def _survey(context: DiscoveryContext) -> tuple[Project, Places]:
+def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     project = find_project(context.cwd)
     places = places_for(
         platform=context.platform,
@@ -259,10 +289,15 @@ def _candidates(
                 identity = (file, location.dialect.per_project)
                 if identity not in seen:
                     seen.add(identity)
-                    found_at = location
-                    if location.id and not location.in_project and brought_along(file, places):
-                        found_at = replace(location, in_project=True)
-                    yield _Candidate(location=found_at, path=file, place=place)
+                    yield _Candidate(location=location, path=file, place=place)
+
+
+def _rightly_owned(candidate: _Candidate, places: Places) -> _Candidate:
+    """Count a user's file that lies in the project as one of the project's."""
+    location = candidate.location
+    if location.id and not location.in_project and brought_along(candidate.path, places):
+        return replace(candidate, location=replace(location, in_project=True))
+    return candidate
 
 
 def _parsed(

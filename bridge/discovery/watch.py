@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bridge.discovery.files import fingerprint
-from bridge.discovery.find import DiscoveryContext, Stamp, current_stamp, looked_at
+from bridge.discovery.find import DiscoveryContext, Stamp, survey
 
 SETTLED_NS = 1_000_000_000
 """Since a change, before a second one is sure to show: file systems keep times in steps of up to
@@ -57,12 +57,13 @@ class Watch:
         self.surveys += 1
         followed = self._followed
         # Looked at first, so that a change during the survey is noticed by the next comparison.
-        paths = _telling((*looked_at(self._context), *followed))
+        found = survey(self._context)
+        paths = _telling((*found.paths, *followed))
         look = _look(paths)
-        stamp = (*current_stamp(self._context), *map(fingerprint, followed))
+        stamp = (*found.stamp(), *map(fingerprint, followed))
+        # What appeared while `paths` were found changed one of them just now.
         settled = time.time_ns() - max((entry[0] for entry in look), default=0) > SETTLED_NS
-        same = _telling((*looked_at(self._context), *followed)) == paths
-        self._seen = (paths, look if settled and same else None, stamp)
+        self._seen = (paths, look if settled else None, stamp)
         return stamp
 
 
@@ -77,7 +78,7 @@ def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) 
         references: As `Discovery` has them.
     """
     found: dict[Path, None] = {}
-    for path in (*looked_at(context), *references):
+    for path in (*survey(context).paths, *references):
         for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
             directory = place
             while not _is_directory(directory) and directory != directory.parent:
@@ -119,22 +120,25 @@ def _state(path: str) -> tuple[int, ...]:
 def _telling(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return what must change before one of `paths` can: itself, or where it would appear."""
     found: dict[str, None] = {}
+    known: set[str] = set()
     for path in paths:
-        place = path
-        while not _exists(place):
+        place = str(path)
+        while place not in known:
+            known.add(place)
+            # Not a Path's methods: they take ten times as long, for some hundred places.
+            if _exists(place):
+                found[place] = None
+                break
             if os.path.lexists(place):
                 # A link to nothing, or what we may not see: no directory tells when that ends.
-                found[str(place)] = None
-            if place == place.parent:
-                break
-            place = place.parent
-        found[str(place)] = None
+                found[place] = None
+            place = os.path.dirname(place)  # noqa: PTH120
     return tuple(found)
 
 
-def _exists(path: Path) -> bool:
+def _exists(place: str) -> bool:
     try:
-        path.stat()
+        os.stat(place)  # noqa: PTH116
     except (OSError, ValueError):
         return False
     return True

@@ -21,7 +21,7 @@ import anyio.to_thread
 from watchfiles import awatch
 
 from bridge.beside import beside
-from bridge.discovery.find import DiscoveryContext, looked_at
+from bridge.discovery.find import DiscoveryContext, survey
 from bridge.discovery.watch import watched_paths
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def configuration(context: DiscoveryContext, references: tuple[Path, ...] = ()) 
     """
     # The working directory and a repository's own are only where a project begins and ends: what
     # happens in them says nothing, and a lot does.
-    paths = [path for path in (*looked_at(context), *references) if path != context.cwd]
+    paths = [path for path in (*survey(context).paths, *references) if path != context.cwd]
     whole = [path for path in paths if path.name != ".git" and _is_directory(path)]
     places = {str(place) for path in paths for place in (path, *path.parents)}
     return Plan(
