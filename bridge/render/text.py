@@ -2,7 +2,7 @@
 
 Owns the compact form: standard output exactly as it was written, then a labelled section for each
 other thing there is to say, and nothing about what went as it should. The text is not meant to be
-parsed: a program can print whatever a label looks like. Structured content carries the same.
+parsed: a program can print whatever a label looks like. Programs read the record.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ def _sections(result: RunResult) -> list[str]:
     if result.truncated:
         sections.append(f"[truncated] {cuts_text(result)}")
     sections += kept_sections(result)
-    if result.isolation is not None and result.isolation.weaker:
-        sections.append(f"[isolation] weaker: {'; '.join(result.isolation.weaker)}")
     notes = call_lines(result)
     for label, source in _SOURCES:
         if lines := finding_lines(result, source):

@@ -23,6 +23,7 @@ from bridge.errors import BridgeError
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
+from bridge.server.record import output_schema
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
 from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
@@ -81,7 +82,7 @@ async def offered(engine: Engine) -> list[types.Tool]:
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
         input_schema=input_schema(settings.max_timeout, settings.timeout),
-        output_schema=OUTPUT_SCHEMA,
+        output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
         annotations=types.ToolAnnotations(
             title="Run Python with MCP tools",
             read_only_hint=False,
@@ -91,7 +92,8 @@ async def offered(engine: Engine) -> list[types.Tool]:
         ),
     )
     profiles = engine.commands.profiles
-    return [tool, search_tool(), *([command_tool(profiles)] if profiles else [])]
+    commands = [command_tool(profiles, settings.structured)] if profiles else []
+    return [tool, search_tool(), *commands]
 
 
 class _Surface:
@@ -162,7 +164,7 @@ class _Surface:
             # A named per-request boundary: a defect here must not end other requests.
             logger.exception("a command failed inside the bridge")
             result = failed_command(BridgeError("The bridge failed; its log has the details."))
-        return command_result(result)
+        return command_result(result, self._engine.settings.structured)
 
 
 def _progress(context: Context) -> Progress | None:

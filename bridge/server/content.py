@@ -17,10 +17,11 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult, Shown
 from bridge.render.modes import render
 from bridge.render.structured import structured
+from bridge.server.record import RECORD_KEY, tool_result
 from bridge.text import counted
 
 MAX_LINKS = 50
-"""In one result: each is something that a model reads. All are in the structured result."""
+"""In one result: each is something that a model reads. All are in the record."""
 
 _DESCRIPTIONS = {
     "file": "A file that the program left.",
@@ -48,9 +49,10 @@ def to_result(
     shown = _shown(result.shown, texts=mode == "compact")
     text = types.TextContent(text=render(result, mode))
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
-    return types.CallToolResult(
-        content=[text, *shown, *links],
-        structured_content=structured(result),
+    return tool_result(
+        [text, *shown, *links],
+        structured(result),
+        engine.settings.structured,
         is_error=result.status != "success",
     )
 
@@ -63,6 +65,8 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
         elif isinstance(block, types.ResourceLink):
             block.name = redactor.text(block.name)
     result.structured_content = clear_value(result.structured_content, redactor)
+    if result.meta and RECORD_KEY in result.meta:
+        result.meta[RECORD_KEY] = clear_value(result.meta[RECORD_KEY], redactor)
 
 
 def resource_fields(artifact: Artifact) -> dict[str, object]:
@@ -97,5 +101,5 @@ def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
         yield types.ResourceLink.model_validate(link_fields(artifact))
     more = len(artifacts) - MAX_LINKS
     if more > 0:
-        text = f"And {counted(more, 'thing')} more that the program left: see `artifacts`."
+        text = f"And {counted(more, 'thing')} more that the program left, all among the resources."
         yield types.TextContent(text=text)

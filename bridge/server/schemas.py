@@ -1,4 +1,4 @@
-"""The JSON Schemas of `run_python`: what it takes, and what its structured content looks like."""
+"""The JSON Schemas of `run_python`: what it takes, and what its record looks like."""
 
 from __future__ import annotations
 
@@ -202,4 +202,4 @@ OUTPUT_SCHEMA: dict[str, Any] = {
     },
     "required": ["runId", "status", "summary"],
 }
-"""What structured content looks like; fields that would be empty are left out."""
+"""What a result's record looks like; fields that would be empty are left out."""

@@ -21,6 +21,7 @@ from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
+from bridge.server.record import tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -168,9 +169,7 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
         text = f"{text}\n{waiting(servers.discovery.proposed)}"
-    return types.CallToolResult(
-        content=[types.TextContent(text=text)], structured_content=document, is_error=False
-    )
+    return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
 
 def _text(

@@ -100,7 +100,6 @@ def test_a_timeout_keeps_what_was_printed_before_it() -> None:
         "step 2\n"
         "[truncated] 1,234,567 bytes of stdout were dropped; 1 bytes of stderr were dropped. "
         "Run again and let the program filter, count or slice before it prints.\n"
-        "[isolation] weaker: no pids limit: cgroup v1\n"
         "[timeout] The program was stopped after 30 s."
     )
 
