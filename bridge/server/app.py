@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
@@ -23,7 +23,7 @@ from bridge.errors import BridgeError
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
-from bridge.server.record import output_schema
+from bridge.server.record import RESULT_SIZE, output_schema
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
 from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
@@ -33,10 +33,8 @@ logger = logging.getLogger(__name__)
 
 TOOL = "run_python"
 
-INSTRUCTIONS = (
-    "run_python runs a Python program in a sandbox from which your MCP servers can be called as "
-    "functions. Prefer one program that makes many calls and prints only what you need."
-)
+SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
+"""What Claude Code shows of a tool that is not loaded, and searches for."""
 
 Context = ServerRequestContext[Any]
 
@@ -60,7 +58,6 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         lifespan=lifespan,
         version=__version__,
         title="MCP code bridge",
-        instructions=INSTRUCTIONS,
         on_list_tools=surface.list_tools,
         on_call_tool=surface.call_tool,
         on_list_resources=resources.list_resources,
@@ -71,6 +68,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     )
     # Given to the constructor it would warn: the newer era has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
+    server.middleware.append(surface.introduce)
     return server
 
 
@@ -78,6 +76,11 @@ async def offered(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
     settings = engine.settings
     tool = types.Tool(
+        _meta={
+            "anthropic/alwaysLoad": True,
+            "anthropic/searchHint": SEARCH_HINT,
+            **RESULT_SIZE,
+        },
         name=TOOL,
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
@@ -103,6 +106,14 @@ class _Surface:
         self._engine = engine
         self._runs = runs
         self._notices = notices
+
+    async def introduce(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Name the servers there are at this moment to a client that connects."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            await self._engine.servers.refresh()
+            result["instructions"] = self._engine.guide.instructions()
+        return result
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None

@@ -17,7 +17,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import refuse_unknown
-from bridge.server.record import output_schema, tool_result
+from bridge.server.record import RESULT_SIZE, output_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -69,6 +69,7 @@ COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
     """Return the tool's description for these profiles."""
     return types.Tool(
+        _meta={**RESULT_SIZE},
         name=COMMAND_TOOL,
         title="Run a command in a sandbox",
         description=_description(profiles),

@@ -16,6 +16,11 @@ from bridge.settings import RecordPlace
 RECORD_KEY = "mcp-code-bridge/result"
 """Of a result's `_meta`."""
 
+RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
+"""For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
+50,000 characters to a file and shows its model 2,000 of them. The bridge's are cut already, and say
+how to read on."""
+
 
 def tool_result(
     content: Sequence[types.ContentBlock],

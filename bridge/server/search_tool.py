@@ -21,7 +21,7 @@ from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
-from bridge.server.record import tool_result
+from bridge.server.record import RESULT_SIZE, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ _MAX_REASON_CHARS = 160
 
 _KNOWN = ("query", "limit", "server", "detail")
 _TITLE = "Search the tools of all MCP servers"
+_HINT = "find tools of the user's MCP servers, to call with run_python"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class SearchRequest:
 def search_tool() -> types.Tool:
     """Return the tool's description."""
     return types.Tool(
+        _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
         name=SEARCH_TOOL,
         title=_TITLE,
         description=(
