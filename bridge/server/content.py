@@ -15,8 +15,8 @@ from bridge.engine import Engine
 from bridge.engine.clearing import clear_value
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult, Shown
-from bridge.render.modes import render
 from bridge.render.structured import structured
+from bridge.render.text import compact
 from bridge.server.record import RECORD_KEY, tool_result
 from bridge.text import counted
 
@@ -44,13 +44,10 @@ def to_result(
     Args:
         protocol_version: Which the client speaks.
     """
-    mode = engine.settings.output_mode
-    # In the other modes the text has all that can be read.
-    shown = _shown(result.shown, texts=mode == "compact")
-    text = types.TextContent(text=render(result, mode))
+    text = types.TextContent(text=compact(result, engine.settings.output_mode))
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
     return tool_result(
-        [text, *shown, *links],
+        [text, *_shown(result.shown), *links],
         structured(result),
         engine.settings.structured,
         is_error=result.status != "success",
@@ -87,12 +84,12 @@ def link_fields(artifact: Artifact) -> dict[str, object]:
     }
 
 
-def _shown(items: Sequence[Shown], *, texts: bool) -> Iterable[types.ContentBlock]:
+def _shown(items: Sequence[Shown]) -> Iterable[types.ContentBlock]:
     for item in items:
         if item.data:
             data = base64.b64encode(item.data).decode()
             yield types.ImageContent(data=data, mime_type=item.mime_type)
-        elif item.text and texts:
+        elif item.text:
             yield types.TextContent(text=item.text)
 
 

@@ -102,6 +102,15 @@ async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, er
     assert f'await runtime.read_output("{record["runId"]}", find="..."' in texts(result)[0]
 
 
+async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings, era: Any) -> None:
+    """Nothing of the record comes along."""
+    code = "print('rows')\n[{'name': 'ann', 'age': 31}, {'name': 'ben', 'age': 27}]"
+    async with connected(replace(settings, output_mode="auto"), era) as client:
+        result = await client.call_tool("run_python", {"code": code})
+    assert texts(result) == ["rows\n[result]\n[2]{name,age}:\n  ann,31\n  ben,27"]
+    assert record_of(result)["result"][1] == {"name": "ben", "age": 27}
+
+
 async def test_programs_can_have_structured_content(settings: Settings, era: Any) -> None:
     """With its schema, which the client holds it against, and then nowhere else."""
     own = replace(settings, structured="content")

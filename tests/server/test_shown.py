@@ -81,21 +81,3 @@ async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: s
         (original,) = (await client.read_resource(four["uri"])).contents
         assert isinstance(original, types.BlobResourceContents)
         assert base64.b64decode(original.blob) == PNG
-
-
-async def test_where_the_text_is_a_document_it_has_the_texts(settings: Settings) -> None:
-    """Pictures remain blocks: no text can hold them."""
-    backend = FakeBackend()
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    own = replace(settings, output_mode="json")
-    async with (
-        open_engine(own, finder=ListFinder(), choose_backend=choose) as engine,
-        Client(build_server(engine)) as client,
-    ):
-        result = await client.call_tool("run_python", {"code": CODE})
-    kinds = [type(block) for block in result.content]
-    assert kinds[:3] == [types.TextContent, types.ImageContent, types.ImageContent]
-    assert types.TextContent not in kinds[3:]
