@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 TOOL = "run_python"
 
 SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
-"""What Claude Code shows of a tool that is not loaded, and searches for."""
+"""What Claude Code's search for tools matches beside names and descriptions."""
 
 Context = ServerRequestContext[Any]
 

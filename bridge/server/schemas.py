@@ -75,7 +75,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
             },
             "retry_of": {
                 "type": "string",
-                "description": "runId of a run that failed: calls it made already are answered "
+                "description": "Id of a run that failed: calls it made already are answered "
                 "from its journal, not repeated.",
             },
             "reads": {
