@@ -75,7 +75,7 @@ class Bridge:
         started = time.perf_counter()
         result = await self.client.call_tool("run_python", arguments)
         taken = (time.perf_counter() - started) * 1000
-        fields = result.structured_content or {}
+        fields = (result.meta or {}).get("mcp-code-bridge/result", {})
         if result.is_error:
             message = f"A run failed: {fields.get('summary')} {str(fields.get('error', ''))[-300:]}"
             raise BenchmarkError(message.strip())

@@ -14,10 +14,12 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import anyio
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.types import CallToolResult
 
 from bridge.discovery.clients import SOURCE_IDS
 
@@ -89,7 +91,7 @@ async def demonstrate(repository: Path, runtime: str) -> int:
                     return status
             offered = (await client.list_tools()).tools
             counted = await client.call_tool("run_python", {"code": COUNT_PROGRAM})
-            tools = (counted.structured_content or {})["result"]
+            tools = record(counted)["result"]
             definitions = [
                 tool.model_dump_json(by_alias=True, exclude_none=True) for tool in offered
             ]
@@ -101,11 +103,16 @@ async def demonstrate(repository: Path, runtime: str) -> int:
     return 0
 
 
+def record(result: CallToolResult) -> dict[str, Any]:
+    """Return what a result tells programs; the model reads the text."""
+    return (result.meta or {})["mcp-code-bridge/result"]
+
+
 async def show(client: Client, code: str) -> int:
     """Run one program and print its result; return 1 if it failed."""
     result = await client.call_tool("run_python", {"code": code, "timeout": 60})
     print("".join(getattr(block, "text", "") for block in result.content).rstrip())
-    document = result.structured_content or {}
+    document = record(result)
     if result.is_error:
         return 1
     usage, isolation = document["usage"], document["isolation"]

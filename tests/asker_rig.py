@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.types import CallToolResult
 
 from bridge.model import ServerSpec, Source
+from tests.record import record_of
 
 ASKER = Path(__file__).parent / "fakes" / "servers" / "asker.py"
 
@@ -52,9 +53,8 @@ def text_of(result: Any) -> str:
 
 def value_of(result: CallToolResult) -> Any:
     """Return the value of a program that succeeded."""
-    assert result.structured_content is not None
     assert result.is_error is False, text_of(result)
-    return result.structured_content["result"]
+    return record_of(result)["result"]
 
 
 async def call(client: Client, code: str) -> CallToolResult:

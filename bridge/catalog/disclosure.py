@@ -37,6 +37,7 @@ _HEADING_TOKENS = 24
 
 _SENTENCE_CHARS = 80
 _SERVER_CHARS = 100
+_FEW_WORDS_CHARS = (60, 30)
 _NAME_CHARS = 60
 _TOKENS_PER_NAME = 2
 _TOKENS_PER_TOOL_LINE = 4
@@ -74,7 +75,20 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
         if excess <= 0:
             return text
         room -= excess
-    return _only_aliases(servers, tokens)
+    return _only_aliases(servers, tokens, "`runtime.discovered_servers()`")
+
+
+def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
+    """Return the servers in a few words each, in at most `tokens` tokens.
+
+    If that does not fit, only their aliases; if not all of those do, how many more there are.
+    """
+    for chars in _FEW_WORDS_CHARS:
+        lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
+        text = "\n".join(["Servers, in their own words:", *lines])
+        if count_tokens(text) <= tokens:
+            return text
+    return _only_aliases(servers, tokens, "search_tools lists them")
 
 
 def outdated(told: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bool:
@@ -201,14 +215,16 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
         yield _tool_line(server, entry, level)
 
 
-def _server_line(server: ServerEntry, note: str, *, sentence: bool) -> str:
+def _server_line(
+    server: ServerEntry, note: str, *, sentence: bool, chars: int = _SERVER_CHARS
+) -> str:
     """Return for example "mcp_git_hub = git-hub: Issues and pull requests. (12 tools)"."""
     text = f"mcp_{server.alias}"
     if not sentence:
         return f"{text}{note}"
     name = one_line(server.name, _NAME_CHARS)
     text = text if name == server.alias else f"{text} = {name}"
-    summary = first_sentence(server.description, _SERVER_CHARS)
+    summary = first_sentence(server.description, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
 
 
@@ -228,9 +244,9 @@ def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:
     return f"  .{call}  # {summary}" if summary else f"  .{call}"
 
 
-def _only_aliases(servers: Sequence[ServerEntry], tokens: int) -> str:
+def _only_aliases(servers: Sequence[ServerEntry], tokens: int, others: str) -> str:
     heading = f"{len(servers):,} servers (search for their tools): "
-    rest = "{:,} more: `runtime.discovered_servers()`"
+    rest = f"{{:,}} more: {others}"
     room = tokens - count_tokens(heading) - count_tokens(f" and {rest.format(len(servers))}.") - 1
     kept = list(_that_fit((f"mcp_{server.alias}" for server in servers), room))
     left_out = len(servers) - len(kept)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
 
-from bridge.catalog.disclosure import disclosed
+from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
@@ -36,6 +36,10 @@ pays most."""
 
 MIN_DESCRIPTION_TOKENS = 500
 """Below this there would be no room for servers beside the rest, in the worst case."""
+
+INSTRUCTIONS_TOKENS = 250
+"""For what is said of the bridge as a whole. Every conversation pays for it, also one that does not
+use the bridge; where clients load tools on demand it is all that a model knows of the servers."""
 
 _SUMMARY_CHARS = 240
 _GUIDE_SERVERS_CHARS = 300
@@ -222,6 +226,19 @@ matplotlib and openpyxl.{beside} No network. Of files only those in `out/` come 
 
 """
     return fixed + disclosed(servers, tokens - count_tokens(fixed))
+
+
+def instructions(servers: Sequence[ServerEntry], tokens: int = INSTRUCTIONS_TOKENS) -> str:
+    """Return what clients tell their model of the bridge before any tool of it is looked at."""
+    fixed = (
+        "The user's MCP servers are behind this one. run_python runs a Python program in a sandbox "
+        "from which their tools are called as functions: do a whole job in one program, with as "
+        "many calls as it takes, and print only what you need. For example: "
+        f"`print({_sample_call(servers)})`. search_tools finds tools by what they do.\n"
+    )
+    if not servers:
+        return f"{fixed}No server is configured yet; programs can still compute."
+    return fixed + introduced(servers, tokens - count_tokens(fixed))
 
 
 def _limits_text(limits: Limits, max_timeout: float) -> str:

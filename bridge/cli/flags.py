@@ -30,6 +30,7 @@ FLAGS = {
     "--type-checker": "off, auto, or a type checker for programs, such as ty",
     "--roots": "directories that servers are told of when they ask for roots",
     "--output-mode": "compact, toon, json or auto",
+    "--structured": "where results have their record for programs: meta or content",
     "--max-timeout": "longest timeout a run may ask for, in seconds",
     "--servers-config": "one more configuration file, read first",
     "--state-dir": "where logs and caches are kept",

@@ -28,7 +28,7 @@ from bridge.model import Finding, RunResult
 from bridge.settings import Settings
 
 MAX_TOLD = 12
-"""Findings in the text of a refusal; the structured list has more."""
+"""Findings in the text of a refusal; the record has more."""
 
 MAX_LINE_CHARS = 160
 """Of a program's line under a finding."""

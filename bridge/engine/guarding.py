@@ -25,7 +25,7 @@ INLINE_CHARS = 2048
 some 20 ms, ordinary text one; to ask a thread takes a fifth of a millisecond."""
 
 MAX_TOLD = 10
-"""Findings in the text of a refusal; the structured list has more."""
+"""Findings in the text of a refusal; the record has more."""
 
 
 @dataclass(frozen=True, kw_only=True)

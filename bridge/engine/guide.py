@@ -15,7 +15,14 @@ import anyio.to_thread
 
 from bridge.catalog.checking.report import nearest
 from bridge.catalog.disclosure import outdated
-from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
+from bridge.catalog.docs import (
+    Detail,
+    capabilities,
+    instructions,
+    server_docs,
+    tool_description,
+    tool_docs,
+)
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import Match, ToolIndex
@@ -76,6 +83,10 @@ class Guide:
             else:
                 self._described = (revision, self._described[1])
         return self._described[1]
+
+    def instructions(self) -> str:
+        """Return what clients tell their model of the bridge as a whole."""
+        return instructions(self._servers.known.settled())
 
     @property
     def offers_packages(self) -> bool:

@@ -73,8 +73,6 @@ def _sections(result: CommandResult) -> list[str]:
     if result.truncated:
         cuts = "; ".join(f"{count:,} bytes of {name}" for name, count in result.truncated.items())
         sections.append(f"[truncated] {cuts} were dropped. Filter or count in a later stage.")
-    if result.isolation is not None and result.isolation.weaker:
-        sections.append(f"[isolation] weaker: {'; '.join(result.isolation.weaker)}")
     if result.error:
         sections.append(f"[{result.status}] {result.error}")
     return sections

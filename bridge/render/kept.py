@@ -114,7 +114,7 @@ def files_section(result: RunResult) -> str:
         return ""
     lines = [_file_line(artifact) for artifact in files[:MAX_FILES]]
     if len(files) > MAX_FILES:
-        lines.append(f"and {len(files) - MAX_FILES:,} more, in structured content")
+        lines.append(f"and {len(files) - MAX_FILES:,} more")
     return _section("files", lines)
 
 

@@ -99,10 +99,7 @@ def _listed(plan: Plan, how: bool, characters: int) -> _Page:
                 break
         if left:
             page.must("")
-            page.must(
-                f"{counted(left, 'call')} more: the structured result's plan lists what fits "
-                "there, the audit log each."
-            )
+            page.must(f"{counted(left, 'call')} more: the audit log lists each.")
     else:
         page.must("No call is held, so there is nothing to apply.")
     if plan.stopped:

@@ -53,7 +53,7 @@ def call_lines(result: RunResult) -> list[str]:
     failed = result.status in ("error", "timeout")
     # The error on a plan says so in its own words.
     if failed and result.receipt and result.receipt.calls and retry not in result.error:
-        # Its other name, runId, is in the structured content, which not every model sees.
+        # Nowhere else does the model see the run's id.
         lines.append(
             f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
             f"code with {retry} does not repeat what was done."

@@ -6,7 +6,7 @@ from bridge.model import RunResult, SessionReport, Variable
 from bridge.text import counted
 
 MAX_HELD = 8
-"""Names in text; structured content has more."""
+"""Names in text; the record has more."""
 
 FEW = 3
 """Names that are listed after every run."""

@@ -2,18 +2,17 @@
 
 Owns the compact form: standard output exactly as it was written, then a labelled section for each
 other thing there is to say, and nothing about what went as it should. The text is not meant to be
-parsed: a program can print whatever a label looks like. Structured content carries the same.
+parsed: a program can print whatever a label looks like. Programs read the record.
 """
 
 from __future__ import annotations
 
-import json
-
-from bridge.model import FindingSource, Json, RunResult
+from bridge.model import FindingSource, RunResult
 from bridge.render.kept import kept_sections, whole_output
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
-from bridge.render.structured import to_json
+from bridge.render.value import value_text
+from bridge.settings import OutputMode
 from bridge.text import valid_text
 
 NOTHING = (
@@ -30,21 +29,25 @@ _SOURCES: tuple[tuple[str, FindingSource], ...] = (
 )
 
 
-def compact(result: RunResult) -> str:
-    """Return the text; of a run that succeeded and only printed, exactly what it printed."""
-    sections = _sections(result)
+def compact(result: RunResult, mode: OutputMode = "compact") -> str:
+    """Return the text; of a run that succeeded and only printed, exactly what it printed.
+
+    Args:
+        mode: How the value of its last expression is written.
+    """
+    sections = _sections(result, mode)
     if not sections:
         return valid_text(result.stdout) or NOTHING
     parts = [result.stdout, *sections] if result.stdout else sections
     return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
 
 
-def _sections(result: RunResult) -> list[str]:
+def _sections(result: RunResult, mode: OutputMode) -> list[str]:
     sections = []
     if result.stderr:
         sections.append(f"[stderr]\n{result.stderr}")
     if result.has_result:
-        sections.append(f"[result]\n{_value(result.result)}")
+        sections.append(f"[result]\n{value_text(result.result, mode)}")
     elif result.result_repr:
         sections.append(f"[result, as text]\n{result.result_repr}")
     if result.error:
@@ -54,8 +57,6 @@ def _sections(result: RunResult) -> list[str]:
     if result.truncated:
         sections.append(f"[truncated] {cuts_text(result)}")
     sections += kept_sections(result)
-    if result.isolation is not None and result.isolation.weaker:
-        sections.append(f"[isolation] weaker: {'; '.join(result.isolation.weaker)}")
     notes = call_lines(result)
     for label, source in _SOURCES:
         if lines := finding_lines(result, source):
@@ -121,14 +122,6 @@ def _status(result: RunResult) -> str:
     refused = result.status == "validation_error" and result.error
     summary = "" if refused or said in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
-
-
-def _value(value: Json) -> str:
-    """Return a result as compact JSON; a text of several lines as it is, which reads better."""
-    plain = to_json(value)
-    if isinstance(plain, str) and "\n" in plain:
-        return plain
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def _ended(part: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
@@ -23,6 +23,7 @@ from bridge.errors import BridgeError
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
+from bridge.server.record import RESULT_SIZE, output_schema
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
 from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
@@ -32,10 +33,8 @@ logger = logging.getLogger(__name__)
 
 TOOL = "run_python"
 
-INSTRUCTIONS = (
-    "run_python runs a Python program in a sandbox from which your MCP servers can be called as "
-    "functions. Prefer one program that makes many calls and prints only what you need."
-)
+SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
+"""What Claude Code's search for tools matches beside names and descriptions."""
 
 Context = ServerRequestContext[Any]
 
@@ -59,7 +58,6 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         lifespan=lifespan,
         version=__version__,
         title="MCP code bridge",
-        instructions=INSTRUCTIONS,
         on_list_tools=surface.list_tools,
         on_call_tool=surface.call_tool,
         on_list_resources=resources.list_resources,
@@ -70,6 +68,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     )
     # Given to the constructor it would warn: the newer era has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
+    server.middleware.append(surface.introduce)
     return server
 
 
@@ -77,11 +76,16 @@ async def offered(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
     settings = engine.settings
     tool = types.Tool(
+        _meta={
+            "anthropic/alwaysLoad": True,
+            "anthropic/searchHint": SEARCH_HINT,
+            **RESULT_SIZE,
+        },
         name=TOOL,
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
         input_schema=input_schema(settings.max_timeout, settings.timeout),
-        output_schema=OUTPUT_SCHEMA,
+        output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
         annotations=types.ToolAnnotations(
             title="Run Python with MCP tools",
             read_only_hint=False,
@@ -91,7 +95,8 @@ async def offered(engine: Engine) -> list[types.Tool]:
         ),
     )
     profiles = engine.commands.profiles
-    return [tool, search_tool(), *([command_tool(profiles)] if profiles else [])]
+    commands = [command_tool(profiles, settings.structured)] if profiles else []
+    return [tool, search_tool(), *commands]
 
 
 class _Surface:
@@ -101,6 +106,14 @@ class _Surface:
         self._engine = engine
         self._runs = runs
         self._notices = notices
+
+    async def introduce(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Name the servers there are at this moment to a client that connects."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            await self._engine.servers.refresh()
+            result["instructions"] = self._engine.guide.instructions()
+        return result
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -162,7 +175,7 @@ class _Surface:
             # A named per-request boundary: a defect here must not end other requests.
             logger.exception("a command failed inside the bridge")
             result = failed_command(BridgeError("The bridge failed; its log has the details."))
-        return command_result(result)
+        return command_result(result, self._engine.settings.structured)
 
 
 def _progress(context: Context) -> Progress | None:

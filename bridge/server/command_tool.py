@@ -17,6 +17,8 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import refuse_unknown
+from bridge.server.record import RESULT_SIZE, output_schema, tool_result
+from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
 COMMAND_TOOL = "run_command"
@@ -61,17 +63,18 @@ COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
     },
     "required": ["runId", "status", "summary"],
 }
-"""What structured content looks like; fields that would be empty are left out."""
+"""What a result's record looks like; fields that would be empty are left out."""
 
 
-def command_tool(profiles: Mapping[str, CommandProfile]) -> types.Tool:
+def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
     """Return the tool's description for these profiles."""
     return types.Tool(
+        _meta={**RESULT_SIZE},
         name=COMMAND_TOOL,
         title="Run a command in a sandbox",
         description=_description(profiles),
         input_schema=_input_schema(profiles),
-        output_schema=COMMAND_OUTPUT_SCHEMA,
+        output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),
         annotations=types.ToolAnnotations(
             title="Run a command in a sandbox",
             read_only_hint=False,
@@ -173,11 +176,12 @@ def parse_command(
     )
 
 
-def command_result(result: CommandResult) -> types.CallToolResult:
+def command_result(result: CommandResult, place: RecordPlace) -> types.CallToolResult:
     """Return a result as MCP has it."""
-    return types.CallToolResult(
-        content=[types.TextContent(text=compact_command(result))],
-        structured_content=structured_command(result),
+    return tool_result(
+        [types.TextContent(text=compact_command(result))],
+        structured_command(result),
+        place,
         is_error=result.status != "success",
     )
 

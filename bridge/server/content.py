@@ -15,12 +15,13 @@ from bridge.engine import Engine
 from bridge.engine.clearing import clear_value
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult, Shown
-from bridge.render.modes import render
 from bridge.render.structured import structured
+from bridge.render.text import compact
+from bridge.server.record import RECORD_KEY, tool_result
 from bridge.text import counted
 
 MAX_LINKS = 50
-"""In one result: each is something that a model reads. All are in the structured result."""
+"""In one result: each is something that a model reads. All are in the record."""
 
 _DESCRIPTIONS = {
     "file": "A file that the program left.",
@@ -43,14 +44,12 @@ def to_result(
     Args:
         protocol_version: Which the client speaks.
     """
-    mode = engine.settings.output_mode
-    # In the other modes the text has all that can be read.
-    shown = _shown(result.shown, texts=mode == "compact")
-    text = types.TextContent(text=render(result, mode))
+    text = types.TextContent(text=compact(result, engine.settings.output_mode))
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
-    return types.CallToolResult(
-        content=[text, *shown, *links],
-        structured_content=structured(result),
+    return tool_result(
+        [text, *_shown(result.shown), *links],
+        structured(result),
+        engine.settings.structured,
         is_error=result.status != "success",
     )
 
@@ -63,6 +62,8 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
         elif isinstance(block, types.ResourceLink):
             block.name = redactor.text(block.name)
     result.structured_content = clear_value(result.structured_content, redactor)
+    if result.meta and RECORD_KEY in result.meta:
+        result.meta[RECORD_KEY] = clear_value(result.meta[RECORD_KEY], redactor)
 
 
 def resource_fields(artifact: Artifact) -> dict[str, object]:
@@ -83,12 +84,12 @@ def link_fields(artifact: Artifact) -> dict[str, object]:
     }
 
 
-def _shown(items: Sequence[Shown], *, texts: bool) -> Iterable[types.ContentBlock]:
+def _shown(items: Sequence[Shown]) -> Iterable[types.ContentBlock]:
     for item in items:
         if item.data:
             data = base64.b64encode(item.data).decode()
             yield types.ImageContent(data=data, mime_type=item.mime_type)
-        elif item.text and texts:
+        elif item.text:
             yield types.TextContent(text=item.text)
 
 
@@ -97,5 +98,5 @@ def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
         yield types.ResourceLink.model_validate(link_fields(artifact))
     more = len(artifacts) - MAX_LINKS
     if more > 0:
-        text = f"And {counted(more, 'thing')} more that the program left: see `artifacts`."
+        text = f"And {counted(more, 'thing')} more that the program left, all among the resources."
         yield types.TextContent(text=text)

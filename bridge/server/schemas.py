@@ -1,4 +1,4 @@
-"""The JSON Schemas of `run_python`: what it takes, and what its structured content looks like."""
+"""The JSON Schemas of `run_python`: what it takes, and what its record looks like."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
             },
             "retry_of": {
                 "type": "string",
-                "description": "runId of a run that failed: calls it made already are answered "
+                "description": "Id of a run that failed: calls it made already are answered "
                 "from its journal, not repeated.",
             },
             "reads": {
@@ -202,4 +202,4 @@ OUTPUT_SCHEMA: dict[str, Any] = {
     },
     "required": ["runId", "status", "summary"],
 }
-"""What structured content looks like; fields that would be empty are left out."""
+"""What a result's record looks like; fields that would be empty are left out."""

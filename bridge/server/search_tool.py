@@ -21,6 +21,7 @@ from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
+from bridge.server.record import RESULT_SIZE, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ _MAX_REASON_CHARS = 160
 
 _KNOWN = ("query", "limit", "server", "detail")
 _TITLE = "Search the tools of all MCP servers"
+_HINT = "find tools of the user's MCP servers, to call with run_python"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,7 @@ class SearchRequest:
 def search_tool() -> types.Tool:
     """Return the tool's description."""
     return types.Tool(
+        _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
         name=SEARCH_TOOL,
         title=_TITLE,
         description=(
@@ -168,9 +171,7 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
         text = f"{text}\n{waiting(servers.discovery.proposed)}"
-    return types.CallToolResult(
-        content=[types.TextContent(text=text)], structured_content=document, is_error=False
-    )
+    return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
 
 def _text(

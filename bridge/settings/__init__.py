@@ -31,6 +31,7 @@ from bridge.settings.values import (
     OutputMode,
     PreflightMode,
     ProjectServers,
+    RecordPlace,
     RunIsolation,
     Settings,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "OutputMode",
     "PreflightMode",
     "ProjectServers",
+    "RecordPlace",
     "RunIsolation",
     "Settings",
     "config_path",
@@ -82,6 +84,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "runtime_idle_timeout": _Setting("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", parsers.seconds),
     "state_dir": _Setting("MCP_BRIDGE_STATE_DIR", parsers.whole_path),
     "output_mode": _Setting("MCP_BRIDGE_OUTPUT_MODE", parsers.choice(get_args(OutputMode))),
+    "structured": _Setting("MCP_BRIDGE_STRUCTURED", parsers.choice(get_args(RecordPlace))),
     "log_level": _Setting("MCP_BRIDGE_LOG_LEVEL", parsers.choice(get_args(LogLevel), upper=True)),
     "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
     "listed_servers_only": _Setting("MCP_BRIDGE_LISTED_SERVERS_ONLY", parsers.boolean),

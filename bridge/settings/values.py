@@ -13,6 +13,7 @@ from bridge.settings.dependencies import Dependencies
 from bridge.settings.policy import PolicySpec
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
+RecordPlace = Literal["meta", "content"]
 ProjectServers = Literal["all", "approved", "none"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 GuardMode = Literal["off", "advise", "enforce"]
@@ -37,6 +38,8 @@ class Settings:
         cpus: None leaves it to the engine.
         container_user: "uid:gid".
         runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped.
+        structured: Where a result has its record: in `_meta`, or as structured content, which many
+            clients show their model in place of the text.
         profile: "standard", "strict" or one of the user's own.
         strict: Whether the profile is the strict one, or made from it.
         listed_servers_only: Whether a run may use no server but those listed for it.
@@ -85,6 +88,7 @@ class Settings:
     runtime_idle_timeout: float = 300.0
     state_dir: Path = Path()
     output_mode: OutputMode = "compact"
+    structured: RecordPlace = "meta"
     log_level: LogLevel = "INFO"
     profile: str = "standard"
     strict: bool = False

@@ -36,6 +36,7 @@ from bridge.engine import open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 from tests.recorder_rig import recorded, recorder_entry
 
 SCRIPTS = Path(sys.executable).parent
@@ -140,7 +141,7 @@ class Story:
     async def _call(self, arguments: Mapping[str, Any]) -> None:
         with anyio.fail_after(60):
             result = await self.client.call_tool("run_python", dict(arguments))
-        document = result.structured_content or {}
+        document = record_of(result)
         self.run_id = document.get("runId", "")
         self.plan_id = document.get("plan", {}).get("id", self.plan_id)
         self.output = "".join(getattr(block, "text", "") for block in result.content)
@@ -157,9 +158,6 @@ class Story:
         return done.stdout.decode()
 
 
-_NO_SANDBOX = re.compile(r"^\[isolation\] .*\n?", re.MULTILINE)
-"""What is said of the backend of these tests, which is none."""
-
 _IDS = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "5f0c9a…"),
     (re.compile(r"sha256:[0-9a-f]{8,64}"), "sha256:3b7f…"),
@@ -171,7 +169,6 @@ _IDS = (
 def normal(text: str, home: Path) -> str:
     """Return a text without what is different each time."""
     text = text.replace(str(home), "~")
-    text = _NO_SANDBOX.sub("", text)
     for pattern, instead in _IDS:
         text = pattern.sub(instead, text)
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n")) + "\n"

@@ -18,6 +18,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
+from tests.record import record_of
+
 SCRIPTS = Path(sys.executable).parent
 BRIDGE = SCRIPTS / "mcp-code-bridge"
 REPOSITORY = Path(__file__).parents[2]
@@ -173,10 +175,8 @@ def text_of(result: CallToolResult) -> str:
 
 
 def document_of(result: CallToolResult) -> dict[str, Any]:
-    """Return a result's structured content."""
-    document = result.structured_content
-    assert isinstance(document, dict), text_of(result)
-    return document
+    """Return a result's record."""
+    return record_of(result)
 
 
 def engines() -> Sequence[str]:

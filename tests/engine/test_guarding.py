@@ -123,7 +123,7 @@ async def test_notes_stop_nothing(opened: Opener, mode: GuardMode) -> None:
 
 
 async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Opener) -> None:
-    """The structured list has more; both say how many there are beyond them."""
+    """The record has more; both say how many there are beyond them."""
     async with opened(guard="enforce") as engine:
         result = await _run(engine, "".join(f"eval('{n}')\n" for n in range(60)))
         assert len(result.findings) == 50

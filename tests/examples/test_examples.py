@@ -15,6 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
+from tests.record import record_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -109,9 +110,8 @@ async def run(client: Client, example: str, values: dict[str, Any], **more: Any)
 
 
 def field(result: CallToolResult, name: str) -> Any:
-    """Return a field of a result's structured content."""
-    assert result.structured_content is not None
-    return result.structured_content[name]
+    """Return a field of a result's record."""
+    return record_of(result)[name]
 
 
 async def test_the_bulk_edit_is_a_plan_first_and_changes_exactly_what_that_listed(
@@ -172,7 +172,7 @@ async def test_the_report_comes_with_its_chart_and_its_table(
     async with bridge(tmp_path, "podman", MCP_BRIDGE_IMAGE=data_image) as client:
         report = await run(client, "commit_chart", {"REPOSITORY": str(project)}, timeout=60)
     assert field(report, "stdout") == ["4 commits by 3 authors on 3 days"]
-    assert "stderr" not in (report.structured_content or {})
+    assert "stderr" not in record_of(report)
     pictures = [block for block in report.content if block.type == "image"]
     assert [picture.mime_type for picture in pictures] == ["image/png"]
     assert [kept["name"] for kept in field(report, "artifacts")] == ["commits.csv"]

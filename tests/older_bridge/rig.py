@@ -20,6 +20,7 @@ from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest, RunResult
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 
 TESTS = Path(__file__).parents[1]
 SERVERS = TESTS / "fakes" / "servers"
@@ -126,10 +127,8 @@ async def call(client: Client, code: str, **arguments: Any) -> CallToolResult:
 
 
 async def run(client: Client, code: str, **arguments: Any) -> dict[str, Any]:
-    """Run a program through the client and return the structured content."""
-    document = (await call(client, code, **arguments)).structured_content
-    assert isinstance(document, dict)
-    return document
+    """Run a program through the client and return the record."""
+    return record_of(await call(client, code, **arguments))
 
 
 async def value_of(client: Client, code: str, **arguments: Any) -> Any:

@@ -11,13 +11,14 @@ import pytest
 from mcp import Client
 
 from tests.older_bridge.rig import PATIENCE_SECONDS, Place, call, run, text_of, value_of
+from tests.record import record_of
 from tests.waiting import until_exists
 
 SHOWN_BYTES = 45_000
 """Of letters, for 10,000 tokens."""
 
 ANSWER_BYTES = 3 * 1024 * 1024
-"""More than any answer needs: text and structured content together, with JSON's escapes."""
+"""More than any answer needs: text and record together, with JSON's escapes."""
 
 LOOKALIKES = [
     "42",
@@ -72,7 +73,7 @@ async def test_a_line_of_any_length_is_printed_whole(bridge: Client) -> None:
 
 
 async def test_tool_results_of_any_size_arrive_and_calls_go_on(bridge: Client) -> None:
-    """As text, and as text and structured content both; arguments as large as results."""
+    """As text, and as text and record both; arguments as large as results."""
     code = """
 sizes = []
 for size in (50_000, 70_000, 3_000_000):
@@ -185,7 +186,7 @@ async def test_no_line_of_the_output_is_dropped(bridge: Client) -> None:
     )
     code = f"import sys\nsys.stdout.write({out!r})\nsys.stderr.write({err!r})\nNone"
     result = await call(bridge, code)
-    document = result.structured_content or {}
+    document = record_of(result)
     assert document["status"] == "success"
     assert document["stdout"] == out.split("\n")[:-1]
     assert document["stderr"] == err.split("\n")[:-1]
@@ -210,9 +211,9 @@ async def test_a_program_that_prints_one_empty_line_printed_one(bridge: Client) 
     ],
 )
 async def test_a_failure_has_its_exit_code(bridge: Client, code: str, exit_code: int) -> None:
-    """In the structured content, and in the text as well."""
+    """In the record, and in the text as well."""
     result = await call(bridge, code)
-    document = result.structured_content or {}
+    document = record_of(result)
     assert result.is_error is True
     assert (document["status"], document["exitCode"]) == ("error", exit_code)
     assert f"exit code {exit_code}" in text_of(result)
@@ -272,9 +273,9 @@ async def test_a_program_may_bring_its_own_event_loop(bridge: Client) -> None:
 async def test_an_answer_is_bounded_whatever_the_program_writes(
     bridge: Client, code: str, part: str
 ) -> None:
-    """Text and structured content both; what was dropped is counted."""
+    """Text and record both; what was dropped is counted."""
     result = await call(bridge, code)
-    document = result.structured_content or {}
+    document = record_of(result)
     assert len(text_of(result).encode()) + len(json.dumps(document)) < ANSWER_BYTES
     if part:
         assert document["truncated"][part] > 2_000_000

@@ -120,7 +120,7 @@ def test_a_long_plan_is_cut_and_says_how_much_is_left_out() -> None:
     text = plan_text(plan(*many))
     assert len(text) < MAX_CHARACTERS + 4_000
     assert "700 of 70 other kinds" in text
-    assert "calls more: the structured result's plan lists" in text
+    assert "calls more: the audit log lists each." in text
 
 
 def test_a_question_knows_which_calls_its_list_has_whole() -> None:

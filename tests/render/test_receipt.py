@@ -10,10 +10,9 @@ import jsonschema
 import pytest
 
 from bridge.model import CallCount, Receipt, RunResult, Usage
-from bridge.render.modes import OutputMode, render
 from bridge.render.receipt import MAX_KINDS, call_lines, receipt
 from bridge.render.structured import structured
-from bridge.render.text import NOTHING
+from bridge.render.text import NOTHING, compact
 from bridge.server.schemas import OUTPUT_SCHEMA
 
 OK = RunResult(run_id="4f", status="success", summary="The program finished.")
@@ -51,7 +50,7 @@ NOTED = replace(
 
 def test_each_thing_that_is_to_be_known_has_a_line() -> None:
     """After what the program wrote; the largest number first."""
-    assert render(replace(NOTED, stdout="out\n")) == (
+    assert compact(replace(NOTED, stdout="out\n")) == (
         "out\n"
         "[retry] 7 calls answered from the journal: 6 × github.create_issue, 1 × github.push\n"
         "[retry] 1 call of the run before not asked for again, with the same arguments: "
@@ -64,13 +63,13 @@ def test_each_thing_that_is_to_be_known_has_a_line() -> None:
 
 def test_a_silent_program_is_told_of_before_its_calls() -> None:
     """As it is before advice."""
-    assert render(NOTED).startswith(f"{NOTHING}\n[retry] 7 calls")
+    assert compact(NOTED).startswith(f"{NOTHING}\n[retry] 7 calls")
 
 
 def test_calls_that_were_simply_made_are_not_worth_a_line() -> None:
-    """The receipt is in the structured content."""
+    """The receipt is in the record."""
     plain = replace(OK, stdout="out", receipt=Receipt(calls={"a": 5}))
-    assert render(plain) == "out"
+    assert compact(plain) == "out"
     assert call_lines(plain) == []
 
 
@@ -114,15 +113,7 @@ def test_the_line_for_the_terminal_counts_what_was_not_made() -> None:
     assert receipt(only) == "no tool calls (3 replayed, 1 held), 0.01 s"
 
 
-@pytest.mark.parametrize("mode", ["json", "toon", "auto"])
-def test_other_modes_say_the_same(mode: OutputMode) -> None:
-    """All the counts are in them."""
-    text = render(NOTED, mode)
-    for part in ("replayed", "unused", "refused", "unknown", "create_issue", "waitingMs", "2100"):
-        assert part in text
-
-
-def test_structured_content_is_as_the_schema_says() -> None:
+def test_the_record_is_as_the_schema_says() -> None:
     """Field by field, and nothing that it does not name."""
     document = json.loads(json.dumps(structured(NOTED)))
     schema = json.loads(json.dumps(OUTPUT_SCHEMA))

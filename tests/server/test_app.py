@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import jsonschema
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
@@ -17,10 +16,10 @@ from mcp.types import Implementation
 from bridge.engine import Engine
 from bridge.errors import LaunchError
 from bridge.server.app import build_server
-from bridge.server.schemas import OUTPUT_SCHEMA
 from bridge.settings import Settings
 from tests.audit_rig import records
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 from tests.waiting import until, until_exists
 
 
@@ -45,20 +44,6 @@ async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description
     assert "mcp_work_shop = work-shop: A workshop" in (tool.description or "")
 
 
-async def test_a_run_returns_text_and_structured_content(client: Client) -> None:
-    """Both say the same, and the structured form fits the announced schema."""
-    result = await client.call_tool("run_python", {"code": "print('hello')\n[1, 2]"})
-    assert result.is_error is False
-    assert "hello" in _text(result)
-    document = result.structured_content
-    assert document is not None
-    assert document["status"] == "success"
-    assert document["stdout"] == ["hello"]
-    assert document["result"] == [1, 2]
-    assert "stderr" not in document
-    jsonschema.validate(document, OUTPUT_SCHEMA)
-
-
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_what_a_client_says_it_is_stands_in_the_audit_log(
     engine: Engine, settings: Settings, era: str
@@ -68,8 +53,7 @@ async def test_what_a_client_says_it_is_stands_in_the_audit_log(
     async with Client(build_server(engine), mode=era, client_info=said) as client:
         code = "await mcp_work_shop.add(a=1, b=2)"
         plan = await client.call_tool("run_python", {"code": code, "mode": "plan"})
-        assert plan.structured_content is not None
-        await client.call_tool("run_python", {"apply": plan.structured_content["plan"]["id"]})
+        await client.call_tool("run_python", {"apply": record_of(plan)["plan"]["id"]})
     found = [each for each in records(settings.state_dir / "audit") if "clientSays" in each]
     assert [each["kind"] for each in found] == ["run", "apply"]
     for each in found:
@@ -84,8 +68,7 @@ async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
     assert result.is_error is True
     assert "ZeroDivisionError" in _text(result)
     assert "so far" in _text(result)
-    document = result.structured_content
-    assert document is not None
+    document = record_of(result)
     assert (document["status"], document["reason"], document["exitCode"]) == (
         "error",
         "exception",
@@ -110,8 +93,7 @@ async def test_bad_arguments_are_a_validation_error_result(
     result = await client.call_tool("run_python", arguments)
     assert result.is_error is True
     assert complaint in _text(result)
-    document = result.structured_content
-    assert document is not None
+    document = record_of(result)
     assert (document["status"], document["reason"]) == ("validation_error", "validation")
 
 
@@ -121,8 +103,7 @@ async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
     """Never as success, and never as the program's fault."""
     backend.failure = LaunchError("The image is broken.", remedy="Build it again.")
     result = await client.call_tool("run_python", {"code": "1"})
-    document = result.structured_content
-    assert document is not None
+    document = record_of(result)
     assert (document["status"], document["reason"]) == ("error", "engine")
     assert document["error"] == "The image is broken. Build it again. [launch_failed]"
 

@@ -21,6 +21,7 @@ from bridge.settings import Settings, load
 from tests.asker_rig import call, text_of, value_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 from tests.recorder_rig import recorder, tools_recorded
 from tests.server.web_rig import web
 from tests.waiting import until
@@ -298,6 +299,5 @@ async def _applied(client: Client, code: str) -> CallToolResult:
     """Make a plan and apply it."""
     with anyio.fail_after(60):
         made = await client.call_tool("run_python", {"code": code, "mode": "plan"})
-        assert made.structured_content is not None
-        found = made.structured_content["plan"]["id"]
+        found = record_of(made)["plan"]["id"]
         return await client.call_tool("run_python", {"apply": found})

@@ -16,12 +16,18 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandResult, Isolation, StageResult, Usage
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.app import build_server
-from bridge.server.command_tool import COMMAND_OUTPUT_SCHEMA, command_tool, parse_command
+from bridge.server.command_tool import (
+    COMMAND_OUTPUT_SCHEMA,
+    command_result,
+    command_tool,
+    parse_command,
+)
 from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
 from tests.engine.command_rig import Place, place
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 
 ONE = parse_commands({"aws": {"executables": ["aws", "/opt/jq"], "workspace": "/w"}}, "c")
 TWO = parse_commands(
@@ -79,8 +85,8 @@ async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client)
         )
     ]
     for result in came:
-        jsonschema.validate(result.structured_content, COMMAND_OUTPUT_SCHEMA)
-    fine, failed, refused = (result.structured_content or {} for result in came)
+        jsonschema.validate(record_of(result), COMMAND_OUTPUT_SCHEMA)
+    fine, failed, refused = map(record_of, came)
     assert [result.is_error for result in came] == [False, True, True]
     assert (fine["status"], fine["stdout"], fine["exitCode"]) == ("success", ["world", "hello"], 0)
     assert fine["stages"] == [
@@ -95,6 +101,15 @@ async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client)
     with pytest.raises(MCPError) as unknown:
         await client.call_tool("run_shell", {})
     assert "run_command" in str(unknown.value)
+
+
+def test_programs_can_have_structured_content() -> None:
+    """With its schema, and then nowhere else."""
+    made = CommandResult(run_id="r", status="success", summary="s", stdout="out\n")
+    result = command_result(made, "content")
+    assert command_tool(ONE, "content").output_schema == COMMAND_OUTPUT_SCHEMA
+    assert command_tool(ONE).output_schema is None
+    assert (result.structured_content, result.meta) == (structured_command(made), None)
 
 
 def test_the_schema_takes_what_the_parser_takes() -> None:
@@ -167,8 +182,8 @@ def test_a_profile_must_be_named_among_several() -> None:
     assert parse_command({"command": "aws", "profile": "aws"}, TWO).profile == "aws"
 
 
-def test_text_and_structured_content_say_the_same() -> None:
-    """Text alone is enough for clients that read nothing else."""
+def test_the_text_says_what_a_model_needs_and_the_record_says_all() -> None:
+    """What separated it from the host is in the record alone."""
     result = CommandResult(
         run_id="r",
         status="error",
@@ -192,7 +207,6 @@ def test_text_and_structured_content_say_the_same() -> None:
         "[stderr of stage 1]",
         "oh",
         "[truncated] 7 bytes of stdout were dropped. Filter or count in a later stage.",
-        "[isolation] weaker: no network: x",
         "[error] stage 1 of 2 (`a`) was ended by SIGKILL. Try less.",
     ]
     fields = structured_command(result)

@@ -22,6 +22,7 @@ from bridge.server.search_tool import (
     search_tool,
 )
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
+from tests.record import record_of
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
@@ -45,8 +46,7 @@ async def test_a_tool_is_found_with_how_to_call_it(client: Client, engine: Engin
     assert "await" in text
     signature = text.splitlines()[1]
     assert signature.startswith("mcp_work_shop.add(")
-    assert result.structured_content is not None
-    [hit] = result.structured_content["tools"]
+    [hit] = record_of(result)["tools"]
     assert hit["signature"] == signature
     assert (hit["server"], hit["tool"]) == ("work-shop", "add")
     assert hit["score"] > 0
@@ -72,8 +72,7 @@ async def test_schemas_and_an_example_come_when_they_are_asked_for(client: Clien
     """In both forms of the answer."""
     arguments = {"query": "add", "limit": 1, "detail": "full", "server": "mcp_work_shop"}
     result = await client.call_tool("search_tools", arguments)
-    assert result.structured_content is not None
-    [hit] = result.structured_content["tools"]
+    [hit] = record_of(result)["tools"]
     assert hit["inputSchema"]["properties"]
     assert hit["example"] in _text(result)
     assert json.dumps(hit["inputSchema"], separators=(",", ":")) in _text(result)
@@ -83,7 +82,7 @@ async def test_nothing_found_says_what_to_try(client: Client) -> None:
     """It is an answer, and no failure."""
     result = await client.call_tool("search_tools", {"query": "xylophone"})
     assert result.is_error is False
-    assert result.structured_content == {"tools": []}
+    assert record_of(result) == {"tools": []}
     assert "'xylophone'" in _text(result)
     assert "other or fewer words" in _text(result)
     result = await client.call_tool("search_tools", {"query": "xylophone", "server": "work-shop"})
@@ -97,8 +96,7 @@ async def test_servers_that_cannot_be_asked_are_named(
     bad = replace(workshop("bad"), args=(str(WORKSHOP.parent / "raw.py"), "exit"))
     finder.specs = (*finder.specs, bad)
     result = await client.call_tool("search_tools", {"query": "add"})
-    assert result.structured_content is not None
-    assert list(result.structured_content["leftOut"]) == ["bad"]
+    assert list(record_of(result)["leftOut"]) == ["bad"]
     assert "Not searched: bad: " in _text(result)
     assert "mcp_work_shop.add(" in _text(result)
     finder.specs = ()

@@ -27,6 +27,7 @@ from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 
 LEAKY = Path(__file__).parents[1] / "fakes" / "servers" / "leaky.py"
 
@@ -176,7 +177,7 @@ async def ask_for_everything(client: Client, listener: Listener) -> None:
     listener.take(await client.list_tools())
     program = {"code": PROGRAM.replace("%s", ARGUMENT)}
     result = await client.call_tool("run_python", program, progress_callback=listener.on_progress)
-    assert result.is_error is False, result.structured_content["error"]
+    assert result.is_error is False, record_of(result)["error"]
     listener.take(result)
     listener.take(await client.call_tool("run_python", {"code": "1", "servers": ["broken"]}))
     listener.take(await client.call_tool("run_python", {"code": "await mcp_leaky.refuse()"}))

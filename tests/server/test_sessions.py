@@ -17,6 +17,7 @@ from bridge.engine import Engine
 from bridge.server.app import build_server
 from bridge.server.schemas import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder
+from tests.record import record_of
 from tests.server.web_rig import web
 
 SESSIONS_URI = "bridge://sessions"
@@ -50,7 +51,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         assert '[session "analysis", run 1] holds rows: list (26 kB), total: int.' in _text(first)
         assert "Go on with" not in _text(first)
         second = await _run(client, code="total + 1", session="analysis")
-        document = second.structured_content
+        document = record_of(second)
         assert (document["result"], document["session"]["state"]) == (42, "kept")
         jsonschema.validate(document, OUTPUT_SCHEMA)
         uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
@@ -81,11 +82,11 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
 
         ada, bob, nobody = await caller("ada"), await caller("bob"), await caller("")
         first = await _run(ada, code="total = 41", session="analysis")
-        identity = first.structured_content["session"]["id"]
+        identity = record_of(first)["session"]["id"]
         assert f'Go on with session="{identity}".' in _text(first)
         # The name alone begins another, also for its owner.
         again = await _run(ada, code="'total' in globals()", session="analysis")
-        assert again.structured_content["result"] is False
+        assert record_of(again)["result"] is False
         for stranger in (bob, nobody):
             refused = await _run(stranger, code="total", session=identity)
             assert refused.is_error
@@ -93,12 +94,12 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
             assert await _listed(stranger) == []
         assert {each["id"] for each in await _listed(ada)} == {
             identity,
-            again.structured_content["session"]["id"],
+            record_of(again)["session"]["id"],
         }
         second = await _run(ada, code="total + 1", session=identity)
-        assert second.structured_content["result"] == 42
+        assert record_of(second)["result"] == 42
         # Whoever has no credentials has the id, and is not told of others' either.
         own = await _run(nobody, code="x = 1", session="own")
         assert await _listed(nobody) == []
-        own_id = own.structured_content["session"]["id"]
-        assert (await _run(nobody, code="x", session=own_id)).structured_content["result"] == 1
+        own_id = record_of(own)["session"]["id"]
+        assert record_of(await _run(nobody, code="x", session=own_id))["result"] == 1

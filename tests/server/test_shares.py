@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from bridge.engine import Engine
 from bridge.settings import Settings
 from tests.fakes.backend import FakeBackend
+from tests.record import record_of
 from tests.server.web_rig import web
 from tests.session_rig import reopened, waits_for
 from tests.waiting import until, until_exists
@@ -24,9 +25,7 @@ from tests.waiting import until, until_exists
 async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
     with anyio.fail_after(60):
         result = await client.call_tool("run_python", arguments)
-    document = result.structured_content
-    assert document is not None
-    return dict(document)
+    return record_of(result)
 
 
 async def _open(client: Client, code: str = "kept = 1") -> str:

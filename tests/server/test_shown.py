@@ -18,6 +18,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.png import read_png, write_png
+from tests.record import record_of
 
 PNG = write_png(6, 4, lambda x, y: (250, 40 * y, 0))
 BUDGET = len(base64.b64encode(PNG)) + 8
@@ -49,7 +50,7 @@ async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engi
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: str) -> None:
-    """Whole here, and with its measures in structured content; what is over the budget is kept."""
+    """Whole here, and with its measures in the record; what is over the budget is kept."""
     async with Client(build_server(engine), mode=mode) as client:
         result = await client.call_tool("run_python", {"code": CODE})
         text, picture, table, page, *links = result.content
@@ -64,8 +65,7 @@ async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: s
         assert table.text == "|a|\n|-|\n|1|"
         assert isinstance(page, types.TextContent)
         assert page.text == "hello"
-        document = result.structured_content
-        assert document is not None
+        document = record_of(result)
         jsonschema.validate(document, OUTPUT_SCHEMA)
         assert document["result"] == [1, 2]
         one, two, three, four = document["shown"]
@@ -81,21 +81,3 @@ async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: s
         (original,) = (await client.read_resource(four["uri"])).contents
         assert isinstance(original, types.BlobResourceContents)
         assert base64.b64decode(original.blob) == PNG
-
-
-async def test_where_the_text_is_a_document_it_has_the_texts(settings: Settings) -> None:
-    """Pictures remain blocks: no text can hold them."""
-    backend = FakeBackend()
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    own = replace(settings, output_mode="json")
-    async with (
-        open_engine(own, finder=ListFinder(), choose_backend=choose) as engine,
-        Client(build_server(engine)) as client,
-    ):
-        result = await client.call_tool("run_python", {"code": CODE})
-    kinds = [type(block) for block in result.content]
-    assert kinds[:3] == [types.TextContent, types.ImageContent, types.ImageContent]
-    assert types.TextContent not in kinds[3:]

@@ -18,6 +18,7 @@ import pytest
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from bridge.server.record import RECORD_KEY
 from bridge.server.stdin import MAX_LINE_BYTES
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
@@ -181,14 +182,14 @@ async def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str)
     """It is legal JSON, so the request is answered as any other."""
     await client.send(call(1, code))
     answer = await client.answer(1)
-    assert answer["result"]["structuredContent"]["reason"] == "engine"
+    assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 
 
 async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
     """As the SDK's own reader does."""
     await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
     answer = await client.answer(1)
-    assert answer["result"]["structuredContent"]["reason"] == "engine"
+    assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +269,7 @@ def test_what_the_bridge_starts_does_not_eat_the_clients_lines() -> None:
     """Descriptor 0 is inherited; while it is claimed it reads as empty, and afterwards as ever."""
     program = """
 import os, subprocess
+from bridge.server.record import RECORD_KEY
 from bridge.server.stdin import claimed_stdin
 with claimed_stdin() as fd:
     print(subprocess.run(["cat"], capture_output=True).stdout, os.read(fd, 3))

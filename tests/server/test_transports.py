@@ -21,6 +21,7 @@ from bridge.server.app import build_server
 from bridge.server.notices import NotifyingServer
 from bridge.server.transports import HttpServer, http_server, parse_address, serve_http
 from tests.ports import reserved_port
+from tests.record import record_of
 from tests.waiting import until, until_exists
 
 
@@ -82,8 +83,7 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
             # Else the client would ask for them once it has the result.
             await client.list_tools()
             result = await client.call_tool("run_python", {"code": code})
-            assert result.structured_content is not None
-            over.append(result.structured_content["result"])
+            over.append(record_of(result)["result"])
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

@@ -17,7 +17,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert (settings.memory, settings.pids, settings.cpus) == (512 * 1024**2, 128, None)
     assert settings.container_user == "65534:65534"
     assert settings.runtime_idle_timeout == 300
-    assert settings.output_mode == "compact"
+    assert (settings.output_mode, settings.structured) == ("compact", "meta")
     assert settings.state_dir == tmp_path / ".local/state/mcp-code-bridge"
 
 
@@ -66,6 +66,7 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_CONTAINER_USER", "2147483648:1", "has an id above 2147483647"),
         ("MCP_BRIDGE_CONTAINER_USER", "1:4294967295", "has an id above 2147483647"),
         ("MCP_BRIDGE_OUTPUT_MODE", "xml", "is not one of compact, toon, json, auto"),
+        ("MCP_BRIDGE_STRUCTURED", "text", "is not one of meta, content"),
         ("MCP_BRIDGE_LOG_LEVEL", "loud", "is not one of DEBUG"),
         ("MCP_BRIDGE_ALLOW_SELF_SERVER", "maybe", "is neither"),
         ("MCP_BRIDGE_ISOLATION", "none", "is not one of sandbox, fork"),

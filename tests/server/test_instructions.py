@@ -1,0 +1,76 @@
+"""What a client is told before it lists any tools, and what it reads beside the list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from bridge.engine import Engine, open_engine
+from bridge.server.app import build_server
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+from tests.server.web_rig import web
+
+
+@pytest.fixture(params=["legacy", "auto"])
+def era(request: pytest.FixtureRequest) -> Any:
+    """How the client connects: by a handshake, or by `server/discover` of 2026-07-28."""
+    return request.param
+
+
+async def test_the_servers_are_known_before_the_first_request(engine: Engine, era: Any) -> None:
+    """By the names under which programs call them."""
+    async with Client(build_server(engine), mode=era) as client:
+        said = await instructions_of(client)
+    assert "mcp_work_shop = work-shop: A workshop" in said.splitlines()
+    assert "run_python" in said
+    assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
+
+
+async def test_so_they_are_over_http(engine: Engine, era: Any) -> None:
+    async with web(engine) as url, Client(url, mode=era) as client:
+        assert "mcp_work_shop = work-shop: A workshop" in await instructions_of(client)
+
+
+async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
+    settings: Settings, backend: FakeBackend, era: Any
+) -> None:
+    """The bridge does not wait for its configuration before it answers; here it has to."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    finder = ListFinder(workshop())
+    async with open_engine(settings, finder=finder, choose_backend=choose, eager=False) as engine:
+        server = build_server(engine)
+        async with Client(server, mode=era) as client:
+            assert "mcp_work_shop = " in await instructions_of(client)
+        finder.specs = (replace(workshop("later"), description=""),)
+        async with Client(server, mode=era) as client:
+            assert (await instructions_of(client)).splitlines()[-1] == "mcp_later"
+
+
+async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(
+    engine: Engine, era: Any
+) -> None:
+    """It reads these keys of a tool's `_meta`."""
+    async with Client(build_server(engine), mode=era) as client:
+        run, search = (await client.list_tools()).tools
+    assert run.meta is not None
+    assert search.meta is not None
+    assert run.meta["anthropic/alwaysLoad"] is True
+    assert "anthropic/alwaysLoad" not in search.meta
+    for meta in (run.meta, search.meta):
+        assert "MCP servers" in meta["anthropic/searchHint"]
+        assert meta["anthropic/maxResultSizeChars"] == 500_000
+
+
+async def instructions_of(client: Client) -> str:
+    """Return what the client was told when it connected."""
+    said = client.instructions
+    assert said is not None
+    return said

@@ -1,0 +1,126 @@
+"""What of a result a model reads, and what only programs do, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import mcp_types as types
+import pytest
+from mcp import Client
+
+from bridge.catalog.tokens import count_tokens
+from bridge.engine import open_engine
+from bridge.server.app import build_server
+from bridge.server.record import RECORD_KEY
+from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+from tests.record import record_of
+
+SUM_TOKENS = 12
+"""What `print(1+1)` may cost a model."""
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+def era(request: pytest.FixtureRequest) -> Any:
+    """The era of the protocol that the client speaks."""
+    return request.param
+
+
+@asynccontextmanager
+async def connected(settings: Settings, era: Any) -> AsyncIterator[Client]:
+    """Connect a client to a bridge with these settings."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return FakeBackend()
+
+    async with (
+        open_engine(settings, finder=ListFinder(workshop()), choose_backend=choose) as engine,
+        Client(build_server(engine), mode=era) as client,
+    ):
+        yield client
+
+
+def texts(result: types.CallToolResult) -> list[str]:
+    """Return the texts of a result that holds nothing but texts."""
+    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+async def test_a_result_is_what_was_printed_and_nothing_else(settings: Settings, era: Any) -> None:
+    """One text; the record is where no client looks for something to show."""
+    async with connected(settings, era) as client:
+        offered = (await client.list_tools()).tools
+        result = await client.call_tool("run_python", {"code": "print(1+1)"})
+        found = await client.call_tool("search_tools", {"query": "add two numbers"})
+    assert [tool.output_schema for tool in offered] == [None, None]
+    assert result.model_dump(mode="json", exclude_none=True)["content"] == [
+        {"type": "text", "text": "2\n"}
+    ]
+    assert count_tokens(json.dumps(texts(result)[0])) <= SUM_TOKENS
+    assert (result.structured_content, found.structured_content) == (None, None)
+    record = record_of(result)
+    assert (record["stdout"], record["status"]) == (["2"], "success")
+    assert record["isolation"]["backend"]
+    jsonschema.validate(record, OUTPUT_SCHEMA)
+    assert record_of(found)["tools"][0]["tool"] == "add"
+
+
+async def test_what_only_programs_need_is_not_in_the_text(settings: Settings, era: Any) -> None:
+    """What separated the program from the host, what it used, and what its calls came to."""
+    code = "print('called', (await mcp_work_shop.add(a=1, b=2)).sum)"
+    async with connected(settings, era) as client:
+        result = await client.call_tool("run_python", {"code": code})
+    record = record_of(result)
+    assert record["isolation"]["weaker"], "the backend of this test holds nothing"
+    assert record["receipt"]["calls"] == {"work-shop": 1}
+    assert texts(result) == ["called 3\n"]
+
+
+async def test_a_failure_is_complete_in_the_text(settings: Settings, era: Any) -> None:
+    """The error, what was printed before it, and how to go on without repeating calls."""
+    code = "await mcp_work_shop.add(a=1, b=2)\nprint('so far')\n1/0"
+    async with connected(settings, era) as client:
+        result = await client.call_tool("run_python", {"code": code})
+    (text,) = texts(result)
+    assert text.startswith("so far\n[error]\n")
+    assert "ZeroDivisionError: division by zero" in text
+    assert f'retry_of="{record_of(result)["runId"]}"' in text
+
+
+async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, era: Any) -> None:
+    """With the id of the run that has the rest."""
+    async with connected(settings, era) as client:
+        result = await client.call_tool("run_python", {"code": "print('line\\n' * 100_000)"})
+    record = record_of(result)
+    assert record["truncated"]["stdout"]
+    assert f'await runtime.read_output("{record["runId"]}", find="..."' in texts(result)[0]
+
+
+async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings, era: Any) -> None:
+    """Nothing of the record comes along."""
+    code = "print('rows')\n[{'name': 'ann', 'age': 31}, {'name': 'ben', 'age': 27}]"
+    async with connected(replace(settings, output_mode="auto"), era) as client:
+        result = await client.call_tool("run_python", {"code": code})
+    assert texts(result) == ["rows\n[result]\n[2]{name,age}:\n  ann,31\n  ben,27"]
+    assert record_of(result)["result"][1] == {"name": "ben", "age": 27}
+
+
+async def test_programs_can_have_structured_content(settings: Settings, era: Any) -> None:
+    """With its schema, which the client holds it against, and then nowhere else."""
+    own = replace(settings, structured="content")
+    async with connected(own, era) as client:
+        tool, _ = (await client.list_tools()).tools
+        result = await client.call_tool("run_python", {"code": "print('hello')\n[1, 2]"})
+        found = await client.call_tool("search_tools", {"query": "add two numbers"})
+    assert tool.output_schema == OUTPUT_SCHEMA
+    assert result.structured_content["result"] == [1, 2]
+    jsonschema.validate(result.structured_content, OUTPUT_SCHEMA)
+    assert found.structured_content["tools"][0]["tool"] == "add"
+    assert RECORD_KEY not in {**(result.meta or {}), **(found.meta or {})}
+    assert texts(result) == ["hello\n[result]\n[1,2]"]
