@@ -261,7 +261,7 @@ def _candidates(
                     seen.add(identity)
                     found_at = location
                     if location.id and not location.in_project and brought_along(file, places):
-                        found_at = replace(location, in_project=True)
+                        found_at = replace(location, in_project=True, scope="project")
                     yield _Candidate(location=found_at, path=file, place=place)
 
 
