@@ -111,6 +111,33 @@ def written_out(name: str, *, all_letters: bool = False) -> str:
 
 
 _ASCII_LETTER = re.compile("[A-Za-z]")
+_WORD = re.compile(r"\\[bfnrt]|(?:://|@)[^\s/?#]+|\w+")
+"""The escapes of JSON, which are part of no word; the host of an address; a word."""
+
+_ODD_LATIN = frozenset("\u0131\u0138\u017f")
+
+
+def look_alikes(text: str) -> set[int]:
+    """Return where letters stand that may pass for the ASCII letters in their word or host.
+
+    Letters of Europe's languages written in Latin do not, nor do wide ones, such as Chinese.
+    """
+    if text.isascii():
+        return set()
+    return {
+        word.start() + place
+        for word in _WORD.finditer(text)
+        if _ASCII_LETTER.search(word.group())
+        for place, character in enumerate(word.group())
+        if character.isalpha() and _may_pass_for_another(character)
+    }
+
+
+def _may_pass_for_another(character: str) -> bool:
+    if character in _ODD_LATIN:
+        return True
+    plain = unicodedata.normalize("NFD", character)[0].isascii()
+    return not (plain or character < "\u0180" or unicodedata.east_asian_width(character) == "W")
 
 
 def unlike(key: str, taken: Collection[object]) -> str:

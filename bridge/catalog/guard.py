@@ -13,6 +13,7 @@ the guest: compiling takes quadratic time over some small programs, parsing does
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import textwrap
 import warnings
@@ -37,6 +38,12 @@ from bridge.model import Finding
 MAX_SCANNED_CHARS = 128 * 1024
 """A tree of so much text takes a second and 130 MB to build. For the longest program that a run
 accepts, ten seconds and 900 MB were measured."""
+
+MAX_BRACES = 10_000
+"""Opened in a program with f-strings. Python 3.11 parses each of their fields by itself: 20,000
+take a third of a second."""
+
+_F_STRING = re.compile("[fF][rR]?['\"]")
 
 MAX_FINDINGS = 50
 """Reported; the rest is counted. Whoever mends fifty places runs the program again."""
@@ -110,6 +117,10 @@ def parse(code: str) -> ast.Module | Scan:
             f"the program has {len(code):,} characters, and only {MAX_SCANNED_CHARS:,} can be "
             "checked; load data with tool calls instead of writing it into the program"
         )
+        return _unread(Finding(line=0, rule=TOO_LONG, message=message))
+    braces = code.count("{")
+    if braces > MAX_BRACES and _F_STRING.search(code):
+        message = f'the program has f-strings and "{{" {braces:,} times, more than {MAX_BRACES:,}'
         return _unread(Finding(line=0, rule=TOO_LONG, message=message))
     source = code.removeprefix("\ufeff")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,10 +109,11 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
         if root and not note and _closed(one):
-            done = "write to" if one.writable else "read"
+            done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
                 f"      FAIL: the bridge is root and its programs are nobody (65534), who may not "
-                f"{done} it: open it to everybody, or run the bridge as an ordinary user\n"
+                f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                "user\n"
             )
     return "".join(lines)
 

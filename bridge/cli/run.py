@@ -47,7 +47,7 @@ TIMED_OUT = 124
 async def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        request = _request(arguments)
+        request = request_of(arguments)
         out = None if arguments.out is None else check_out(arguments.out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
@@ -197,7 +197,8 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             write_err(f"-- {receipt(result)}\n")
 
 
-def _request(arguments: argparse.Namespace) -> RunRequest:
+def request_of(arguments: argparse.Namespace) -> RunRequest:
+    """Return what a command line asks for."""
     argv = list(arguments.argv)
     file = arguments.file
     if arguments.code is not None:
@@ -235,6 +236,7 @@ def _request(arguments: argparse.Namespace) -> RunRequest:
         client=CLIENT,
         mode="plan" if arguments.plan else "run",
         files=read_files(arguments.files or ()),
+        ends_bridge=True,
     )
 
 

@@ -296,7 +296,7 @@ def _rightly_owned(candidate: _Candidate, places: Places) -> _Candidate:
     """Count a user's file that lies in the project as one of the project's."""
     location = candidate.location
     if location.id and not location.in_project and brought_along(candidate.path, places):
-        return replace(candidate, location=replace(location, in_project=True))
+        return replace(candidate, location=replace(location, in_project=True, scope="project"))
     return candidate
 
 

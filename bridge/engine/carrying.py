@@ -23,7 +23,7 @@ from bridge.engine.outputs import KeptOutputs
 from bridge.engine.packages import Packages
 from bridge.engine.program import NotStartedError, Program
 from bridge.engine.questions import Answer, Questions, answering
-from bridge.engine.run_queue import RunQueue
+from bridge.engine.run_queue import Place, RunQueue
 from bridge.engine.sandboxes import Sandboxes
 from bridge.engine.servers import Servers
 from bridge.engine.sessions import Seat, Sessions
@@ -86,17 +86,23 @@ class Carrying:
             return refusal
         if job.request.session:
             return await self._in_session(job, check)
-        async with self._places.queue.place(job.request.owner, job.run.queued):
-            return await self._alone(job, check)
+        async with self._places.queue.place(job.request.owner, job.run.queued) as place:
+            return await self._alone(job, check, place)
 
-    async def _alone(self, job: Job, check: Check) -> RunResult:
+    async def _alone(self, job: Job, check: Check, place: Place) -> RunResult:
         """Run a program in a sandbox of its own."""
         outfit = await self._places.packages.outfit(job.request, job.run)
         if outfit is not job.outfit:
             job = replace(job, outfit=outfit)
         # The sandbox gets ready while the servers do.
         who, binds = job.request.principal, job.outfit.binds
-        reserve = partial(self._places.sandboxes.reserve, job.limits, principal=who, binds=binds)
+        reserve = partial(
+            self._places.sandboxes.reserve,
+            job.limits,
+            principal=who,
+            binds=binds,
+            keep=place.keep,
+        )
         async with reserve() as reservation:
             tools = await self._loaded(job)
             check = await self._check_again(job, check, tuple(tools))
@@ -105,7 +111,7 @@ class Carrying:
             try:
                 session = await reservation.get()
                 if not await self._places.packages.check(job.outfit, session.facts):
-                    return await self._alone(job, check)
+                    return await self._alone(job, check, place)
                 # The process that runs a lane's program is known to be well: it has just said so.
                 waited = OWN_NAMESPACES not in session.isolation.layers
                 result = await self._run_in(session, job, tools, waited=waited)

@@ -178,6 +178,7 @@ class Gatekeeping:
             self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
         )
         run.asking = ServerQuestions(policy.spec, audit, run_id)
+        alone = isinstance(request, RunRequest) and request.ends_bridge
         oversight = Oversight(
             define=self.define_now if policy.spec.present else self.define,
             identify=self._servers.definition,
@@ -190,7 +191,7 @@ class Gatekeeping:
             approver=Approver(
                 run.elicit,
                 grants=self._grants,
-                owner=request.owner,
+                owner="" if alone else request.owner,
                 mask=self.redactor.arguments,
                 # Whoever cannot be told from others has no say in what holds for all.
                 policy=policy.spec if request.principal else None,

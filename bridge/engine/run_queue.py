@@ -1,8 +1,8 @@
 """Which runs may have a sandbox now: so many at once, the others in turn.
 
 Owns the places and the queue for them. Callers have their turns one after the other, and each
-caller's runs the order they came in. A run has its place until it is over, also while a person is
-asked something, for it has its sandbox as long.
+caller's runs the order they came in. A run has its place until its sandbox is gone, also while a
+person is asked something.
 """
 
 from __future__ import annotations
@@ -48,6 +48,24 @@ class _Ticket:
         self.granted = anyio.Event()
 
 
+class Place:
+    """One run's. It is free once everything is over that it is kept for."""
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free = free
+        self._kept = 0
+
+    def keep(self) -> Callable[[], None]:
+        """Keep it until what is returned has been called, once."""
+        self._kept += 1
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self._kept -= 1
+        if not self._kept:
+            self._free()
+
+
 class RunQueue:
     """The places of runs.
 
@@ -74,8 +92,8 @@ class RunQueue:
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
-    async def place(self, owner: str, tell: Tell) -> AsyncIterator[None]:
-        """Have a place while this is open.
+    async def place(self, owner: str, tell: Tell) -> AsyncIterator[Place]:
+        """Have a place while this is open, and for as long as it is kept.
 
         Args:
             tell: Told how many runs are ahead, only if the place has to be waited for.
@@ -87,11 +105,16 @@ class RunQueue:
             self._taken += 1
         else:
             await self._wait(_Ticket(owner, tell))
+        place = Place(self._give_on)
+        let_go = place.keep()
         try:
-            yield
+            yield place
         finally:
-            self._taken -= 1
-            self._grant()
+            let_go()
+
+    def _give_on(self) -> None:
+        self._taken -= 1
+        self._grant()
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
@@ -117,8 +140,7 @@ class RunQueue:
     def _leave(self, ticket: _Ticket) -> None:
         """Have one wait no longer; a place that it was just given is another's."""
         if ticket.granted.is_set():
-            self._taken -= 1
-            self._grant()
+            self._give_on()
             return
         tickets = self._waiting[ticket.owner]
         tickets.remove(ticket)

@@ -26,7 +26,7 @@ from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.demand import PoolReport
 from bridge.sandbox.lanes import SPARE_LANES, LanePool
-from bridge.sandbox.pool import WarmPool
+from bridge.sandbox.pool import Keep, WarmPool, keep_nothing
 from bridge.sandbox.reaper import tidy_up
 from bridge.sandbox.recipe import Recipe, recipe_for
 from bridge.settings import Settings
@@ -117,6 +117,7 @@ class Sandboxes:
         principal: str = "",
         fresh: bool = False,
         binds: tuple[Bind, ...] = (),
+        keep: Keep = keep_nothing,
     ) -> AbstractAsyncContextManager[Reserved]:
         """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
 
@@ -125,9 +126,10 @@ class Sandboxes:
             principal: On whose behalf it is; see `RunRequest`.
             fresh: Whether one that waited will not do, because the last that did was broken.
             binds: What of the host it is to have.
+            keep: Keeps what is the run's until its sandbox is gone, if that is not shared.
         """
         recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
-        own = partial(self._pool.reserve, recipe, fresh=fresh)
+        own = partial(self._pool.reserve, recipe, fresh=fresh, keep=keep)
         # What one run may write to in common with the host, it has in common with the next.
         if self._settings.isolation == "sandbox" or any(bind.writable for bind in recipe.binds):
             return own()

@@ -19,8 +19,9 @@ import anyio.to_thread
 
 from bridge.catalog.checking.report import nearest
 from bridge.catalog.entries import ServerEntry
+from bridge.catalog.naming import server_aliases
 from bridge.discovery.find import Discovery, DiscoveryContext
-from bridge.discovery.report import ProposedServer
+from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.discovery.watch import Watch
 from bridge.engine.consenting import ProjectConsents
 from bridge.engine.known import Known
@@ -195,7 +196,7 @@ class Servers:
             logger.log(logging.INFO if warning.key else logging.WARNING, "%s", warning)
 
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
-        discovery = with_unread(self._finder.find(), self.discovery)
+        discovery = with_own_aliases(with_unread(self._finder.find(), self.discovery))
         shapes = {} if self._observed is None else self._observed.load(discovery.servers)
         return discovery, self._lister.read(discovery.servers), shapes
 
@@ -370,6 +371,25 @@ def with_unread(now: Discovery, before: Discovery) -> Discovery:
         spec for spec in before.servers if spec.source.path in unread and spec.name not in taken
     ]
     return replace(now, servers=(*now.servers, *kept)) if kept else now
+
+
+def with_own_aliases(found: Discovery) -> Discovery:
+    """Return `found` without a project's servers that would get an alias of the user's servers."""
+    theirs = [spec for spec in found.servers if spec.source.scope == "project"]
+    own = server_aliases([spec.name for spec in found.servers if spec.source.scope != "project"])
+    whose = {alias: name for name, alias in own.items()}
+    skipped = [
+        SkippedServer(
+            name=spec.name,
+            source=spec.source,
+            reason=f"programs call your server {whose[alias]!r} by the name {alias!r}",
+        )
+        for spec in theirs
+        if (alias := server_aliases([spec.name])[spec.name]) in whose
+    ]
+    left_out = {each.name for each in skipped}
+    servers = tuple(spec for spec in found.servers if spec.name not in left_out)
+    return replace(found, servers=servers, skipped=(*found.skipped, *skipped))
 
 
 def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:

@@ -19,7 +19,7 @@ from typing import Literal
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan, ServerSpec
-from bridge.text import is_hidden, written_out
+from bridge.text import is_hidden, look_alikes, written_out
 
 Holds = Literal["call", "run", "session", "always"]
 """For how long an answer holds."""
@@ -345,15 +345,15 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
 def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
     """Return a text with what hides, turns, breaks or stacks written out; at most twice `room`."""
     found: list[str] = []
-    marks = 0
-    for character in text:
+    marks, alike = 0, look_alikes(text)
+    for place, character in enumerate(text):
         category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if character == "\n":
             found.append("\\n")
         elif quotes and character in '"\\':
             found.append(f"\\{character}")
-        elif is_hidden(character) or marks > _MAX_MARKS:
+        elif is_hidden(character) or marks > _MAX_MARKS or place in alike:
             found.append(character.encode("unicode_escape").decode("ascii"))
         else:
             found.append(character)

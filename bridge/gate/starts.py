@@ -27,14 +27,14 @@ from bridge.gate.audit.records import approved_record, start_record
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
-from bridge.gate.question import because, read_answer, safe_name, start_question
+from bridge.gate.question import Holds, because, read_answer, safe_name, start_question
 from bridge.model import ServerSpec
 
 MAX_REFUSALS = 1000
 """Refused starts remembered so that each is recorded once; a model may search without an end."""
 
 MAX_GIVEN = 1000
-"""Answers that wait for the start that they were given for."""
+"""Answers that wait for the start that they were given for; each is of use to its own run only."""
 
 
 @dataclass(kw_only=True)
@@ -76,7 +76,7 @@ class Starts:
         self._audit = audit
         self._pins = pins
         self._asker = asker
-        self._given: dict[tuple[str, str], Approval] = {}
+        self._given: dict[tuple[str, str, str], Approval] = {}
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
@@ -104,7 +104,7 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = self.decide(spec)
-        if decision.action == "allow" or _key(spec) in self._given:
+        if decision.action == "allow" or (*_key(spec), self._run) in self._given:
             return
         if decision.action == "deny":
             raise await self._refused(spec, decision, _denied(spec, decision))
@@ -126,7 +126,7 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = self.decide(spec)
-        approval = self._given.pop(_key(spec), None)
+        approval = self._given.pop((*_key(spec), self._run), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "deny":
@@ -178,7 +178,8 @@ class Starts:
         if said in choices:
             while len(self._given) >= MAX_GIVEN:
                 del self._given[next(iter(self._given))]
-            self._given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
+            holds: Holds = "always" if said == "always" else "call"
+            self._given[*_key(spec), asker.run] = Approval(holds=holds)
         else:
             asker.refused.add(_key(spec))
             became = "said no" if said else "gave no answer"

@@ -75,6 +75,7 @@ class RunRequest:
             is known; otherwise only by the id that its first result had.
         files: Put into the workspace before it begins.
         packages: Requirements beside those that the program itself states.
+        ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
     """
 
     code: str
@@ -92,6 +93,7 @@ class RunRequest:
     named_sessions: bool = True
     files: tuple[InputFile, ...] = ()
     packages: tuple[str, ...] = ()
+    ends_bridge: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

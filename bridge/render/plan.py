@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted, is_hidden, written_out
+from bridge.text import counted, is_hidden, look_alikes, written_out
 
 MAX_CHARACTERS = 16_000
 """Of a list; what is beyond is counted."""
@@ -152,14 +152,15 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text with what shows nothing, turns or breaks text written out, newlines included."""
+    """Return text with what hides, turns, breaks or misleads written out, newlines included."""
     if text.isascii() and text.isprintable():
         return text
+    alike = look_alikes(text)
     return "".join(
         character
-        if character in keep or not is_hidden(character)
+        if character in keep or not (is_hidden(character) or place in alike)
         else character.encode("unicode_escape").decode("ascii")
-        for character in text
+        for place, character in enumerate(text)
     )
 
 

@@ -41,8 +41,16 @@ T = TypeVar("T")
 REVIEW_SECONDS = 30.0
 """Between looks whether fewer should wait, while any does."""
 
+Keep = Callable[[], Callable[[], None]]
+"""Keeps something until what it returns has been called."""
+
 Came = Literal["warm", "half", "cold"]
 """How a claim came by its resource: one waited, one was being started, or it had to be started."""
+
+
+def keep_nothing() -> Callable[[], None]:
+    """Keep nothing; see `Keep`."""
+    return lambda: None
 
 
 @dataclass(eq=False)
@@ -59,6 +67,7 @@ class _Slot(Generic[K, T]):
     gone: anyio.Event = field(default_factory=anyio.Event)
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    let_go: Callable[[], None] = field(default_factory=keep_nothing)
 
     @property
     def free(self) -> bool:
@@ -108,8 +117,11 @@ class Reservation(Generic[T]):
             raise RuntimeError(message)
         return self._slot.value
 
-    def release(self) -> None:
-        """Give it up; its owner task destroys it."""
+    def release(self, let_go: Callable[[], None]) -> None:
+        """Give it up; its owner task destroys it, and then calls `let_go`."""
+        if self._slot.gone.is_set():
+            let_go()
+        self._slot.let_go = let_go
         self._slot.released.set()
         if not self._slot.handed_over.is_set():
             self._slot.life.cancel()
@@ -205,7 +217,9 @@ class WarmPool(Generic[K, T]):
             await tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
-    async def reserve(self, key: K, *, fresh: bool = False) -> AsyncIterator[Reservation[T]]:
+    async def reserve(
+        self, key: K, *, fresh: bool = False, keep: Keep = keep_nothing
+    ) -> AsyncIterator[Reservation[T]]:
         """Set a resource aside, starting one if none is ready; leaving destroys it.
 
         Nothing is waited for on entering, so that a caller can do other work while it starts.
@@ -213,6 +227,7 @@ class WarmPool(Generic[K, T]):
         Args:
             key: Its kind.
             fresh: Whether one that waited will not do. What still waits is then not trusted either.
+            keep: What is kept until it is destroyed.
         """
         if fresh:
             self._discard(self._unclaimed())
@@ -224,10 +239,11 @@ class WarmPool(Generic[K, T]):
             self._claims.append(anyio.current_time())
         self._key, self._resting = key, False
         self._stir()
+        let_go = keep()
         try:
             yield reservation
         finally:
-            reservation.release()
+            reservation.release(let_go)
             self._stir()
 
     async def drain(self) -> None:
@@ -358,6 +374,7 @@ class WarmPool(Generic[K, T]):
             slot.ready.set()
             slot.handed_over.set()
             slot.gone.set()
+            slot.let_go()
             self._changed.set()
 
     async def _lend(self, slot: _Slot[K, T]) -> None:

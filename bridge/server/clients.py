@@ -9,6 +9,7 @@ see `bridge.engine.suspended`.
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -35,6 +36,9 @@ DEFAULT_LEVEL = "info"
 
 LOOK_SECONDS = 1.0
 """How often it is looked whether a client that was asked over HTTP is still there."""
+
+WAIT_SECONDS = 300.0
+"""For all answers that one request waits for over HTTP, where anybody may keep a run's place so."""
 
 MAX_ROUNDS = 10
 """Of questions to a client of the newer era in one run. The SDK's clients give up after as many,
@@ -132,6 +136,8 @@ class HandshakeClient:
         self._log_level = log_level or DEFAULT_LEVEL
         self._chose_level = bool(log_level)
         self.request = anyio.CancelScope()
+        over_http = isinstance(context.request, Request)
+        self._patience = WAIT_SECONDS if over_http else math.inf
 
     @property
     def identity(self) -> Hashable:
@@ -190,6 +196,8 @@ class HandshakeClient:
     ) -> Mapping[str, Json]:
         context = self._context
         _insist(context, request.params)
+        if self._patience <= 0:
+            raise _waited_enough()
         metadata = ServerMessageMetadata(related_request_id=context.request_id)
         answers: list[BaseModel] = []
         faults: list[CannotAskError] = []
@@ -204,14 +212,17 @@ class HandshakeClient:
                 faults.append(CannotAskError("The client's answer cannot be understood."))
             scope.cancel()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, tasks.cancel_scope)
-            await self._until_gone()
-            # Its stream has ended, so that neither an answer nor the run's result can reach it.
-            self.request.cancel()
+        began = anyio.current_time()
+        with anyio.move_on_after(self._patience):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, tasks.cancel_scope)
+                await self._until_gone()
+                # Its stream has ended, so that neither an answer nor the run's result can reach it.
+                self.request.cancel()
+        self._patience -= anyio.current_time() - began
         if answers:
             return _wire(answers[0])
-        raise faults[0] if faults else CannotAskError("The client has gone.")
+        raise faults[0] if faults else _waited_enough()
 
     async def _until_gone(self) -> None:
         """Return when the stream of its request has ended; over a pipe, never."""
@@ -221,6 +232,11 @@ class HandshakeClient:
             return
         while not await request.is_disconnected():  # noqa: ASYNC110 - that is all one can do
             await anyio.sleep(LOOK_SECONDS)
+
+
+def _waited_enough() -> CannotAskError:
+    message = f"This run has waited {WAIT_SECONDS:g} s for answers of its client over HTTP."
+    return CannotAskError(message)
 
 
 class ModernClient:

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.catalog.guard import (
+    MAX_BRACES,
     MAX_FINDINGS,
     MAX_SCANNED_CHARS,
     SYNTAX,
@@ -334,6 +335,13 @@ def test_a_program_too_long_to_be_read_is_not_parsed() -> None:
     assert [(found.rule, found.line) for found in seen.findings] == [("too-long", 0)]
 
 
+def test_fields_of_texts_are_counted_and_dictionaries_are_not() -> None:
+    assert scan("a = 1\nf'" + "{a}" * MAX_BRACES + "'").findings == ()
+    seen = scan("a = 1\nf'" + "{a}" * (MAX_BRACES + 1) + "'")
+    assert [found.rule for found in seen.findings] == ["too-long"]
+    assert scan("{}," * (MAX_BRACES + 1)).findings == ()
+
+
 def test_warnings_about_the_program_do_not_become_the_bridge_s() -> None:
     """A doubtful escape is the author's affair, even where warnings are errors."""
     with warnings.catch_warnings(record=True) as seen:
@@ -385,6 +393,7 @@ def test_the_page_about_the_guard_says_what_is_so() -> None:
     for name in (SYNTAX, TOO_DEEP, TOO_LONG):
         assert f"`{name}`" in page
     assert f"{MAX_SCANNED_CHARS:,}" in page
+    assert f"{MAX_BRACES:,}" in page
     around = page.split("```python\n")[1].split("```")[0]
     assert scan(around).findings == ()
 

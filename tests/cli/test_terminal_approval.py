@@ -10,10 +10,11 @@ from pathlib import Path
 
 import anyio
 
-from bridge.cli.run import TERMINAL
+from bridge.cli.flags import parser
+from bridge.cli.run import request_of
 from bridge.cli.terminal import Terminal
 from bridge.engine import open_engine
-from bridge.model import RunRequest, RunResult
+from bridge.model import RunResult
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
@@ -47,7 +48,9 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
 
         async def run(terminal: Terminal) -> RunResult:
             with anyio.fail_after(60):
-                return await engine.run(RunRequest(code=CODE, principal=TERMINAL), terminal)
+                return await engine.run(
+                    request_of(parser().parse_args(["run", "-c", CODE])), terminal
+                )
 
         script = Terminal(io.StringIO("1\n"), io.StringIO())
         refused = await run(script)
@@ -67,5 +70,7 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
     [shown] = told
     assert "may a program call desk.write_note?\n\n    it changes something" in shown
     assert "  1. Yes, this one call [call]\n  2. Yes, and every other call of" in shown
+    # The bridge ends with the run.
+    assert "[session]" not in shown
     assert shown.count("Decision (a number or a word in brackets): ") == 1
     assert tools_recorded(log) == ["write_note"] * 2

@@ -273,3 +273,24 @@ async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(proje
         async with bridge(project) as other:
             await run(other, USE_SHOP, answering("always"))
         assert (await run(running, USE_SHOP)).result == {"sum": 3}
+
+
+async def test_a_project_takes_no_name_that_programs_call_a_users_server_by(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the bridge had to spell it: a saved program would call the project's."""
+    monkeypatch.setenv("MCP_BRIDGE_PROJECT_SERVERS", "all")
+    used = {"command": sys.executable, "args": [str(FILES)]}
+    write(
+        project.parent / ".claude.json",
+        {"mcpServers": dict.fromkeys(("my git", "my-git", "漢字"), used)},
+    )
+    write(
+        project / ".mcp.json",
+        {"mcpServers": dict.fromkeys(("my_git_2", "MY-git-2", "server", "other"), used)},
+    )
+    async with bridge(project) as engine:
+        aliases = {"my git": "my_git", "my-git": "my_git_2", "漢字": "server", "other": "other"}
+        assert engine.servers.aliases == aliases
+        [said] = [each for each in engine.servers.discovery.skipped if each.name == "my_git_2"]
+        assert said.reason == "programs call your server 'my-git' by the name 'my_git_2'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bridge.engine.commands import Commands
 from bridge.engine.suspended import SuspendedRun, SuspendedRuns
 from bridge.errors import CannotAskError, OverloadedError
 from bridge.model import CommandRequest, RunRequest, RunResult
+from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
 from tests.engine_rig import ListFinder, workshop
@@ -33,6 +35,21 @@ async def narrow(settings: Settings) -> AsyncIterator[Engine]:
         replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
     ) as engine:
         yield engine
+
+
+class Clinging(FakeBackend):
+    """A backend whose sandboxes take long to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving, self.may_go = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        async with super().launch(spec) as sandbox:
+            yield sandbox
+            self.leaving.set()
+            await self.may_go.wait()
 
 
 def _waits_for(path: Path) -> str:
@@ -71,7 +88,32 @@ async def test_a_run_beyond_the_places_waits_says_so_and_has_all_its_time_afterw
         "second",
         "third",
     ]
-    assert (narrow.queue.taken, narrow.queue.waiting) == (0, 0)
+    await until(lambda: (narrow.queue.taken, narrow.queue.waiting) == (0, 0))
+
+
+async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_not_wait(
+    settings: Settings,
+) -> None:
+    """Or a burst of runs would make more sandboxes than there are places."""
+    backend = Clinging()
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    with anyio.fail_after(60):
+        async with (
+            open_engine(
+                replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
+            ) as engine,
+            anyio.create_task_group() as tasks,
+        ):
+            assert (await engine.run(RunRequest(code="1"))).result == 1
+            tasks.start_soon(engine.run, RunRequest(code="2"))
+            await backend.leaving.wait()
+            await until(lambda: engine.queue.waiting == 1)
+            assert backend.launched == 1
+            backend.may_go.set()
+    assert backend.launched == 2
 
 
 async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(

@@ -55,7 +55,7 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
     alone = await run(engine, code)
     assert "needs a person's approval" in alone.error
     assert "mcp-code-bridge skills rm" in alone.error
-    assert [refused.why for refused in alone.refused] == ["ask: skill 'hello' is there"]
+    assert [refused.why for refused in alone.refused] == ["ask: a skill that is there"]
     no = FakeClient()
     assert "said no" in (await run(engine, code, no)).error
     assert "hello" in no.asked[0]["message"]
@@ -69,14 +69,20 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
     assert "needs a person's approval" in (await run(engine, code)).error
 
 
-async def test_an_answer_about_one_skill_is_not_about_another(engine: Engine) -> None:
+@pytest.mark.parametrize(("answer", "questions"), [("call", 2), ("run", 1)])
+async def test_an_answer_about_skills_holds_for_what_it_said(
+    engine: Engine, answer: str, questions: int
+) -> None:
+    """One of them, or every one that the run deletes; the next run is asked about anew."""
     file = write(engine)
-    (file.parent / "other.py").write_text("def other():\n    return 1\n")
-    client = answering("run")
     code = f"{DELETE}\nruntime.delete_skill('other')"
-    result = await run(engine, code, client)
-    assert result.status == "success", result.error
-    assert len(client.asked) == 2
+    for _ in range(2):
+        write(engine)
+        (file.parent / "other.py").write_text("def other():\n    return 1\n")
+        client = answering(answer)
+        result = await run(engine, code, client)
+        assert result.status == "success", result.error
+        assert len(client.asked) == questions
 
 
 async def test_what_a_program_made_itself_it_replaces_and_removes_unasked(engine: Engine) -> None:

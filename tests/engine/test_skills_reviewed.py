@@ -144,3 +144,12 @@ def test_a_question_has_the_whole_description() -> None:
     skill = read_skill("f", encode_skill(header, "def f():\n    pass\n"))
     asked = str(question(skill, "", ())["message"])
     assert r"\u202e\u202eend" + "\n" in asked
+
+
+@pytest.mark.parametrize("source", ["    pass\n" * 120, f"    {'x' * 9000!r}\n"])
+def test_what_is_not_shown_whole_is_not_approved_for_good(source: str) -> None:
+    header = Header(description="", version=1)
+    skill = read_skill("f", encode_skill(header, f"def f():\n{source}"))
+    asked: Any = question(skill, "", ())
+    assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["once", "no"]
+    assert "`mcp-code-bridge skills approve f` shows all" in asked["message"]

@@ -12,7 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
+from bridge.clock import Clock
 from bridge.engine import Engine
+from bridge.engine.client import OneRun
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -21,8 +23,10 @@ from bridge.errors import (
     CallDeniedError,
     UpstreamError,
 )
+from bridge.gate.starts import Asker
 from bridge.model import Json, RunRequest, ServerSpec
 from bridge.settings import Settings
+from bridge.upstream.asking import on_behalf_of
 from tests.engine.plan_rig import applied, approve, audited, log, opened, planned
 from tests.engine_rig import ListFinder
 from tests.fakes.client import FakeClient
@@ -237,6 +241,30 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
     assert (found["how"], found["holds"]) == ("client", "always")
     assert (found["definition"], found["file"]) == (one.definition, one.source.path)
     assert found["run"]
+
+
+async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
+    settings: Settings, tmp_path: Path, one: ServerSpec
+) -> None:
+    """Also if that ended before the server was started."""
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        starts = engine.gatekeeping.starts
+        first, second = OneRun(None, Clock()), OneRun(None, Clock())
+        yes = _answer("once")
+        first.asker = Asker(run="first", ask=yes.elicit)
+        second.asker = Asker(run="second", ask=_answer("no").elicit)
+        with on_behalf_of(first):
+            await starts.permit(one)
+        with on_behalf_of(second):
+            with pytest.raises(ApprovalNeededError):
+                await starts.start(one)
+            with pytest.raises(ApprovalRefusedError):
+                await starts.permit(one)
+        with on_behalf_of(first):
+            await starts.permit(one)
+            await starts.start(one)
+    assert len(yes.asked) == 1
 
 
 async def test_another_definition_under_a_name_needs_a_persons_word(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from bridge.gate.question import (
     visible_lines,
 )
 from bridge.model import HeldCall, Json, Plan, Tool
+from bridge.render.plan import printable
 
 DEFAULT = Decision(action="ask", rule="default for writes")
 FLOW = Decision(
@@ -75,6 +77,25 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
         "Waiting in this run: 1,038 more of github.create_issue and 2 of other tools."
     )
     assert _message(_call()).endswith("\n\n    without arguments")
+
+
+@pytest.mark.parametrize("show", [lambda text: shown(text, 200), lambda text: printable(text)])
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("https://g\u0456thub.com/x", r"https://g\u0456thub.com/x"),
+        ("at https://\u0440\u0430\u0443.com", r"at https://\u0440\u0430\u0443.com"),
+        ("ann@\u0430bc.de", r"ann@\u0430bc.de"),
+        ("g\u0131t \u0261it \uff41b", r"g\u0131t \u0261it \uff41b"),
+        ("Отчёт_2024.pdf, Привет, John!", "Отчёт_2024.pdf, Привет, John!"),
+        ("Straße in Łódź, naïve, 使用GitHub発布", "Straße in Łódź, naïve, 使用GitHub発布"),
+    ],
+)
+def test_letters_of_a_value_that_may_pass_for_others_are_written_out(
+    show: Callable[[str], str], text: str, written: str
+) -> None:
+    """In a question and in a plan; what is in one script, or ordinary, can be read as it is."""
+    assert show(text).strip('"') == written
 
 
 def test_the_form_is_one_that_clients_of_both_eras_take() -> None:

@@ -145,6 +145,8 @@ PROGRAMS = {
     "50,000 imports": "if 0:\n" + "".join(f" import m{i}\n" for i in range(50_000)),
     "30,000 names of one server": "a0 = mcp_pb\n"
     + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 30_000)),
+    "20,000 fields of one text": "a = 1\nx = f'" + "{a}" * 20_000 + "'",
+    "10,000 fields of texts": "a = 1\n" + "x=f'{a}{a}'\n" * 5_000,
     "5,000 loops in one": "x = [1 " + "for a in b " * 5_000 + "]",
     "a mistake behind 50,000 lines": "x = 1\n" * 50_000 + "x = = 1",
 }

@@ -16,6 +16,7 @@ from bridge.engine import Engine
 from bridge.errors import BridgeError
 from bridge.model import RunRequest
 from bridge.server.search_tool import search_result
+from tests.fakes.client import FakeClient
 from tests.hostile.conftest import Made, cases
 from tests.watchdog import Watchdog
 
@@ -236,6 +237,14 @@ def note(method: str, **params: Any) -> bytes:
     return line(method=f"notifications/{method}", params=params)
 
 
+def question(number: int) -> bytes:
+    """Return a question with a wide form, a little less than the limit."""
+    field = {"type": "string", "enum": [f"v{choice}" for choice in range(150)]}
+    form = {"type": "object", "properties": {f"f{index}": field for index in range(45)}}
+    params = {"message": "x", "requestedSchema": form}
+    return line(id=number, method="elicitation/create", params=params)
+
+
 FLOODS: dict[str, tuple[Made, str]] = {
     "garbage": (lambda: b"garbage\n" * 50_000, ""),
     "opening braces": (lambda: b"{\n" * 50_000, ""),
@@ -253,6 +262,7 @@ FLOODS: dict[str, tuple[Made, str]] = {
     "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
     "answers to nobody": (lambda: line(id=77, result={}) * 10_000, ""),
     "900 requests": (lambda: line(id=5, method="x") * 900, ""),
+    "60 forms of 45 fields": (lambda: b"".join(question(number) for number in range(60)), ""),
     "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
     "an id of 10 MB": (lambda: line(id="n" * 10 * M, result={}), ""),
 }
@@ -266,7 +276,7 @@ async def test_nothing_sent_unasked_keeps_the_loop(
     (files / "before").write_bytes(made())
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
-        result = await engine.run(RunRequest(code=CALL, timeout=120))
+        result = await engine.run(RunRequest(code=CALL, timeout=120), FakeClient())
     assert result.stdout == "'ok'\n", result.error
     [log] = (tmp_path / "state").rglob("pb.log")
     assert told in log.read_text("utf-8", "replace")

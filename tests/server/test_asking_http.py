@@ -12,6 +12,7 @@ from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
 from bridge.engine import Engine
+from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -86,3 +87,33 @@ async def test_over_http_a_client_that_goes_while_it_is_asked(
             for run in engine.suspended.runs():
                 run.scope.deadline = anyio.current_time()
         await until(lambda: not backend.live)
+
+
+async def test_over_http_a_client_that_answers_nothing_is_waited_for_minutes_only(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all its run's questions together: meanwhile it keeps a place that others wait for."""
+    assert clients.WAIT_SECONDS <= 300
+    monkeypatch.setattr(clients, "WAIT_SECONDS", 0.1)
+    asked = []
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    code = """
+for _ in range(2):
+    try:
+        print(await mcp_asker.name())
+    except MCPError as error:
+        print(error)
+"""
+    with anyio.fail_after(60):
+        async with (
+            web(engine) as url,
+            Client(url, mode="legacy", elicitation_callback=elicit) as client,
+        ):
+            said = text_of(await call(client, code))
+    assert said.count("This run has waited 0.1 s for answers of its client over HTTP.") == 2
+    assert len(asked) == 1

@@ -9,7 +9,7 @@ Owns, too, what a program may not replace or remove without a person.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import anyio
 import anyio.to_thread
@@ -155,13 +155,14 @@ class Review:
         digests = await self._approved(skill)
         if self._reviews.is_own(self._caller, skill, digests):
             return None
-        reason = f"it would {doing} a skill that a person approved of or may have written"
+        reason = f"it would {doing} {skill.name!r}, which a person approved of or may have written"
         # Whoever answers has to be somebody.
         action: Action = "ask" if self._caller else "deny"
-        return Decision(action=action, rule=f"skill '{skill.name}' is there", reason=reason)
+        return Decision(action=action, rule="a skill that is there", reason=reason)
 
     async def _ask(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
+        choices = offered(skill)
         try:
             answer = await self._run.elicit(question(skill, stale, findings))
         except CannotAskError as error:
@@ -173,8 +174,8 @@ class Review:
                 f"The user can look at it and allow it: `mcp-code-bridge skills approve {name}`."
             )
             raise ApprovalNeededError(message, remedy=remedy) from None
-        decision = read_answer(answer, ("once", "always"), "once")
-        if decision not in ("once", "always"):
+        decision = read_answer(answer, choices, "once")
+        if decision not in choices:
             self._answers[key] = False
             what = "said no" if decision else "gave no answer"
             raise _refused(skill, f"was not used: the person who was asked to review it {what}")
@@ -238,16 +239,23 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     if stale:
         lines.append(f"{_INDENT}stale, {one_line(stale, 400)}")
     lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:MAX_FINDINGS]]
-    shown, rest = visible_lines(skill.source.rstrip("\n"), MAX_SOURCE_LINES, MAX_SOURCE_CHARS)
+    shown, rest = _source(skill)
     lines += ["", *(f"{_INDENT}{line}" for line in shown)]
     if rest:
-        lines += ["", f"Cut: {rest:,} more lines; `mcp-code-bridge skills show {name}` has all."]
-    titles = {
-        "once": "Yes, in this run",
-        "always": "Yes, always, as long as it stays as it is",
-        "no": "No",
-    }
-    return form("\n".join(lines), titles)
+        approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it for good."
+        lines += ["", f"Cut: {rest:,} more lines. {approve}"]
+    titles = {"once": "Yes, in this run", "always": "Yes, always, as long as it stays as it is"}
+    return form("\n".join(lines), {**{key: titles[key] for key in offered(skill)}, "no": "No"})
+
+
+def offered(skill: Skill) -> Sequence[str]:
+    """Return what may be answered; for good only if the question has the whole source."""
+    _, rest = _source(skill)
+    return ("once",) if rest else ("once", "always")
+
+
+def _source(skill: Skill) -> tuple[list[str], int]:
+    return visible_lines(skill.source.rstrip("\n"), MAX_SOURCE_LINES, MAX_SOURCE_CHARS)
 
 
 def _saver(provenance: Provenance) -> str:

@@ -337,5 +337,9 @@ def _see_reachable(binds: Sequence[Bind], uid: int) -> None:
                 "/var/cache/mcp-code-bridge, or run the bridge as an ordinary user."
             )
         else:
-            remedy += "Open the directory to everybody, or run the bridge as an ordinary user."
+            mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+            remedy += (
+                f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
+                "an ordinary user."
+            )
         insist_reachable(bind.source, uid, uid, writable=bind.writable, remedy=remedy)
