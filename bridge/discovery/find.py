@@ -166,22 +166,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         forbidden=forbidden_of(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
-    files = []
-    room = MAX_PROJECT_SERVERS
-    for candidate in candidates:
-        in_project = candidate.location.in_project
-        if in_project and room < 0:
-            continue
-        parsed = _parsed(candidate, reader, context, project, rules)
-        if in_project:
-            kept, room = parsed.entries[:room], room - len(parsed.entries)
-            if room < 0:
-                parsed = replace(parsed, entries=kept)
-                reason = f"only the first {MAX_PROJECT_SERVERS} servers of a project are read"
-                reader.warnings.append(
-                    ConfigWarning(path=str(candidate.path), key="", reason=reason)
-                )
-        files.append((candidate.location, parsed))
+    files = list(_files(candidates, reader, context, project, rules))
     merged = merge(files, rules)
     guarded = guard(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
@@ -198,6 +183,31 @@ def discover(context: DiscoveryContext) -> Discovery:
         stamp=stamp,
         references=tuple(reader.references),
     )
+
+
+def _files(
+    candidates: Iterable[_Candidate],
+    reader: Reader,
+    context: DiscoveryContext,
+    project: Project,
+    rules: Rules,
+) -> Iterator[tuple[Location, Parsed]]:
+    """Read each file; of a project's files only the first `MAX_PROJECT_SERVERS` servers."""
+    room = MAX_PROJECT_SERVERS
+    for candidate in candidates:
+        in_project = candidate.location.in_project
+        if in_project and room < 0:
+            continue
+        parsed = _parsed(candidate, reader, context, project, rules)
+        if in_project:
+            kept, room = parsed.entries[:room], room - len(parsed.entries)
+            if room < 0:
+                parsed = replace(parsed, entries=kept)
+                reason = f"only the first {MAX_PROJECT_SERVERS} servers of a project are read"
+                reader.warnings.append(
+                    ConfigWarning(path=str(candidate.path), key="", reason=reason)
+                )
+        yield candidate.location, parsed
 
 
 @dataclass(frozen=True, kw_only=True)
