@@ -125,7 +125,7 @@ _SETTINGS: Mapping[str, _Setting] = {
 }
 
 
-_TABLES = ("profiles", "commands", "policy", "directories", "dependencies")
+_TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
 """Of the file, beside the settings."""
 
 
@@ -162,6 +162,7 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
+        eras=file.eras,
         strict=profile.strict,
         **cast(
             "dict[str, Any]",

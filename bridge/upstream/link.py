@@ -39,7 +39,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ServerSpec
+from bridge.model import Era, ServerSpec
 from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
@@ -97,8 +97,10 @@ class Link:
         on_tools_changed: Callable[[], None],
         on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
         roots: Sequence[Path] = (),
+        era: Era = "auto",
     ) -> None:
         self.spec = spec
+        self._era = era
         self.endpoint = endpoint
         self.ready = anyio.Event()
         self.ended = anyio.Event()
@@ -280,7 +282,7 @@ class Link:
         """Agree with the server, unless the connection is stopped first."""
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await agree(client, self.endpoint.transport)
+            await agree(client, self.endpoint, self._era)
             self.client = client
             if self._gone:
                 self.abandon()

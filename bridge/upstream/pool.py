@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
-from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Era, Json, ServerSpec, Tool
 from bridge.upstream.admission import Admission, Open
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
@@ -53,6 +53,9 @@ class Pool:
         on_tools_changed: Called with the name of a server that says that its tools have changed,
             or that cannot say so any more, if they were listed.
         admission: Decides on each start and connection, and records it.
+
+    Args:
+        eras: By name, the servers that are to be spoken to in one protocol.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Pool:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
         roots: Sequence[Path] = (),
+        eras: Mapping[str, Era] | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._environ = dict(environ)
@@ -76,6 +80,7 @@ class Pool:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._roots = tuple(roots)
+        self._eras = eras or {}
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
         self.admission: Admission = Open()
@@ -285,6 +290,7 @@ class Pool:
             on_tools_changed=partial(self._tools_changed, session),
             on_offers_changed=session.forget_offers,
             roots=self._roots,
+            era=self._eras.get(spec.name, "auto"),
         )
         self._links.add(link)
         self._tasks.start_soon(self._own, link, after)

@@ -19,7 +19,7 @@ from bridge.errors import (
     ToolCallError,
     UnknownServerError,
 )
-from bridge.model import Tool
+from bridge.model import Era, Tool
 from bridge.upstream import link
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
 
@@ -161,11 +161,36 @@ async def test_a_server_that_dies_of_anything_before_initialize_is_greeted_prope
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
 
 
-async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig) -> None:
-    """After it has said that it knows no handshake."""
-    async with rig.pool(rig.raw("newer-only")) as pool:
+@pytest.mark.parametrize("mode", ["newer-only", "no-handshake"])
+async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, mode: str) -> None:
+    """After it has answered the handshake with an error, whichever."""
+    async with rig.pool(rig.raw(mode)) as pool:
         await pool.call_tool("server", "echo", {})
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
+
+
+async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> None:
+    async with rig.pool(rig.raw("no-handshake", "neither")) as pool:
+        with pytest.raises(ServerStartError, match="Method not found"):
+            await pool.start("server")
+
+
+@pytest.mark.parametrize(
+    ("era", "modes", "protocol"),
+    [("modern", "", "2026-07-28"), ("legacy", "strict", "2025-11-25"), ("auto", "", "2025-11-25")],
+)
+async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
+    rig: Rig, era: Era, modes: str, protocol: str
+) -> None:
+    async with rig.pool(rig.raw(modes), eras={"server": era, "other": "legacy"}) as pool:
+        await pool.start("server")
+        assert pool.states()["server"].server_info["protocol"] == protocol
+
+
+async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
+    async with rig.pool(rig.raw("no-handshake"), eras={"server": "legacy"}) as pool:
+        with pytest.raises(ServerStartError, match="Method not found"):
+            await pool.start("server")
 
 
 async def test_all_pages_of_tools_are_read(rig: Rig) -> None:

@@ -243,6 +243,9 @@ def initialize(request_id: Any, params: dict[str, Any]) -> None:
         error = {"code": -32022, "message": "no handshake", "data": {"supported": ["2026-07-28"]}}
         send({"id": request_id, "error": error})
         return
+    if "no-handshake" in MODES:
+        send({"id": request_id, "error": {"code": -32601, "message": "Method not found"}})
+        return
     answer(
         request_id,
         {
@@ -258,6 +261,8 @@ def handle(message: dict[str, Any]) -> None:
     params = message.get("params") or {}
     if method == "initialize":
         initialize(request_id, params)
+    elif method == "server/discover" and "neither" in MODES:
+        send({"id": request_id, "error": {"code": -32600, "message": "Nor this"}})
     elif method == "server/discover":
         answer(
             request_id,
