@@ -195,14 +195,17 @@ class Pool:
         """
         await self._session(server).start()
 
-    async def tools(self, server: str) -> tuple[Tool, ...]:
+    async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
+
+        Args:
+            again: Ask it even if what it said counts still, unless that was a moment ago.
 
         Raises:
             UnknownServerError: There is none of that name.
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._session(server).tools()
+        return await self._session(server).tools(again=again)
 
     async def call_tool(
         self,

@@ -159,7 +159,8 @@ def call_stderr(request_id: Any, arguments: dict[str, Any]) -> None:
 
 def call_grow(request_id: Any, arguments: dict[str, Any]) -> None:
     CALLS["grown"] = call_echo
-    send({"method": "notifications/tools/list_changed"})
+    if "quiet" not in MODES:
+        send({"method": "notifications/tools/list_changed"})
     answer(request_id, text("grown"))
 
 
@@ -227,7 +228,8 @@ def list_tools(request_id: Any, cursor: str | None) -> None:
     elif "no-tools" in MODES:
         send({"id": request_id, "error": {"code": -32601, "message": "Method not found"}})
     else:
-        answer(request_id, {"tools": [describe(name) for name in CALLS]})
+        hints = {"ttlMs": int(os.environ["TTL_MS"])} if "TTL_MS" in os.environ else {}
+        answer(request_id, {"tools": [describe(name) for name in CALLS], **hints})
 
 
 def initialize(request_id: Any, params: dict[str, Any]) -> None:
