@@ -17,9 +17,9 @@ from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp.types import RequestId
+from mcp.types import PROTOCOL_VERSION_META_KEY, RequestId
 from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from bridge.aside import aside
@@ -65,6 +65,16 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         self._on_flood = on_flood
         self._flooded = False
         self._unanswered = 0
+        self._discovered: Mapping[str, Json] = {}
+
+    def envelope_of(self, version: str | None) -> dict[str, Json]:
+        """Return the `_meta` that each request has in a protocol version; none in the older ones.
+
+        The SDK keeps it to itself, and shows it in its first request.
+        """
+        if version not in MODERN_PROTOCOL_VERSIONS:
+            return {}
+        return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
 
     async def _dispatch_request(self, *args: Any) -> None:
         if self._unanswered >= MAX_UNANSWERED and not self._flooded:
@@ -90,6 +100,8 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         _related_request_id: RequestId | None = None,
     ) -> dict[str, Any]:
         """Send a request, keeping its answer for whoever asked for it through `raw_answers`."""
+        if method == "server/discover" and params is not None:
+            self._discovered = params.get("_meta", {})
         answer = await super().send_raw_request(
             method, params, opts, _related_request_id=_related_request_id
         )

@@ -56,6 +56,7 @@ class Pool:
 
     Args:
         eras: By name, the servers that are to be spoken to in one protocol.
+        direct: Whether calls of stdio servers go past the SDK's session; see `direct.py`.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Pool:
         logins: Logins | None = None,
         roots: Sequence[Path] = (),
         eras: Mapping[str, Era] | None = None,
+        direct: bool = True,
     ) -> None:
         self._log_dir = log_dir
         self._environ = dict(environ)
@@ -81,6 +83,7 @@ class Pool:
         self._logins = logins
         self._roots = tuple(roots)
         self._eras = eras or {}
+        self._direct = direct
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
         self.admission: Admission = Open()
@@ -319,6 +322,7 @@ class Pool:
             environ=self._environ,
             log=ServerLog(log_path(self._log_dir, spec.name)),
             max_message_bytes=self._max_bytes,
+            direct=self._direct,
         )
 
     async def _reap(self) -> None:

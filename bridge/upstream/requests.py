@@ -166,7 +166,9 @@ class Requests:
         if link.direct is not None:
             return await self._call_directly(link, link.direct, call)
         caller = current_caller()
-        request = _call_request(call, "" if caller is None else caller.log_level)
+        # In the older protocol a connection has a level, and not each call.
+        modern = link.client is not None and link.client.discover_result is not None
+        request = _call_request(call, caller.log_level if caller is not None and modern else "")
         progress = progress_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
@@ -187,8 +189,8 @@ class Requests:
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
         if call.answers is not None or call.state is not None:
-            # Not of its era, but then neither is asking in this way.
-            more = {"inputResponses": call.answers or {}, "requestState": call.state or ""}
+            given = {"inputResponses": call.answers, "requestState": call.state}
+            more = {name: value for name, value in given.items() if value is not None}
             params = b"%b,%b" % (params[:-1], _COMPACT.encode(more).encode()[1:])
         try:
             return await direct.request(call.method, params, call.seconds, label=call.tool)
@@ -228,7 +230,8 @@ class Requests:
 
             seconds = max(0.0, deadline - anyio.current_time())
             what = f"{LIST_OF}tools"
-            if link.direct is not None:
+            # Of the newer protocol, the SDK leaves out the tools that it forbids to use.
+            if link.direct is not None and not modern:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
                     tool="",
@@ -240,7 +243,6 @@ class Requests:
                 )
                 return await self._call_directly(link, link.direct, listing)
             page = await self._ask(link, what, seconds, send)
-            # The SDK leaves out what the newer protocol forbids to use.
             if kept and isinstance(page.get("tools"), list):
                 page["tools"] = [e for e in page["tools"] if named(e) in kept]
             return page

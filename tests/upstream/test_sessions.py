@@ -24,6 +24,8 @@ from bridge.model import Era, Json, Tool
 from bridge.upstream import link, listing, session
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
 
+WAYS = ("direct", "session")
+
 
 async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
     """Entering the pool is free; looking at it too."""

@@ -283,6 +283,8 @@ def handle(message: dict[str, Any]) -> None:
         Path(os.environ["LISTENED"]).write_text("yes")
     elif method == "tools/list":
         list_tools(request_id, params.get("cursor"))
+    elif method == "tools/call" and params["name"] == "meta":
+        answer(request_id, {"content": [], "structuredContent": params.get("_meta") or {}})
     elif method == "tools/call":
         CALLS[params["name"]](request_id, params.get("arguments") or {})
     elif method == "notifications/cancelled" and "CANCELLED" in os.environ:
