@@ -267,14 +267,16 @@ async def _probe(
             web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
             for body, headers in _PROBES
         ]
-    for request in requests:
+    *others, last = requests
+    for request in others:
         response = await fetch(web, request, server, head_only=True)
         if response.status_code in UNAUTHORIZED:
-            break
+            return request, response
+    response = await fetch(web, last, server, head_only=True)
     if response.is_server_error:
         msg = f"it answered with HTTP status {response.status_code}"
         raise WebError(msg)
-    return request, response
+    return last, response
 
 
 async def _drive(

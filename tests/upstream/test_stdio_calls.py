@@ -295,6 +295,18 @@ async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(r
             await pool.call_tool("server", "ask_user", {})
 
 
+async def test_a_question_in_an_answer_is_answered_with_the_call_made_again(rig: Rig) -> None:
+    """With the answer, and without a state where the server gave none."""
+    async with rig.pool(rig.raw()) as pool:
+        with on_behalf_of(FakeCaller()):
+            result = await pool.call_tool("server", "ask_user", {"a": 1})
+    assert result["structuredContent"] == {
+        "name": "ask_user",
+        "arguments": {"a": 1},
+        "inputResponses": {"q": {"action": "accept", "content": {"client": "one"}}},
+    }
+
+
 @pytest.mark.parametrize(
     "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}]
 )

@@ -285,6 +285,9 @@ def handle(message: dict[str, Any]) -> None:
         list_tools(request_id, params.get("cursor"))
     elif method == "tools/call" and params["name"] == "meta":
         answer(request_id, {"content": [], "structuredContent": params.get("_meta") or {}})
+    elif method == "tools/call" and "inputResponses" in params:
+        told = {name: params[name] for name in params.keys() - {"_meta"}}
+        answer(request_id, {"content": [], "structuredContent": told})
     elif method == "tools/call":
         CALLS[params["name"]](request_id, params.get("arguments") or {})
     elif method == "notifications/cancelled" and "CANCELLED" in os.environ:
