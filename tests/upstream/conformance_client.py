@@ -24,6 +24,10 @@ MAX_LOGINS = 3
 """One for the server and one for each step of permissions that a scenario has."""
 
 
+DOCUMENT = "https://conformance-test.local/client-metadata.json"
+"""The suite's metadata document: a client that has one is configured with its address as its id."""
+
+
 async def browse(url: str, callback: Callback) -> None:
     async with httpx2.AsyncClient() as browser:
         await browser.get(url, follow_redirects=True)
@@ -33,6 +37,8 @@ async def use(directory: Path, url: str) -> None:
     """List and call all tools, logging in when told to."""
     source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
     given = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    if os.environ.get("MCP_CONFORMANCE_SCENARIO") == "auth/basic-cimd":
+        given = {"client_id": DOCUMENT}
     registered = OAuthHints(
         client_id=given.get("client_id", ""), client_secret=given.get("client_secret", "")
     )

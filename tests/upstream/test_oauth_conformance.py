@@ -27,6 +27,7 @@ SCRIPTS = Path(sys.executable).parent
         pytest.param(NEW, "auth/scope-retry-limit", MODERN, marks=pytest.mark.full),
         pytest.param(NEW, "auth/authorization-server-migration", MODERN, marks=pytest.mark.full),
         pytest.param(NEW, "auth/pre-registration", MODERN, marks=pytest.mark.full),
+        pytest.param(NEW, "auth/basic-cimd", MODERN, marks=pytest.mark.full),
     ],
 )
 async def test_a_scenario_of_the_official_suites_passes(
