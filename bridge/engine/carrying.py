@@ -156,6 +156,9 @@ class Carrying:
             tolerant = job.tolerant or not check.may_be_mended
             tools, _ = await self._servers.load(job.servers, tolerant=tolerant)
             check = await self._check_again(job, check, tuple(tools))
+            if check.verdict.certain and check.may_be_mended:
+                await self._servers.look_again(tools)
+                check = await self._check_again(job, check, tuple(tools))
         return check
 
     async def _check_again(self, job: Job, check: Check, loaded: tuple[str, ...]) -> Check:

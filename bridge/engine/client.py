@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
+from opentelemetry.context import get_current
 
 from bridge.clock import Clock
 from bridge.engine.following import REPORT_SECONDS, Following
@@ -146,6 +147,7 @@ class OneRun:
         tell: What the client may be told; whoever looks on is not the person who is asked.
         asking: What servers may ask.
         asker: Who is asked about the servers that it starts; None before it has begun.
+        trace: What OpenTelemetry's context was when it was made.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
@@ -174,6 +176,7 @@ class OneRun:
         self._logs_at = float("-inf")
         self._logging = 0
         self.standing = Standing()
+        self.trace = get_current()
         asked: object = client
         self._on_looker: OnLooker | None = None
         # By a name first: to ask a protocol takes as long as all the rest here.

@@ -180,7 +180,7 @@ class Gatekeeping:
         run.asking = ServerQuestions(policy.spec, audit, run_id)
         alone = isinstance(request, RunRequest) and request.ends_bridge
         oversight = Oversight(
-            define=self.define_now if policy.spec.present else self.define,
+            define=partial(self.define_now, set()) if policy.spec.present else self.define,
             identify=self._servers.definition,
             lists=self._servers.is_current,
             now=run.clock.now,
@@ -260,8 +260,11 @@ class Gatekeeping:
                 logger.debug("the tools of %s are not known: %s", server, error)
         return known.tool(server, tool)
 
-    async def define_now(self, server: str, tool: str) -> Tool | None:
+    async def define_now(self, looked: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now, for a policy that decides by that.
+
+        Args:
+            looked: Servers that were asked once more in this run.
 
         Raises:
             UpstreamError: The server cannot be reached, so that no call could be made.
@@ -274,7 +277,13 @@ class Gatekeeping:
             # It lists nothing, but may take calls; what it said before is not believed any more.
             logger.debug("the tools of %s are not known: %s", server, error)
             return None
-        return self._servers.known.tool(server, tool)
+        found = self._servers.known.tool(server, tool)
+        if found is None and server not in looked:
+            # A call of what is not listed is denied, and some do not say that they list more.
+            looked.add(server)
+            await self._servers.look_again([server])
+            found = self._servers.known.tool(server, tool)
+        return found
 
     def _watch_over(self, run: OneRun, vault: Vault) -> None:
         """Have what servers say to a run's client cleared; who is asked sees personal data."""

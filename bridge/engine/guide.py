@@ -201,9 +201,13 @@ class Guide:
             UsageError: The server has no such tool; the text names the nearest.
         """
         entry = self._entry(server)
-        for candidate in entry.tools:
-            if tool in (candidate.tool.name, candidate.alias):
-                return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+        candidate = _named(entry, tool)
+        if candidate is None:
+            await self._servers.look_again([server])
+            entry = self._entry(server)
+            candidate = _named(entry, tool)
+        if candidate is not None:
+            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
         hint = f" Did you mean {near!r}?" if near else ""
         message = f"The server {server!r} has no tool {tool!r:.100}.{hint}"
@@ -274,3 +278,7 @@ class Guide:
 
     def _entry(self, server: str) -> ServerEntry:
         return self._servers.known.entry(server)
+
+
+def _named(entry: ServerEntry, tool: str) -> ToolEntry | None:
+    return next((each for each in entry.tools if tool in (each.tool.name, each.alias)), None)

@@ -129,14 +129,18 @@ class Lister:
             if self._specs.get(name) == failure.spec
         }
 
-    async def ask(self, name: str) -> Outcome:
-        """Return a server's tools, or why there are none, however long that takes."""
+    async def ask(self, name: str, *, again: bool = False) -> Outcome:
+        """Return a server's tools, or why there are none, however long that takes.
+
+        Args:
+            again: Ask it even if what it said counts still, unless that was a moment ago.
+        """
         try:
             spec = self._pool.spec(name)
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
             before = self._pool.moment(name)
-            tools = await self._pool.tools(name)
+            tools = await self._pool.tools(name, again=again)
             after = self._pool.moment(name)
         except BridgeError as error:
             return error

@@ -51,6 +51,7 @@ async def open_engine(
         start_timeout=settings.start_timeout,
         logins=Logins(settings.state_dir / "logins", heard=secrets.login),
         roots=settings.roots,
+        eras=settings.eras,
     )
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)

@@ -7,9 +7,10 @@ run sees it, and sessions whose definition did not change stay open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -299,6 +300,17 @@ class Servers:
         # What its last connection listed is kept until there is another.
         await self._pool.start(name)
         await self.load([name])
+
+    async def look_again(self, names: Iterable[str]) -> None:
+        """Ask the connected among these servers for their tools: something was missing in them.
+
+        Some say nothing when their tools change. Each is asked only if it was not a moment ago.
+        """
+        with anyio.move_on_after(STRAGGLER_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for name in names:
+                    if self._pool.moment(name) is not None:
+                        tasks.start_soon(partial(self._lister.ask, name, again=True))
 
     async def look_up(
         self, names: Sequence[str], *, fresh: bool = False, patient: bool = False

@@ -9,6 +9,10 @@ Json = Any
 
 Transport = Literal["stdio", "http", "sse"]
 
+Era = Literal["auto", "modern", "legacy"]
+"""Which protocol a server is spoken to in: "legacy" begins with `initialize` (up to 2025-11-25),
+"modern" with `server/discover` (from 2026-07-28), "auto" finds out."""
+
 Status = Literal["success", "error", "timeout", "validation_error"]
 
 Reason = Literal[

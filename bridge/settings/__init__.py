@@ -128,7 +128,7 @@ _SETTINGS: Mapping[str, _Setting] = {
 }
 
 
-_TABLES = ("profiles", "commands", "policy", "directories", "dependencies")
+_TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
 """Of the file, beside the settings."""
 
 
@@ -165,6 +165,7 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
+        eras=file.eras,
         strict=profile.strict,
         **cast(
             "dict[str, Any]",

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from bridge.model import Directory, Json
+from bridge.model import Directory, Era, Json
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
+from bridge.settings.servers import parse_eras
 from bridge.settings.state import insist_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -36,6 +37,7 @@ class ConfigFile:
     policy: PolicySpec = field(default_factory=PolicySpec)
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
+    eras: Mapping[str, Era] = field(default_factory=dict)
 
 
 def read_config(path: Path, *, demanded: bool) -> ConfigFile:
@@ -54,6 +56,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     policy = document.pop("policy", None)
     directories = document.pop("directories", None)
     dependencies = document.pop("dependencies", None)
+    servers = document.pop("servers", {})
     if not isinstance(commands, Mapping):
         message = f"{path}: commands must hold tables, such as [commands.aws]."
         raise SettingsError(message)
@@ -65,6 +68,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         policy=parse_policy(policy, f"{path}: policy", path),
         directories=parse_directories(directories, f"{path}: directories"),
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
+        eras=parse_eras(servers, f"{path}: servers"),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bridge.model import Directory
+from bridge.model import Directory, Era
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.policy import PolicySpec
@@ -69,6 +69,7 @@ class Settings:
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
         allow_packages, allow_directories: Whether runs get those; None for all but strict ones.
+        eras: Which protocol servers are spoken to in, by name, where the file says so.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         environ: The process's environment, for what servers inherit and engines read.
@@ -121,6 +122,7 @@ class Settings:
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
+    eras: Mapping[str, Era] = field(default_factory=dict)
     allow_packages: bool | None = None
     allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)

@@ -33,6 +33,7 @@ from mcp.types import (
     LoggingMessageNotificationParams,
 )
 from mcp_types.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND
+from opentelemetry.context import Context, attach, detach
 from pydantic import BaseModel, ValidationError
 
 from bridge.clock import Clock
@@ -89,6 +90,10 @@ class Caller(Protocol):
         """The run's time."""
 
     @property
+    def trace(self) -> Context:
+        """The trace that the run belongs to, as OpenTelemetry knows it; its calls belong there."""
+
+    @property
     def wants_progress(self) -> bool:
         """Whether anybody listens to how calls get on."""
 
@@ -128,15 +133,17 @@ def current_caller() -> Caller | None:
 def forget_caller() -> None:
     """Make calls for nobody in this task from now on."""
     _current.set(None)
+    attach(Context())
 
 
 @contextmanager
 def on_behalf_of(caller: Caller) -> Iterator[None]:
     """Make calls for `caller` inside."""
-    token = _current.set(caller)
+    token, trace = _current.set(caller), attach(caller.trace)
     try:
         yield
     finally:
+        detach(trace)
         _current.reset(token)
 
 

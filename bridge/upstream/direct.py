@@ -1,8 +1,10 @@
 """Requests that go from their caller straight to a server's pipe, and answers straight back.
 
-Owns the correlation of these requests. The SDK's session keeps the handshake, lists, notifications
-and whatever the server asks; a tool call over a pipe needs none of what lies between, which would
-be four hand-overs from task to task and two models made and taken apart again.
+Owns the correlation of these requests, and what the SDK's session would put into their `_meta`. The
+session keeps the handshake, notifications and whatever the server asks; a tool call over a pipe
+needs none of what lies between, which would be four hand-overs from task to task and two models
+made and taken apart again. Without this file (`Pool(direct=False)`) all goes through the session;
+docs/design.md says what would let it go.
 
 Answers are read by the same JSON reader as the SDK's, and what is not plainly an answer to one of
 these requests is left alone, to be judged by the SDK's models.
@@ -13,12 +15,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
 from mcp.types import (
+    LOG_LEVEL_META_KEY,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -26,6 +30,7 @@ from mcp.types import (
     ProgressNotificationParams,
 )
 from mcp_types.jsonrpc import CONNECTION_CLOSED
+from opentelemetry.propagate import inject
 from pydantic_core import from_json
 
 from bridge.aside import LARGE
@@ -87,9 +92,13 @@ class Direct:
     """Requests over one connection. From any task; cancelled at any time.
 
     `run` has to run meanwhile, for those whose time is limited.
+
+    Attributes:
+        envelope: The `_meta` that the newer protocol wants in each request; empty in the older.
     """
 
     def __init__(self, writer: LineWriter) -> None:
+        self.envelope: Mapping[str, Json] = {}
         self._writer = writer
         self._ids = itertools.count(FIRST_ID)
         self._waiting: dict[int, _Waiter] = {}
@@ -107,7 +116,7 @@ class Direct:
         """Send a request and return its answer as it came.
 
         Args:
-            params: A JSON object without newlines that is not empty.
+            params: A JSON object without newlines, and without `_meta`.
             label: What its caller is told of with its progress; without one it is told nothing.
 
         Raises:
@@ -121,8 +130,9 @@ class Direct:
         number = next(self._ids)
         caller = current_caller()
         waiter = self._waiting[number] = _Waiter(seconds, caller, label)
-        if label and caller is not None and caller.wants_progress:
-            params = b'{"_meta":{"progressToken":%d},%b' % (number, params[1:])
+        if meta := self._meta(number, caller if label else None):
+            comma = b"" if params == b"{}" else b","
+            params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
         issued = False
         try:
@@ -140,7 +150,7 @@ class Direct:
             await waiter.answered.wait()
         except anyio.get_cancelled_exc_class():
             if issued and not self._closed:
-                self._writer.put_if_room(_cancellation(number))
+                self._writer.put(_cancellation(number))
             raise
         finally:
             # A late answer finds nobody.
@@ -148,11 +158,22 @@ class Direct:
             self._held.pop(number, None)
         outcome = waiter.outcome
         if outcome is None:
-            self._writer.put_if_room(_cancellation(number))
+            self._writer.put(_cancellation(number))
             raise TimeoutError
         if isinstance(outcome, ErrorData):
             raise _error(outcome)
         return outcome
+
+    def _meta(self, number: int, caller: Caller | None) -> dict[str, Json]:
+        """Return what the SDK's session would say of a request: era, trace, progress, messages."""
+        meta = dict(self.envelope)
+        # Of OpenTelemetry's current span, which may be the one that came with the run.
+        inject(meta)
+        if caller is not None and caller.wants_progress:
+            meta["progressToken"] = number
+        if caller is not None and caller.log_level and self.envelope:
+            meta[LOG_LEVEL_META_KEY] = caller.log_level
+        return meta
 
     async def run(self) -> None:
         """End the requests whose time is up.

@@ -1,8 +1,8 @@
 """How a connection agrees on a protocol, and a view of answers as the server sent them.
 
 Owns the choice of eras. A stdio server is greeted with `initialize` and nothing before it, because
-some exit on any other first message; only one that says it knows no such handshake is asked the
-newer way. An HTTP server is asked the newer way first, which costs it one refused request at most.
+some exit on any other first message; only one that answers that with an error is asked the newer
+way. An HTTP server is asked the newer way first, which costs it one refused request at most.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp.types import RequestId
+from mcp.types import PROTOCOL_VERSION_META_KEY, RequestId
 from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from bridge.aside import aside
-from bridge.model import Json, Transport
+from bridge.model import Era, Json
 from bridge.upstream.listing import brief_page
+from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,16 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         self._on_flood = on_flood
         self._flooded = False
         self._unanswered = 0
+        self._discovered: Mapping[str, Json] = {}
+
+    def envelope_of(self, version: str | None) -> dict[str, Json]:
+        """Return the `_meta` that each request has in a protocol version; none in the older ones.
+
+        The SDK keeps it to itself, and shows it in its first request.
+        """
+        if version not in MODERN_PROTOCOL_VERSIONS:
+            return {}
+        return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
 
     async def _dispatch_request(self, *args: Any) -> None:
         if self._unanswered >= MAX_UNANSWERED and not self._flooded:
@@ -89,6 +100,8 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         _related_request_id: RequestId | None = None,
     ) -> dict[str, Any]:
         """Send a request, keeping its answer for whoever asked for it through `raw_answers`."""
+        if method == "server/discover" and params is not None:
+            self._discovered = params.get("_meta", {})
         answer = await super().send_raw_request(
             method, params, opts, _related_request_id=_related_request_id
         )
@@ -138,17 +151,25 @@ def _emptied(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def agree(client: ClientSession, transport: Transport) -> None:
+async def agree(client: ClientSession, endpoint: Endpoint, era: Era = "auto") -> None:
     """Settle the protocol version.
+
+    Args:
+        era: "legacy" sends `initialize` only, "modern" `server/discover` only.
 
     Raises:
         MCPError: The server refuses, or speaks nothing that we do.
     """
-    if transport == "http":
+    if era == "modern":
+        await client.discover()
+        return
+    modern_first = endpoint.transport == "http" and era == "auto"
+    if modern_first:
         try:
             await client.discover()
         except MCPError as error:
-            if _is_foreign(error):
+            refusal = endpoint.refusal
+            if _is_foreign(error) or (refusal is not None and refusal.wants_login):
                 raise
         except (ValidationError, RuntimeError):
             logger.debug("the answer to server/discover is no proof of a newer server")
@@ -157,9 +178,14 @@ async def agree(client: ClientSession, transport: Transport) -> None:
     try:
         await client.initialize()
     except MCPError as error:
-        if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+        unsupported = error.code == UNSUPPORTED_PROTOCOL_VERSION
+        if era == "legacy" or (endpoint.transport != "stdio" and not unsupported):
             raise
-        await client.discover()
+        try:
+            await client.discover()
+        except (MCPError, ValidationError, RuntimeError):
+            # What it said to the handshake tells more than what it said to the second question.
+            raise error from None
 
 
 def _is_foreign(error: MCPError) -> bool:

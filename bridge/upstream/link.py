@@ -35,11 +35,11 @@ from mcp.types import (
     ResourceListChangedNotification,
     ToolListChangedNotification,
 )
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ServerSpec
+from bridge.model import Era, ServerSpec
 from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
@@ -97,8 +97,10 @@ class Link:
         on_tools_changed: Callable[[], None],
         on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
         roots: Sequence[Path] = (),
+        era: Era = "auto",
     ) -> None:
         self.spec = spec
+        self._era = era
         self.endpoint = endpoint
         self.ready = anyio.Event()
         self.ended = anyio.Event()
@@ -140,10 +142,8 @@ class Link:
 
     @property
     def direct(self) -> Direct | None:
-        """The short way for requests, where the protocol asks nothing that only the SDK adds."""
-        if self.client is None or self.client.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            return None
-        return self.endpoint.direct
+        """The short way for requests, once the connection is ready and if it has one."""
+        return None if self.client is None else self.endpoint.direct
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -263,7 +263,7 @@ class Link:
                     # With this offer some servers replace their own directories.
                     list_roots_callback=self._list_roots if self._roots else None,
                 ) as client:
-                    if not await self._start(client):
+                    if not await self._start(client, dispatcher):
                         return
                     # The scope has to stay open around the connection; only its deadline ends here.
                     scope.deadline = math.inf
@@ -276,11 +276,13 @@ class Link:
                 remedy=self._remedy,
             )
 
-    async def _start(self, client: ClientSession) -> bool:
+    async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> bool:
         """Agree with the server, unless the connection is stopped first."""
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await agree(client, self.endpoint.transport)
+            await agree(client, self.endpoint, self._era)
+            if self.endpoint.direct is not None:
+                self.endpoint.direct.envelope = dispatcher.envelope_of(client.protocol_version)
             self.client = client
             if self._gone:
                 self.abandon()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -48,6 +49,12 @@ HEADER_KEY = "x-mcp-header"
 
 MAX_URI_CHARS = 8_000
 """As much as web servers take."""
+
+LIST_AGAIN_SECONDS = 2.0
+"""Between two lists of one server's tools, however short-lived it says that they are."""
+
+LONGEST_FRESH_SECONDS = 24 * 3600.0
+"""What is believed of a list's life; as in the SDK."""
 
 MAX_CURSOR_CHARS = 64 * 1024
 """A longer one is the end of a list: it would be sent back with each request."""
@@ -127,6 +134,18 @@ async def read_all_pages(
         seen.add(cursor)
     logger.warning("server %r: its list of %s does not end; %d are used", server, key, len(entries))
     return entries
+
+
+def seconds_fresh(page: Page, *, announced: bool) -> float:
+    """Return how long a page of the newer protocol counts, by its `ttlMs`.
+
+    Without one, or with 0, which is what most servers send unasked, it counts until its server says
+    that the list has changed; if the server does not say that, for `LIST_AGAIN_SECONDS`.
+    """
+    ttl = page.get("ttlMs")
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl <= 0:
+        return math.inf if announced else LIST_AGAIN_SECONDS
+    return min(max(ttl / 1000, LIST_AGAIN_SECONDS), LONGEST_FRESH_SECONDS)
 
 
 def named(entry: Json) -> str | None:

@@ -32,8 +32,16 @@ from mcp.shared.auth import (
     OAuthClientMetadata,
     OAuthToken,
 )
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp.types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import AnyUrl, ValidationError
 
+from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import ServerSpec
 from bridge.upstream.oauth import with_token
@@ -57,8 +65,26 @@ MAX_REQUESTS = 40
 MAX_SAID_CHARS = 300
 """Of what the SDK says about a failure."""
 
-_PROBE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-"""What is asked to be told to log in. It begins no session that would have to be ended."""
+_PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
+    (
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "server/discover",
+            "params": {
+                "_meta": {
+                    PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION,
+                    CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": __version__},
+                    CLIENT_CAPABILITIES_META_KEY: {},
+                }
+            },
+        },
+        {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"},
+    ),
+    ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {}),
+)
+"""What is asked, in each era, to be told to log in, and its headers. Neither begins a session that
+would have to be ended."""
 
 Show = Callable[[str, Callback], Awaitable[None]]
 """Shows a person the address to open."""
@@ -190,19 +216,14 @@ async def carry_out(
     Raises:
         LoginFailedError: It came to nothing.
     """
-    accept = (
-        "text/event-stream" if spec.transport == "sse" else "application/json, text/event-stream"
-    )
-    probe = web.build_request(
-        "GET" if spec.transport == "sse" else "POST",
-        spec.url,
-        headers={**spec.headers, "accept": accept},
-        json=None if spec.transport == "sse" else _PROBE,
-    )
     remedy = ""
     try:
+        probe, refused = await _probe(spec, web, server)
+        course.asked_for = refused.status_code in UNAUTHORIZED
         async with aclosing(provider.async_auth_flow(probe)) as flow:
-            return await _drive(flow, probe, web, server, course, scopes)
+            # Without a token it would only be refused again.
+            await anext(flow)
+            return await _drive(flow, probe, _challenge(refused, scopes), web, server, course)
     except WebError as error:
         text = str(error)
     except _DeniedError as error:
@@ -227,33 +248,54 @@ async def carry_out(
     raise LoginFailedError(msg, server=spec.name, remedy=remedy)
 
 
+async def _probe(
+    spec: ServerSpec, web: httpx2.AsyncClient, server: httpx2.URL
+) -> tuple[httpx2.Request, httpx2.Response]:
+    """Return a request that the server refuses without a login, and the refusal.
+
+    If it refuses neither era's, they are the older era's and the answer to it.
+
+    Raises:
+        WebError: It cannot be reached, or fails.
+    """
+    if spec.transport == "sse":
+        accept = {**spec.headers, "accept": "text/event-stream"}
+        requests = [web.build_request("GET", spec.url, headers=accept)]
+    else:
+        accept = {**spec.headers, "accept": "application/json, text/event-stream"}
+        requests = [
+            web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
+            for body, headers in _PROBES
+        ]
+    *others, last = requests
+    for request in others:
+        response = await fetch(web, request, server, head_only=True)
+        if response.status_code in UNAUTHORIZED:
+            return request, response
+    response = await fetch(web, last, server, head_only=True)
+    if response.is_server_error:
+        msg = f"it answered with HTTP status {response.status_code}"
+        raise WebError(msg)
+    return last, response
+
+
 async def _drive(
     flow: Any,
     probe: httpx2.Request,
+    response: httpx2.Response,
     web: httpx2.AsyncClient,
     server: httpx2.URL,
     course: Course,
-    scopes: str,
 ) -> httpx2.Response:
-    request = await anext(flow)
-    response: httpx2.Response | None = None
-    asked = False
     for _ in range(MAX_REQUESTS):
-        mine = request is probe
-        response = await fetch(web, request, server, head_only=mine)
-        if not mine:
-            course.answers.append((shown(request.url), response.status_code, error_name(response)))
-        elif not asked:
-            asked = True
-            course.asked_for = response.status_code in UNAUTHORIZED
-            if response.is_server_error:
-                msg = f"it answered with HTTP status {response.status_code}"
-                raise WebError(msg)
-            response = _challenge(response, scopes)
         try:
             request = await flow.asend(response)
         except StopAsyncIteration:
             return response
+        mine = request is probe
+        response = await fetch(web, request, server, head_only=mine)
+        if not mine:
+            course.answers.append((shown(request.url), response.status_code, error_name(response)))
     msg = f"it takes more than {MAX_REQUESTS} requests"
     raise WebError(msg)
 

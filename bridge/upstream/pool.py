@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
-from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Era, Json, ServerSpec, Tool
 from bridge.upstream.admission import Admission, Open
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
@@ -53,6 +53,10 @@ class Pool:
         on_tools_changed: Called with the name of a server that says that its tools have changed,
             or that cannot say so any more, if they were listed.
         admission: Decides on each start and connection, and records it.
+
+    Args:
+        eras: By name, the servers that are to be spoken to in one protocol.
+        direct: Whether calls of stdio servers go past the SDK's session; see `direct.py`.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class Pool:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
         roots: Sequence[Path] = (),
+        eras: Mapping[str, Era] | None = None,
+        direct: bool = True,
     ) -> None:
         self._log_dir = log_dir
         self._environ = dict(environ)
@@ -76,6 +82,8 @@ class Pool:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._roots = tuple(roots)
+        self._eras = eras or {}
+        self._direct = direct
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
         self.admission: Admission = Open()
@@ -190,14 +198,17 @@ class Pool:
         """
         await self._session(server).start()
 
-    async def tools(self, server: str) -> tuple[Tool, ...]:
+    async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
+
+        Args:
+            again: Ask it even if what it said counts still, unless that was a moment ago.
 
         Raises:
             UnknownServerError: There is none of that name.
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._session(server).tools()
+        return await self._session(server).tools(again=again)
 
     async def call_tool(
         self,
@@ -285,6 +296,7 @@ class Pool:
             on_tools_changed=partial(self._tools_changed, session),
             on_offers_changed=session.forget_offers,
             roots=self._roots,
+            era=self._eras.get(spec.name, "auto"),
         )
         self._links.add(link)
         self._tasks.start_soon(self._own, link, after)
@@ -310,6 +322,7 @@ class Pool:
             environ=self._environ,
             log=ServerLog(log_path(self._log_dir, spec.name)),
             max_message_bytes=self._max_bytes,
+            direct=self._direct,
         )
 
     async def _reap(self) -> None:

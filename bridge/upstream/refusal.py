@@ -49,6 +49,13 @@ class Refusal:
     trouble: str = ""
     failing: bool = False
 
+    @property
+    def wants_login(self) -> bool:
+        """Whether it asks for a login, or for a better one."""
+        return self.status == httpx2.codes.UNAUTHORIZED or (
+            self.status in UNAUTHORIZED and self.challenged
+        )
+
 
 def refusal_of(
     response: httpx2.Response,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,7 @@ from bridge.upstream.listing import (
     parse_offers,
     parse_tools,
     read_all_pages,
+    seconds_fresh,
 )
 
 logger = logging.getLogger(__name__)
@@ -164,7 +166,9 @@ class Requests:
         if link.direct is not None:
             return await self._call_directly(link, link.direct, call)
         caller = current_caller()
-        request = _call_request(call, "" if caller is None else caller.log_level)
+        # In the older protocol a connection has a level, and not each call.
+        modern = link.client is not None and link.client.discover_result is not None
+        request = _call_request(call, caller.log_level if caller is not None and modern else "")
         progress = progress_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
@@ -185,8 +189,8 @@ class Requests:
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
         if call.answers is not None or call.state is not None:
-            # Not of its era, but then neither is asking in this way.
-            more = {"inputResponses": call.answers or {}, "requestState": call.state or ""}
+            given = {"inputResponses": call.answers, "requestState": call.state}
+            more = {name: value for name, value in given.items() if value is not None}
             params = b"%b,%b" % (params[:-1], _COMPACT.encode(more).encode()[1:])
         try:
             return await direct.request(call.method, params, call.seconds, label=call.tool)
@@ -199,15 +203,24 @@ class Requests:
         except MCPError as error:
             raise await self._explained(link, call.what, error) from None
 
-    async def list_tools(self, link: Link) -> tuple[Tool, ...]:
-        """Return the server's tools.
+    async def list_tools(self, link: Link) -> tuple[tuple[Tool, ...], float]:
+        """Return the server's tools, and for how many seconds the list counts.
 
         Raises:
             UpstreamError: It did not give them.
         """
         deadline = anyio.current_time() + self._call_timeout
+        modern = link.client is not None and link.client.discover_result is not None
+        fresh = math.inf
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
+            nonlocal fresh
+            page = await fetch_page(cursor)
+            if modern:
+                fresh = min(fresh, seconds_fresh(page, announced=announces(link, "tools")))
+            return page
+
+        async def fetch_page(cursor: str | None) -> dict[str, Json]:
             kept: set[str] = set()
 
             async def send(client: Any) -> None:
@@ -217,7 +230,8 @@ class Requests:
 
             seconds = max(0.0, deadline - anyio.current_time())
             what = f"{LIST_OF}tools"
-            if link.direct is not None:
+            # Of the newer protocol, the SDK leaves out the tools that it forbids to use.
+            if link.direct is not None and not modern:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
                     tool="",
@@ -229,7 +243,6 @@ class Requests:
                 )
                 return await self._call_directly(link, link.direct, listing)
             page = await self._ask(link, what, seconds, send)
-            # The SDK leaves out what the newer protocol forbids to use.
             if kept and isinstance(page.get("tools"), list):
                 page["tools"] = [e for e in page["tools"] if named(e) in kept]
             return page
@@ -239,12 +252,12 @@ class Requests:
         except ToolCallError as error:
             if error.rpc_code != METHOD_NOT_FOUND:
                 raise
-            return ()
+            return (), math.inf
         except CallTimeoutError:
             # A list costs a server nothing: one that does not give it is stuck, and has to restart.
             link.retire("It did not answer.")
             raise
-        return await aside(entries, partial(parse_tools, self._spec.name, entries))
+        return await aside(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
     async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return the server's resources, resource templates or prompts; none if it has no such.
@@ -381,12 +394,12 @@ def offers(link: Link, kind: Kind) -> bool:
     return (capabilities.prompts if kind == "prompts" else capabilities.resources) is not None
 
 
-def announces(link: Link, kind: Kind) -> bool:
+def announces(link: Link, kind: Kind | Literal["tools"]) -> bool:
     """Whether the server says when this list changes."""
     capabilities = link.client.server_capabilities if link.client else None
     if capabilities is None:
         return False
-    found = capabilities.prompts if kind == "prompts" else capabilities.resources
+    found = getattr(capabilities, "resources" if kind == "templates" else kind)
     return found is not None and found.list_changed is True
 
 

@@ -12,9 +12,11 @@ server once, and none is given a connection that is being closed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -32,7 +34,7 @@ from bridge.upstream.asking_rounds import answered, visited
 from bridge.upstream.failure import lost_error
 from bridge.upstream.introduction import introduction
 from bridge.upstream.link import Link
-from bridge.upstream.listing import Kind, correction
+from bridge.upstream.listing import LIST_AGAIN_SECONDS, Kind, correction
 from bridge.upstream.requests import Call, ExpiredError, Requests, announces
 
 Answer = TypeVar("Answer")
@@ -102,6 +104,8 @@ class Session:
         self._connections = 0
         self._number = 0
         self._listed_by = 0
+        self._listed_at = -math.inf
+        self._fresh_seconds = math.inf
         self._tools: tuple[Tool, ...] | None = None
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
@@ -194,18 +198,21 @@ class Session:
         async with self._use():
             pass
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self, *, again: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache while the server has announced no change.
 
         One that was closed as idle is not started for it; once it is up again, it is asked again.
+
+        Args:
+            again: Ask it, unless it was asked less than `LIST_AGAIN_SECONDS` ago.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._tools
-        if kept is not None and not self._closed and (self.moment is None or self._is_own_list()):
+        if kept is not None and not self._closed and (self.moment is None or self._is_fresh(again)):
             return kept
-        return await self._asked(self._listed)
+        return await self._asked(partial(self._listed, again))
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; none if it has no such.
@@ -242,24 +249,32 @@ class Session:
         except ExpiredError:
             raise lost_error(self.spec.name, _FORGETFUL) from None
 
-    async def _listed(self) -> tuple[Tool, ...]:
+    async def _listed(self, again: bool) -> tuple[Tool, ...]:
         async with self._use() as link, link.listing:
             link.listings += 1
-            if self._tools is not None and self._is_own_list():
+            if self._tools is not None and self._is_fresh(again):
                 return self._tools
             if not link.usable and not self._closed:
                 # The one before us had no answer; asking here again would have none either.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found = await self._requests.list_tools(link)
+            found, fresh = await self._requests.list_tools(link)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
+            if tools == self._tools:
+                # Who compares sees at once that nothing is new.
+                tools = self._tools
             if link.cacheable and link.usable and before == self._changes:
                 self._tools = tools
                 self._listed_by = self._number
+                self._listed_at, self._fresh_seconds = anyio.current_time(), fresh
             return tools
 
-    def _is_own_list(self) -> bool:
-        return self._listed_by == self._number
+    def _is_fresh(self, again: bool) -> bool:
+        """Whether the list is of the present connection, and recent enough."""
+        age = anyio.current_time() - self._listed_at
+        return self._listed_by == self._number and age < (
+            LIST_AGAIN_SECONDS if again else self._fresh_seconds
+        )
 
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None

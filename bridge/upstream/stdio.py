@@ -147,7 +147,11 @@ def _name(command: str) -> str:
 
 
 class StdioEndpoint:
-    """One server to be run as a child process."""
+    """One server to be run as a child process.
+
+    Args:
+        direct: Whether calls go past the SDK's session.
+    """
 
     def __init__(
         self,
@@ -156,8 +160,10 @@ class StdioEndpoint:
         environ: Mapping[str, str],
         log: ServerLog,
         max_message_bytes: int,
+        direct: bool = True,
     ) -> None:
         self._spec = spec
+        self._by_direct = direct
         self._environ = server_environment(environ, spec)
         self._log = log
         self._max_bytes = max_message_bytes
@@ -185,8 +191,8 @@ class StdioEndpoint:
 
     @property
     def direct(self) -> Direct | None:
-        """The way past the SDK's session."""
-        return self._direct
+        """The way past the SDK's session, if it is used."""
+        return self._direct if self._by_direct else None
 
     def alternative(self) -> None:
         """None: there is one command."""

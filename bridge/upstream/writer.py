@@ -13,8 +13,8 @@ from collections import deque
 import anyio
 
 MAX_QUEUED = 16
-"""Messages waiting for a reader that does not read. With some room, a call that is given up can
-leave its cancellation behind at once instead of blocking on the same full pipe."""
+"""Messages waiting for a reader that does not read, before the next has to wait. Cancellations do
+not: there are no more of them than of the calls that had room."""
 
 TOGETHER_BYTES = 16 * 1024
 """Longest message that waits for others; a longer one is worth a write of its own."""
@@ -63,7 +63,8 @@ class LineWriter:
     def put(self, data: bytes) -> None:
         """Write a message, or queue what the pipe does not take.
 
-        Wait for `room` first, without anything in between.
+        Wait for `room` first, without anything in between; a cancellation, of which there is one
+        for a request that had room, need not.
         """
         if self._broken:
             return
@@ -94,11 +95,6 @@ class LineWriter:
             return
         self._together.append(data)
         self._left_over.set()
-
-    def put_if_room(self, data: bytes) -> None:
-        """Put a message that may be lost: a reader that is so far behind would not miss it."""
-        if len(self._queue) < MAX_QUEUED:
-            self.put(data)
 
     async def drained(self) -> None:
         """Wait until nothing is queued."""

@@ -16,6 +16,8 @@ from bridge.engine import Engine, open_engine
 from bridge.errors import UnknownServerError
 from bridge.model import RunRequest, RunResult
 from bridge.settings import Settings
+from bridge.settings.policy import PolicySpec, parse_policy
+from bridge.upstream import session
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -61,6 +63,32 @@ async def test_what_is_certain_stops_the_run_before_its_first_line(engine: Engin
     assert "no tool was called" in result.error
     assert _rules(result) == [(2, "unknown-tool", "deny")]
     assert result.usage.tool_calls == 0
+
+
+@pytest.mark.parametrize(
+    "policy", [PolicySpec(), parse_policy({"defaults": {"untrusted": "allow"}}, "policy")]
+)
+async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
+    opened: Opener, finder: ListFinder, monkeypatch: pytest.MonkeyPatch, policy: PolicySpec
+) -> None:
+    """Before its program is refused, its call denied or its documentation missed.
+
+    Some servers do not say that they have more tools by now.
+    """
+    monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+    raw = TOOLBOX.with_name("raw.py")
+    finder.specs = (replace(workshop("raw"), args=(str(raw), "quiet")),)
+    grow = "await mcp_raw.grow()\n"
+    async with opened(policy=policy) as engine:
+        result = await _run(engine, grow)
+        assert result.status == "success", result.error
+        assert (await _run(engine, "(await mcp_raw.grown(a=1))['a']")).result == 1
+    async with opened(policy=policy) as engine:
+        code = f"{grow}(await runtime.call_tool('raw', 'grown', {{'a': 2}}))['a']"
+        assert (await _run(engine, code)).result == 2
+    async with opened(policy=policy) as engine:
+        code = f"{grow}str(await runtime.query_tool_docs('raw', 'grown'))"
+        assert "grown" in str((await _run(engine, code)).result)
 
 
 async def test_no_sandbox_is_spent_on_a_program_whose_servers_are_known(

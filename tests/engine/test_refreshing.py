@@ -104,9 +104,9 @@ class NotingPool(Pool):
 
     callers: tuple[Caller | None, ...] = ()
 
-    async def tools(self, server: str) -> tuple[Tool, ...]:
+    async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
         self.callers += (current_caller(),)
-        return await super().tools(server)
+        return await super().tools(server, again=again)
 
 
 async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path: Path) -> None:

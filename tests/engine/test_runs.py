@@ -11,6 +11,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from bridge.discovery.find import Discovery, SkippedServer
 from bridge.engine import Engine, open_engine
@@ -53,6 +55,36 @@ async def test_a_program_calls_tools_and_the_bytes_are_counted(engine: Engine) -
     assert result.servers == ("work-shop",)
     assert result.usage.tool_calls == 1
     assert result.usage.tool_result_bytes > 50_000
+
+
+@pytest.mark.parametrize("session", ["", "s"])
+async def test_the_trace_that_a_run_belongs_to_goes_along_with_its_calls(
+    engine: Engine, finder: ListFinder, session: str
+) -> None:
+    """Each run's own, in a session too."""
+    raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
+    finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
+    for number in (1, 2):
+        span = SpanContext(number, number, is_remote=True, trace_flags=TraceFlags(1))
+        with trace.use_span(NonRecordingSpan(span)):
+            code = "(await runtime.call_tool('raw', 'meta'))['traceparent']"
+            result = await _run(engine, code, session=session)
+        assert result.result == f"00-{number:032x}-{number:016x}-01"
+
+
+async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> None:
+    raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
+    finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    own = dataclasses.replace(settings, eras={"raw": "modern"})
+    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        await _run(engine, "await runtime.call_tool('raw', 'echo')")
+        assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"
 
 
 async def test_every_way_to_call_a_tool_reaches_it(engine: Engine) -> None:

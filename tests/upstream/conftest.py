@@ -33,9 +33,18 @@ def ring() -> Iterator[Ring]:
         assert question.wait(PATIENCE_SECONDS)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have the tests of some modules go each of their ways to a server."""
+    ways = getattr(metafunc.module, "WAYS", ())
+    if ways and "rig" in metafunc.fixturenames:
+        first, *others = ways
+        more = [pytest.param(way, marks=pytest.mark.full) for way in others]
+        metafunc.parametrize("rig", [first, *more], indirect=True)
+
+
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     """Give a test its servers, and hold it to leaving none of them behind."""
-    rig = Rig(tmp_path)
+    rig = Rig(tmp_path, getattr(request, "param", "direct"))
     yield rig
     assert rig.survivors() == []

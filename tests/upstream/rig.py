@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,21 @@ LOOK_SECONDS = 0.01
 """How often a test looks at a condition that announces itself to nobody, such as a file."""
 
 
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "direct": {},
+    "direct, modern": {"eras": {"server": "modern"}},
+    "session": {"direct": False},
+    "session, modern": {"direct": False, "eras": {"server": "modern"}},
+}
+"""How requests reach a stdio server, and what a pool is told for it. The tests of a module that
+names some in `WAYS` go each of them; all but the first are for `make test-all`."""
+
+
 class Rig:
     """Makes server definitions and pools that keep their files in one test's directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, way: str = "direct") -> None:
+        self._way = WAYS[way]
         self.directory = directory
         self.log_dir = directory / "logs"
         self.pid_file = directory / "pids"
@@ -61,7 +72,8 @@ class Rig:
         return ServerSpec(name="server", transport=transport, source=source, url=url, **fields)
 
     def pool(self, *specs: ServerSpec, **options: Any) -> Pool:
-        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **options)
+        given = {**self._way, **options}
+        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **given)
 
     def log(self, name: str = "server") -> str:
         return (self.log_dir / f"{name}.log").read_text("utf-8")

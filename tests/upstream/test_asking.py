@@ -14,6 +14,7 @@ from mcp.types import (
     ErrorData,
     LoggingMessageNotificationParams,
 )
+from opentelemetry.context import get_current
 
 from bridge.clock import Clock
 from bridge.errors import CannotAskError, ToolCallError
@@ -40,6 +41,7 @@ class FakeCaller:
     def __init__(self, client: Hashable = "one", *, ready: bool = True) -> None:
         self.client = client
         self.clock = Clock()
+        self.trace = get_current()
         self.wants_progress = False
         self.log_level = "info"
         self.asked: list[tuple[str, Mapping[str, Json]]] = []

@@ -17,6 +17,9 @@ from bridge.upstream.serverlog import ServerLog
 from bridge.upstream.stdio import StdioEndpoint
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
 
+WAYS = ("direct", "session")
+
+
 MANY = 60
 """More awaits than any of the scenarios has; reaching it means that one waits in small steps."""
 

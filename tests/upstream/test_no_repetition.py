@@ -25,6 +25,9 @@ from tests.waiting import PATIENCE_SECONDS
 
 Era = Literal["newer", "older"]
 
+WAYS = ("direct", "session")
+
+
 SAYS_NO = {"code": -32602, "message": "no such tool"}
 TIMED_OUT = {"code": -32001, "message": "Request timed out"}
 UNKNOWN_SESSION = {"code": -32600, "message": "what session?"}

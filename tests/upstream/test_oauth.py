@@ -84,6 +84,24 @@ async def test_a_login_lets_calls_through(
     assert [text for text in hidden if text in caplog.text] == []
 
 
+async def test_a_server_of_2026_alone_asks_for_a_login(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """Its 401 is not taken for that of an older server, nor does the login ask it the older way."""
+    fake.modern_only = True
+    spec = rig.remote(fake.url)
+    async with rig.pool(spec, logins=logins) as pool:
+        with pytest.raises(LoginRequiredError, match="wants you to log in"):
+            await pool.start("server")
+        assert (await do_login(spec, logins)).scope == "read"
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+        fake.needs.append("write")
+        with pytest.raises(LoginRequiredError, match="more permissions"):
+            await pool.call_tool("server", "echo", {"a": 2})
+        assert (await do_login(spec, logins)).scope == "read write"
+        assert (await pool.call_tool("server", "echo", {"a": 3}))["structuredContent"] == {"a": 3}
+
+
 async def test_a_code_is_worth_nothing_to_who_overhears_it(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:

@@ -28,6 +28,9 @@ from bridge.upstream.listing import (
 from bridge.upstream.pool import Pool
 from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
 
+WAYS = ("direct", "session")
+
+
 LIBRARY = str(SERVERS / "library.py")
 WORKSHOP = str(SERVERS / "workshop.py")
 

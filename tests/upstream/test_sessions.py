@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import textwrap
@@ -19,9 +20,11 @@ from bridge.errors import (
     ToolCallError,
     UnknownServerError,
 )
-from bridge.model import Tool
-from bridge.upstream import link
+from bridge.model import Era, Json, Tool
+from bridge.upstream import link, listing, session
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
+
+WAYS = ("direct", "session")
 
 
 async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
@@ -161,11 +164,36 @@ async def test_a_server_that_dies_of_anything_before_initialize_is_greeted_prope
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
 
 
-async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig) -> None:
-    """After it has said that it knows no handshake."""
-    async with rig.pool(rig.raw("newer-only")) as pool:
+@pytest.mark.parametrize("mode", ["newer-only", "no-handshake"])
+async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, mode: str) -> None:
+    """After it has answered the handshake with an error, whichever."""
+    async with rig.pool(rig.raw(mode)) as pool:
         await pool.call_tool("server", "echo", {})
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
+
+
+async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> None:
+    async with rig.pool(rig.raw("no-handshake", "neither")) as pool:
+        with pytest.raises(ServerStartError, match="Method not found"):
+            await pool.start("server")
+
+
+@pytest.mark.parametrize(
+    ("era", "modes", "protocol"),
+    [("modern", "", "2026-07-28"), ("legacy", "strict", "2025-11-25"), ("auto", "", "2025-11-25")],
+)
+async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
+    rig: Rig, era: Era, modes: str, protocol: str
+) -> None:
+    async with rig.pool(rig.raw(modes), eras={"server": era, "other": "legacy"}) as pool:
+        await pool.start("server")
+        assert pool.states()["server"].server_info["protocol"] == protocol
+
+
+async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
+    async with rig.pool(rig.raw("no-handshake"), eras={"server": "legacy"}) as pool:
+        with pytest.raises(ServerStartError, match="Method not found"):
+            await pool.start("server")
 
 
 async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
@@ -211,6 +239,56 @@ async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
         await wait_until(lambda: pool.states()["server"].tool_count is None)
         after = await pool.tools("server")
     assert names(after) - names(before) == {"grown"}
+
+
+async def test_a_list_is_asked_for_again_though_no_change_was_announced(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If somebody misses something in it, and not right after it was asked for."""
+    async with rig.pool(rig.raw("quiet")) as pool:
+        before = await pool.tools("server")
+        await pool.call_tool("server", "grow", {})
+        assert await pool.tools("server", again=True) is before
+        monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+        assert await pool.tools("server") is before
+        assert "grown" in [tool.name for tool in await pool.tools("server", again=True)]
+        assert "grown" in [tool.name for tool in await pool.tools("server")]
+
+
+@pytest.mark.parametrize(("era", "kept"), [("modern", False), ("legacy", True)])
+async def test_a_list_counts_as_long_as_its_server_says(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, era: Era, kept: bool
+) -> None:
+    """In the newer protocol; in the older one the field means nothing."""
+    monkeypatch.setattr(listing, "LIST_AGAIN_SECONDS", 0.0)
+    spec = rig.raw("quiet", env={"TTL_MS": "1"})
+    async with rig.pool(spec, eras={"server": era}) as pool:
+        before = await pool.tools("server")
+        await pool.call_tool("server", "grow", {})
+        for _ in range(20):
+            # Together they take longer than the list lives.
+            await pool.call_tool("server", "echo", {})
+        assert (await pool.tools("server") is before) == kept
+
+
+@pytest.mark.parametrize(
+    ("ttl", "announced", "seconds"),
+    [
+        (60_000, True, 60.0),
+        (60_000, False, 60.0),
+        (1, True, listing.LIST_AGAIN_SECONDS),
+        (1e300, True, listing.LONGEST_FRESH_SECONDS),
+        (0, True, math.inf),
+        (0, False, listing.LIST_AGAIN_SECONDS),
+        (-5, True, math.inf),
+        (None, False, listing.LIST_AGAIN_SECONDS),
+        ("60000", True, math.inf),
+        (True, True, math.inf),
+    ],
+)
+def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> None:
+    page = {} if ttl is None else {"ttlMs": ttl}
+    assert listing.seconds_fresh(page, announced=announced) == seconds
 
 
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:

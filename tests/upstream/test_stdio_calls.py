@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sysconfig
+from pathlib import Path
 
 import anyio
 import pytest
+from mcp.types import PROTOCOL_VERSION_META_KEY
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from bridge.errors import (
     CallTimeoutError,
@@ -16,11 +20,45 @@ from bridge.errors import (
     ServerLostError,
     ToolCallError,
 )
-from bridge.model import MEBIBYTE
+from bridge.model import MEBIBYTE, Era
 from bridge.upstream import asking
 from bridge.upstream.asking import on_behalf_of
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_file
 from tests.upstream.test_asking import FakeCaller
+
+WAYS = ("direct", "direct, modern", "session", "session, modern")
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_says_of_itself_what_the_sdks_session_says(tmp_path: Path, era: Era) -> None:
+    """Era, client, trace, progress and wanted messages, whichever way it goes."""
+    rig = Rig(tmp_path)
+    caller = FakeCaller()
+    caller.wants_progress = True
+    span = SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True, trace_flags=TraceFlags(1))
+    said = []
+    for direct in (True, False):
+        async with rig.pool(rig.raw(), eras={"server": era}, direct=direct) as pool:
+            with on_behalf_of(caller), trace.use_span(NonRecordingSpan(span)):
+                result = await pool.call_tool("server", "meta", {"a": 1})
+            meta = result["structuredContent"]
+            assert isinstance(meta.pop("progressToken"), int)
+            said.append(meta)
+            alone = await pool.call_tool("server", "meta", {})
+            assert ("progressToken" in alone["structuredContent"]) is False
+    assert said[0] == said[1]
+    assert said[0]["traceparent"] == f"00-{0xABC:032x}-{0xDEF:016x}-01"
+    assert (PROTOCOL_VERSION_META_KEY in said[0]) == (era == "modern")
+
+
+async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
+    tmp_path: Path,
+) -> None:
+    """The SDK's own, to which a request that does not say its version is none of that protocol."""
+    rig = Rig(tmp_path)
+    async with rig.pool(rig.toolbox(), eras={"server": "modern"}) as pool:
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+        assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
 async def test_a_real_server_lists_its_tools_and_answers(rig: Rig) -> None:
@@ -251,9 +289,22 @@ async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(r
     """Sampling is answered with an error; a result that waits for the user is one."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "sample", {})
-        assert "Nobody can be asked" in result["content"][0]["text"]
+        # In the newer protocol a server makes no requests.
+        assert result["content"][0]["text"].startswith(("Nobody can be asked", "Method not found"))
         with pytest.raises(CannotAskError, match="wants input before it answers"):
             await pool.call_tool("server", "ask_user", {})
+
+
+async def test_a_question_in_an_answer_is_answered_with_the_call_made_again(rig: Rig) -> None:
+    """With the answer, and without a state where the server gave none."""
+    async with rig.pool(rig.raw()) as pool:
+        with on_behalf_of(FakeCaller()):
+            result = await pool.call_tool("server", "ask_user", {"a": 1})
+    assert result["structuredContent"] == {
+        "name": "ask_user",
+        "arguments": {"a": 1},
+        "inputResponses": {"q": {"action": "accept", "content": {"client": "one"}}},
+    }
 
 
 @pytest.mark.parametrize(

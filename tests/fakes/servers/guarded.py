@@ -172,9 +172,11 @@ class Guarded:
         needs: Scopes that requests need.
         replaced: Paths that are answered otherwise, such as with hostile metadata.
         seen: The Authorization headers that came, of all requests.
+        modern_only: Whether a request without the headers of 2026 is refused before any login.
     """
 
     def __init__(self, kind: str) -> None:
+        self.modern_only = False
         self.authority = Authority()
         self.kind = kind
         self.needs: list[str] = ["read"]
@@ -213,6 +215,9 @@ class Guarded:
 
     async def _guard(self, request: Request) -> Response | None:
         """Refuse what carries no token that is good enough."""
+        if self.modern_only and request.headers.get("mcp-protocol-version") != "2026-07-28":
+            body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"No header"}}'
+            return Response(body, 400, media_type="application/json")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         found = await self.authority.load_access_token(token) if scheme == "Bearer" else None
         where = f'resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'

@@ -159,7 +159,8 @@ def call_stderr(request_id: Any, arguments: dict[str, Any]) -> None:
 
 def call_grow(request_id: Any, arguments: dict[str, Any]) -> None:
     CALLS["grown"] = call_echo
-    send({"method": "notifications/tools/list_changed"})
+    if "quiet" not in MODES:
+        send({"method": "notifications/tools/list_changed"})
     answer(request_id, text("grown"))
 
 
@@ -227,7 +228,8 @@ def list_tools(request_id: Any, cursor: str | None) -> None:
     elif "no-tools" in MODES:
         send({"id": request_id, "error": {"code": -32601, "message": "Method not found"}})
     else:
-        answer(request_id, {"tools": [describe(name) for name in CALLS]})
+        hints = {"ttlMs": int(os.environ["TTL_MS"])} if "TTL_MS" in os.environ else {}
+        answer(request_id, {"tools": [describe(name) for name in CALLS], **hints})
 
 
 def initialize(request_id: Any, params: dict[str, Any]) -> None:
@@ -242,6 +244,9 @@ def initialize(request_id: Any, params: dict[str, Any]) -> None:
     if "newer-only" in MODES:
         error = {"code": -32022, "message": "no handshake", "data": {"supported": ["2026-07-28"]}}
         send({"id": request_id, "error": error})
+        return
+    if "no-handshake" in MODES:
+        send({"id": request_id, "error": {"code": -32601, "message": "Method not found"}})
         return
     answer(
         request_id,
@@ -258,6 +263,8 @@ def handle(message: dict[str, Any]) -> None:
     params = message.get("params") or {}
     if method == "initialize":
         initialize(request_id, params)
+    elif method == "server/discover" and "neither" in MODES:
+        send({"id": request_id, "error": {"code": -32600, "message": "Nor this"}})
     elif method == "server/discover":
         answer(
             request_id,
@@ -276,6 +283,11 @@ def handle(message: dict[str, Any]) -> None:
         Path(os.environ["LISTENED"]).write_text("yes")
     elif method == "tools/list":
         list_tools(request_id, params.get("cursor"))
+    elif method == "tools/call" and params["name"] == "meta":
+        answer(request_id, {"content": [], "structuredContent": params.get("_meta") or {}})
+    elif method == "tools/call" and "inputResponses" in params:
+        told = {name: params[name] for name in params.keys() - {"_meta"}}
+        answer(request_id, {"content": [], "structuredContent": told})
     elif method == "tools/call":
         CALLS[params["name"]](request_id, params.get("arguments") or {})
     elif method == "notifications/cancelled" and "CANCELLED" in os.environ:
