@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import anyio
 from mcp import MCPError
@@ -26,12 +27,14 @@ from mcp.types import (
     ReadResourceRequest,
 )
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bridge.aside import aside
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream import task_calls
 from bridge.upstream.asking import current_caller, progress_of, time_limit
 from bridge.upstream.direct import NEVER_SENT, Direct
 from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
@@ -63,12 +66,13 @@ _COMPACT = json.JSONEncoder(
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
-Method = Literal["tools/call", "tools/list", "resources/read", "prompts/get"]
+Method = Literal["tools/call", "tools/list", "resources/read", "prompts/get"] | task_calls.Method
 
 _REQUESTS: Mapping[Method, Any] = {
     "tools/call": CallToolRequest,
     "resources/read": ReadResourceRequest,
     "prompts/get": GetPromptRequest,
+    **dict.fromkeys(get_args(task_calls.Method), task_calls.TaskRequest),
 }
 
 _KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
@@ -88,6 +92,7 @@ class Call:
         tool: Its name, or what else tells which one it is.
         arguments: The tool's; of the others all parameters.
         text: The arguments as JSON.
+        task: The tool has to be run as a task.
         answers, state: What a server gets that asked something before it answers; see
             `asking_rounds`.
     """
@@ -98,6 +103,7 @@ class Call:
     what: str
     seconds: float
     method: Method = "tools/call"
+    task: bool = False
     answers: Mapping[str, Json] | None = None
     state: str | None = None
 
@@ -161,10 +167,34 @@ class Requests:
         if kind is not None and not offers(link, kind):
             msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        if call.method != "tools/call":
+            return await self._send(link, call)
+        if _runs_tasks(link):
+            if link.tasked is None:
+                await self.list_tools(link)
+            call = replace(call, task=call.tool in (link.tasked or ()))
+        begun = _now()
+
+        async def ask(method: task_calls.Method, params: dict[str, Json]) -> dict[str, Json]:
+            text = self._checked(call.what, params)
+            left = max(0.0, begun + call.seconds - _now())
+            if method == "tasks/cancel":
+                left = task_calls.CANCEL_SECONDS
+            elif not left:
+                raise self._late(link, call.what, call.seconds)
+            about = replace(call, method=method, arguments=params, text=text, seconds=left)
+            return await self._send(link, replace(about, answers=None, state=None))
+
+        answer = await self._send(link, call)
+        name = self._spec.name
+        return await task_calls.finished(name, call.what, answer, ask, roots=link.roots)
+
+    async def _send(self, link: Link, call: Call) -> dict[str, Json]:
         if link.direct is not None:
             return await self._call_directly(link, link.direct, call)
         caller = current_caller()
-        request = _call_request(call, "" if caller is None else caller.log_level)
+        modern = link.client is None or link.client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        request = _call_request(call, caller.log_level if caller is not None and modern else "")
         progress = progress_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
@@ -184,6 +214,8 @@ class Requests:
         params = call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+        if call.method == "tools/call" and call.task:
+            params = b'%b,"task":%b}' % (params[:-1], _COMPACT.encode(_task(call)).encode())
         if call.answers is not None or call.state is not None:
             # Not of its era, but then neither is asking in this way.
             more = {"inputResponses": call.answers or {}, "requestState": call.state or ""}
@@ -244,6 +276,7 @@ class Requests:
             # A list costs a server nothing: one that does not give it is stuck, and has to restart.
             link.retire("It did not answer.")
             raise
+        link.tasked = task_calls.demanding(entries)
         return await aside(entries, partial(parse_tools, self._spec.name, entries))
 
     async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
@@ -390,6 +423,24 @@ def announces(link: Link, kind: Kind) -> bool:
     return found is not None and found.list_changed is True
 
 
+def _runs_tasks(link: Link) -> bool:
+    """Whether some of the server's tools may have to be called as tasks, as in 2025-11-25."""
+    capabilities = link.client.server_capabilities if link.client else None
+    tasks = None if capabilities is None else capabilities.tasks
+    return tasks is not None and tasks.requests is not None and tasks.requests.tools is not None
+
+
+def _task(call: Call) -> dict[str, Json]:
+    """Return how long a server shall keep a task: as long as its result is waited for."""
+    return {"ttl": math.ceil(call.seconds * 1000)}
+
+
+def _now() -> float:
+    """Return the time by which the caller's calls are limited."""
+    caller = current_caller()
+    return anyio.current_time() if caller is None else caller.clock.now()
+
+
 def _call_request(call: Call, log_level: str) -> Any:
     """Return the SDK's form of a call.
 
@@ -399,6 +450,8 @@ def _call_request(call: Call, log_level: str) -> Any:
     params: dict[str, Any] = dict(call.arguments)
     if call.method == "tools/call":
         params = {"name": call.tool, "arguments": params}
+        if call.task:
+            params["task"] = _task(call)
     if call.answers is not None:
         params["inputResponses"] = dict(call.answers)
     if call.state is not None:
