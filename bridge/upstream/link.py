@@ -33,6 +33,7 @@ from mcp.types import (
     ProgressNotification,
     PromptListChangedNotification,
     ResourceListChangedNotification,
+    ResourceUpdatedNotification,
     ToolListChangedNotification,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -46,6 +47,7 @@ from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import MAX_UNANSWERED, RecordingDispatcher, agree
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
+from bridge.upstream.watching import ResourceUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Link:
         uses, listings: How often it was taken into use, and how often of that to list its tools.
         cacheable: The server tells us when its tools change.
         tasked: Tools that have to be called as tasks; None while they were not listed.
+        updates: Who waits for its resources to change.
         roots: The user's directories that the server may know.
     """
 
@@ -114,6 +117,7 @@ class Link:
         self.listings = 0
         self.cacheable = True
         self.tasked: frozenset[str] | None = None
+        self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
         self._idle_seconds = idle_seconds
@@ -376,6 +380,8 @@ class Link:
             self._changed("resources")
         elif isinstance(message, PromptListChangedNotification):
             self._changed("prompts")
+        elif isinstance(message, ResourceUpdatedNotification):
+            self.updates.updated(message.params.uri)
         elif isinstance(message, ProgressNotification):
             # Of requests that the SDK's session sent, it tells their senders itself.
             if self.endpoint.direct is not None:
@@ -398,6 +404,7 @@ class Link:
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.
         self._gone = True
+        self.updates.end()
         if self.endpoint.direct is not None:
             self.endpoint.direct.close()
         if self.client is not None:

@@ -19,6 +19,7 @@ from mcp import MCPError
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     CallToolRequest,
+    CompleteRequest,
     GetPromptRequest,
     ListPromptsRequest,
     ListResourcesRequest,
@@ -66,12 +67,16 @@ _COMPACT = json.JSONEncoder(
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
-Method = Literal["tools/call", "tools/list", "resources/read", "prompts/get"] | task_calls.Method
+Method = (
+    Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
+    | task_calls.Method
+)
 
 _REQUESTS: Mapping[Method, Any] = {
     "tools/call": CallToolRequest,
     "resources/read": ReadResourceRequest,
     "prompts/get": GetPromptRequest,
+    "completion/complete": CompleteRequest,
     **dict.fromkeys(get_args(task_calls.Method), task_calls.TaskRequest),
 }
 
@@ -167,6 +172,9 @@ class Requests:
         if kind is not None and not offers(link, kind):
             msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        if call.method == "completion/complete" and not _has(link, "completions"):
+            msg = f"Server {self._spec.name!r} completes no arguments."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if call.method != "tools/call":
             return await self._send(link, call)
         if _runs_tasks(link):
@@ -188,6 +196,27 @@ class Requests:
         answer = await self._send(link, call)
         name = self._spec.name
         return await task_calls.finished(name, call.what, answer, ask, roots=link.roots)
+
+    async def await_update(self, link: Link, uri: str, seconds: float | None) -> None:
+        """Return once the server says that a resource has changed, or its connection has ended.
+
+        Raises:
+            UpstreamError: It tells nobody, or did not within `seconds`.
+        """
+        if not _has(link, "resources", "subscribe"):
+            msg = f"Server {self._spec.name!r} does not say when a resource changes."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        what, seconds = f"resource {uri!r:.300}", self._call_timeout if seconds is None else seconds
+        client = link.client
+        assert client is not None
+        try:
+            with time_limit(seconds) as limit:
+                await link.updates.wait(client, uri)
+        except MCPError as error:
+            raise await self._explained(link, what, error) from None
+        if limit.cancelled_caught:
+            msg = f"Server {self._spec.name!r}: {what} did not change within {seconds:g} s."
+            raise CallTimeoutError(msg, server=self._spec.name, doubtful=False)
 
     async def _send(self, link: Link, call: Call) -> dict[str, Json]:
         if link.direct is not None:
@@ -423,11 +452,17 @@ def announces(link: Link, kind: Kind) -> bool:
     return found is not None and found.list_changed is True
 
 
+def _has(link: Link, *path: str) -> bool:
+    """Whether the server declares a capability."""
+    found: Any = link.client.server_capabilities if link.client else None
+    for name in path:
+        found = getattr(found, name, None)
+    return found is not None and found is not False
+
+
 def _runs_tasks(link: Link) -> bool:
     """Whether some of the server's tools may have to be called as tasks, as in 2025-11-25."""
-    capabilities = link.client.server_capabilities if link.client else None
-    tasks = None if capabilities is None else capabilities.tasks
-    return tasks is not None and tasks.requests is not None and tasks.requests.tools is not None
+    return _has(link, "tasks", "requests", "tools")
 
 
 def _task(call: Call) -> dict[str, Json]:
