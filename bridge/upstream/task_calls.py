@@ -15,7 +15,7 @@ import anyio
 from mcp.types import Request
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
-from bridge.errors import CallTimeoutError, ToolCallError
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.upstream.asking_rounds import answers_to
 
@@ -77,7 +77,7 @@ async def finished(
         if not extended:
             return await ask("tasks/result", about)
         return await _polled(server, what, dict(task), about, ask, roots)
-    except (anyio.get_cancelled_exc_class(), CallTimeoutError):
+    except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError):
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             # It may have ended by itself, or its server has.
             with suppress(Exception):
@@ -111,7 +111,9 @@ async def _polled(
                 await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")
         if isinstance(given, int | float):
-            pause = min(max(given / 1000, LEAST_POLL_SECONDS), MOST_POLL_SECONDS)
+            # Before dividing: there are whole numbers that no float can hold.
+            within = min(max(given, 1000 * LEAST_POLL_SECONDS), 1000 * MOST_POLL_SECONDS)
+            pause = within / 1000
         await anyio.sleep(pause)
         task = await ask("tasks/get", about)
 

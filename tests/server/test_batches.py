@@ -12,6 +12,7 @@ import pytest
 
 from bridge.engine import Engine
 from bridge.server.batches import MAX_BATCH, MAX_OPEN, VERSION
+from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
 
@@ -136,14 +137,16 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_cou
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many clients send them at once."""
-    monkeypatch.setattr("bridge.server.bodies.MAX_MESSAGE_BYTES", 3000)
-    monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 1000)
-    monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 1)
     async with served(engine) as (_, web):
 
         async def chunks(size: int) -> AsyncIterator[bytes]:
             yield b" " * size
 
+        crowded = await web.post("/mcp", content=b"[" + b"0," * MAX_VALUES + b"0]")
+        assert (crowded.status_code, f"{MAX_VALUES:,}" in crowded.text) == (400, True)
+        monkeypatch.setattr("bridge.server.bodies.MAX_MESSAGE_BYTES", 3000)
+        monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 1000)
+        monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 1)
         for content in (b" " * 3001, chunks(3001)):
             answer = await web.post("/mcp", content=content)
             assert (answer.status_code, "3000 bytes" in answer.text) == (413, True)

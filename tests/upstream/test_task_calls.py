@@ -73,9 +73,11 @@ async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -
 
 async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> None:
     """Once; without a caller nobody can be asked, and the call fails with that."""
-    async with rig.pool(Tasker(rig, "2026-07-28").spec) as pool:
+    server = Tasker(rig, "2026-07-28")
+    async with rig.pool(server.spec) as pool:
         with pytest.raises(CannotAskError, match="no run's"):
             await pool.call_tool("server", "work", {"ends": "asks"})
+        assert server.asked()[-1] == "tasks/cancel"
         caller = FakeCaller("me")
         with on_behalf_of(caller):
             result = await pool.call_tool("server", "work", {"ends": "asks"})

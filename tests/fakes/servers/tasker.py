@@ -19,7 +19,7 @@ TASK: dict[str, Any] = {
     "createdAt": "2026-01-01T00:00:00Z",
     "lastUpdatedAt": "2026-01-01T00:00:00Z",
 }
-TASK |= {"ttlMs": None, "pollIntervalMs": 1} if MODERN else {"ttl": None}
+TASK |= {"ttlMs": None, "pollIntervalMs": -(10**400)} if MODERN else {"ttl": None}
 FORM = {
     "mode": "form",
     "message": "Your name?",
