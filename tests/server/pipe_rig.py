@@ -76,12 +76,12 @@ def request(number: int | str, method: str, params: Any = None) -> dict[str, Any
 
 @asynccontextmanager
 async def piped(
-    engine: Engine, version: str = "2025-06-18", **capabilities: Any
+    engine: Engine, version: str = "2025-06-18", *, principal: str = STDIO, **capabilities: Any
 ) -> AsyncIterator[Peer]:
     """Serve one client over pipes, and shake hands."""
     there, back = os.pipe(), os.pipe()
     over = anyio.CancelScope()
-    server = build_server(engine, principal=STDIO)
+    server = build_server(engine, principal=principal)
     options = server.create_initialization_options()
     peer = Peer(there[1], back[0])
 

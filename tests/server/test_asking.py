@@ -358,6 +358,6 @@ async def test_a_client_that_shows_forms_alone_is_sent_to_no_address(engine: Eng
     """The server is told why, and so is the program."""
     code = "await mcp_asker.visit()"
     run = request(1, "tools/call", {"name": "run_python", "arguments": {"code": code}})
-    async with piped(engine, "2025-11-25", elicitation={}) as peer:
+    async with piped(engine, "2025-11-25", principal="test", elicitation={}) as peer:
         said = (await peer.answer(run))["result"]["content"][0]["text"]
     assert "offers no way to send its user to a URL (elicitation)" in said
