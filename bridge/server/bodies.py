@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 import anyio
-from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
+import httpx2
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
 from mcp_types.jsonrpc import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -94,47 +95,58 @@ class Bodies:
         self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Hand each message on as a request of its own; answer with one stream of all answers."""
-        if not any(isinstance(message, JSONRPCRequest) for message in messages):
-            send_events: Send = _nothing
-        else:
-            await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
-            send_events = send
+        events = _Events(send)
 
         async def serve(message: JSONRPCMessage) -> None:
             body = _json(message).encode()
-            await self._app(scope, _replayed(body, receive), _as_events(send_events))
+            await self._app(scope, _replayed(body, receive), events.sender())
 
         async with anyio.create_task_group() as tasks:
             for message in messages:
                 tasks.start_soon(serve, message)
-        if send_events is _nothing:
-            await Response(status_code=202)(scope, receive, send)
-        else:
+        if events.begun:
             await send({"type": "http.response.body", "body": b""})
+        elif events.gone:
+            await _refuse(404, "Session not found")(scope, receive, send)
+        else:
+            await Response(status_code=202)(scope, receive, send)
 
 
-async def _nothing(message: Message) -> None:
-    """Send nothing."""
+class _Events:
+    """The answers to a batch's messages as events of one answer.
 
+    Attributes:
+        begun: There was one.
+        gone: The client's session has ended, which it is told by the status.
+    """
 
-def _as_events(send: Send) -> Send:
-    """Return what sends an application's answer on as events in an answer that has begun."""
-    plain = False
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.gone = False
 
-    async def send_on(message: Message) -> None:
-        nonlocal plain
-        if message["type"] == "http.response.start":
-            plain = (
-                not Headers(raw=message["headers"]).get("content-type", "").startswith("text/event")
-            )
-            return
-        body = message.get("body", b"")
-        if body and plain:
-            body = b"event: message\r\ndata: %b\r\n\r\n" % body
-        if body:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+    def sender(self) -> Send:
+        """Return what takes the application's answer to one message."""
+        plain = False
 
-    return send_on
+        async def send(message: Message) -> None:
+            nonlocal plain
+            if message["type"] == "http.response.start":
+                self.gone = self.gone or message["status"] == httpx2.codes.NOT_FOUND
+                kind = Headers(raw=message["headers"]).get("content-type", "")
+                plain = not kind.startswith("text/event-stream")
+            elif message.get("body") and (self.begun or not self.gone):
+                body = message["body"]
+                await self._event(b"event: message\r\ndata: %b\r\n\r\n" % body if plain else body)
+
+        return send
+
+    async def _event(self, body: bytes) -> None:
+        if not self.begun:
+            self.begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM}
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -191,7 +191,11 @@ class Requests:
             elif not left:
                 raise self._late(link, call.what, call.seconds)
             about = replace(call, method=method, arguments=params, text=text, seconds=left)
-            return await self._send(link, replace(about, answers=None, state=None))
+            try:
+                return await self._send(link, replace(about, answers=None, state=None))
+            except ExpiredError:
+                # The tool was called: whoever sees this error must not call it again.
+                raise lost_error(self._spec.name, "It forgot its session.", sent=True) from None
 
         answer = await self._send(link, call)
         name = self._spec.name

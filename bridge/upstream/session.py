@@ -299,8 +299,12 @@ class Session:
             UpstreamError: The server does not tell, it did not change in time, or it could not be
                 read.
         """
-        async with self._use() as link:
-            await self._requests.await_update(link, uri, timeout)
+
+        async def wait() -> None:
+            async with self._use() as link:
+                await self._requests.await_update(link, uri, timeout)
+
+        await self._asked(wait)
         return await self.read_resource(uri)
 
     async def complete(self, params: Mapping[str, Json]) -> dict[str, Json]:

@@ -133,6 +133,14 @@ async def test_notifications_alone_have_no_answer(engine: Engine) -> None:
         assert (await web.post("/mcp", json=[NOTICE], headers=headers)).status_code == 202
 
 
+async def test_a_batch_of_a_session_that_has_ended_is_answered_with_that(engine: Engine) -> None:
+    """By the status, at which its client begins a new one."""
+    async with served(engine) as (_, web):
+        batch = [request(1, "ping"), NOTICE, request(2, "ping")]
+        answer = await web.post("/mcp", json=batch, headers={"mcp-session-id": "gone"})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Session not found")
+
+
 async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_counted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
