@@ -15,7 +15,7 @@ import anyio
 from mcp.types import Request
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
-from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.model import Json
 from bridge.upstream.asking_rounds import answers_to
 
@@ -27,6 +27,9 @@ FIRST_POLL_SECONDS = 0.1
 LEAST_POLL_SECONDS = 0.05
 MOST_POLL_SECONDS = 5.0
 """Between looks at a task; within these bounds the server says how long."""
+
+LAST_RESERVED = -32000
+"""Error codes up to here say what is wrong with a request; a task's handle shows it was taken."""
 
 CANCEL_SECONDS = 2.0
 """For telling a server that nobody waits for its task any more."""
@@ -77,12 +80,23 @@ async def finished(
         if not extended:
             return await ask("tasks/result", about)
         return await _polled(server, what, dict(task), about, ask, roots)
-    except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError):
+    except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
+        if isinstance(error, UpstreamError):
+            error.doubtful = True
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             # It may have ended by itself, or its server has.
             with suppress(Exception):
                 await ask("tasks/cancel", about)
         raise
+    except UpstreamError as error:
+        error.doubtful = error.doubtful or not _is_of_tool(error)
+        raise
+
+
+def _is_of_tool(error: UpstreamError) -> bool:
+    """Whether the tool itself failed; else it may have done its work, for it was called."""
+    code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
+    return code == INTERNAL_ERROR or code > LAST_RESERVED
 
 
 async def _polled(

@@ -26,9 +26,14 @@ def call(size: int) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("over", ["stdio", "http"])
 @pytest.mark.parametrize(
-    ("size", "text"), [(MAX_BYTES, f"{MAX_BYTES}"), (MAX_BYTES + 1, f"{MAX_BYTES:,} bytes")]
+    ("over", "size", "text"),
+    [
+        ("http", MAX_BYTES, f"{MAX_BYTES}"),
+        pytest.param("stdio", MAX_BYTES, f"{MAX_BYTES}", marks=pytest.mark.full),
+        pytest.param("http", MAX_BYTES + 1, f"{MAX_BYTES:,} bytes", marks=pytest.mark.full),
+        pytest.param("stdio", MAX_BYTES + 1, f"{MAX_BYTES:,} bytes", marks=pytest.mark.full),
+    ],
 )
 async def test_files_of_the_promised_size_come_and_one_byte_more_is_refused_with_the_limit(
     engine: Engine, over: str, size: int, text: str

@@ -50,8 +50,9 @@ async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version:
 async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
     """With the reason that the server gives."""
     async with rig.pool(Tasker(rig, version).spec) as pool:
-        with pytest.raises(ToolCallError, match="no luck"):
+        with pytest.raises(ToolCallError, match="no luck") as caught:
             await pool.call_tool("server", "work", {"ends": "badly"})
+        assert not caught.value.doubtful
 
 
 @ERAS
