@@ -37,8 +37,8 @@ _PACKAGE = "mcp.servers"
 _RUNTIME = "mcp.runtime"
 _CALLS = frozenset(
     """
-    call_tool call_tool_raw get_prompt list_prompts list_resource_templates list_resources
-    list_tools query_tool_docs read_resource
+    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
+    list_resources list_tools query_tool_docs read_resource watch_resource
     """.split()  # noqa: SIM905 - as words they can be read
 )
 """Of `runtime`: what takes a server first."""

@@ -69,6 +69,11 @@ class Terminal:
         """Not in the log: it comes with the result."""
         return False
 
+    @property
+    def visits(self) -> bool:
+        """Not for the bridge: whoever sits here has `login`."""
+        return False
+
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Write it to the log."""
         logger.info("%s", visible(message, keep=""))

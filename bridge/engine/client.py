@@ -89,6 +89,10 @@ class Client(Protocol):
     def wants_output(self) -> bool:
         """Whether it wants the program's output as messages, while the run goes on."""
 
+    @property
+    def visits(self) -> bool:
+        """Whether it can send its user to an address."""
+
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Tell it how the run gets on.
 
@@ -146,6 +150,7 @@ class OneRun:
         secretless: What whoever is asked may be shown.
         tell: What the client may be told; whoever looks on is not the person who is asked.
         asking: What servers may ask.
+        offered_logins: Servers that its user was asked to log in to.
         asker: Who is asked about the servers that it starts; None before it has begun.
         trace: What OpenTelemetry's context was when it was made.
     """
@@ -164,6 +169,7 @@ class OneRun:
         self.tell: Tell = _unchanged
         self.asking = ServerQuestions()
         self._sampled: set[str] = set()
+        self.offered_logins: set[str] = set()
         self.asker: Asker | None = None
         self._questions = 0
         self._own_questions = 0
@@ -197,6 +203,11 @@ class OneRun:
     def wants_progress(self) -> bool:
         """Whether its client listens to that."""
         return self._client is not None and self._client.wants_progress
+
+    @property
+    def may_visit(self) -> bool:
+        """Whether its user can be sent to an address on the bridge's own behalf."""
+        return self.identified and self._client is not None and self._client.visits
 
     @property
     def log_level(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from bridge.engine.clearing import clear_logs
 from bridge.engine.consenting import consents_of
 from bridge.engine.engine import Engine
+from bridge.engine.login_offers import LoginOffers
 from bridge.engine.observed import Observed
 from bridge.engine.secrets import Secrets
 from bridge.engine.servers import ConfigFinder, Finder, Servers, context_for
@@ -43,13 +44,14 @@ async def open_engine(
         eager: Whether to wait until the configuration is read; see `Servers`.
     """
     secrets = Secrets(settings.environ)
+    logins = Logins(settings.state_dir / "logins", heard=secrets.login)
     pool = Pool(
         (),
         log_dir=settings.state_dir / "logs",
         environ=settings.environ,
         call_timeout=settings.call_timeout,
         start_timeout=settings.start_timeout,
-        logins=Logins(settings.state_dir / "logins", heard=secrets.login),
+        logins=logins,
         roots=settings.roots,
         eras=settings.eras,
     )
@@ -64,6 +66,7 @@ async def open_engine(
         observed=Observed(settings.state_dir / "shapes"),
         secrets=secrets,
         consents=consents,
+        offer_login=LoginOffers(logins.store).offer,
     )
     with clear_logs(secrets.redactor):
         async with Engine(settings, servers, choose_backend) as engine:

@@ -42,7 +42,9 @@ MAX_QUERY_CHARS = 8_000
 """Of a query or of a text that is looked for."""
 
 LONGEST: Mapping[str, int] = {
-    **dict.fromkeys(("server", "tool", "name", "key", "run_id", "revision"), MAX_NAME_CHARS),
+    **dict.fromkeys(
+        ("server", "tool", "name", "argument", "key", "run_id", "revision"), MAX_NAME_CHARS
+    ),
     **dict.fromkeys(("query", "find", "description"), MAX_QUERY_CHARS),
     "uri": MAX_URI_CHARS,
 }
@@ -51,6 +53,9 @@ LONGEST: Mapping[str, int] = {
 MAX_SEARCH_RESULTS = 50
 """More hits than this help nobody find anything."""
 
+
+MAX_COMPLETIONS = 100
+"""Proposals for an argument; the protocol has no more."""
 
 Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 """Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
@@ -101,6 +106,7 @@ class Questions:
             "list_offers": self._list_offers,
             "read_resource": self._read_resource,
             "get_prompt": self._get_prompt,
+            "complete": self._complete,
         }
 
     async def handle(self, method: str, params: Mapping[str, Json]) -> Json:
@@ -195,13 +201,19 @@ class Questions:
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
         name, uri = _text(params, "server"), _text(params, "uri")
         pool = self._servers.pool
+        asked: dict[str, Json] = {"uri": uri}
+        if params.get("watch") is True:
+            asked |= {"watch": True, "timeout": _timeout(params)}
         try:
             server = self._servers.resolve(name)
 
             async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
+                if "watch" in params:
+                    seconds = params["timeout"]
+                    return await pool.watch_resource(server, params["uri"], timeout=seconds)
                 return await pool.read_resource(server, params["uri"])
 
-            result = await self._gate.obtain(server, READ_RESOURCE, {"uri": uri}, ask, "contents")
+            result = await self._gate.obtain(server, READ_RESOURCE, asked, ask, "contents")
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return await aside(result, partial(resource_value, result))
@@ -226,6 +238,40 @@ class Questions:
         except BridgeError as error:
             raise as_failed_call(error, server=name) from error
         return await aside(result, partial(prompt_value, result))
+
+    async def _complete(self, params: Mapping[str, Json]) -> Json:
+        """Complete an argument; to rules it is what it is about: reading, or getting a prompt."""
+        name, key = _text(params, "server"), "uri" if params.get("uri") is not None else "name"
+        about, argument, value = _text(params, key), _text(params, "argument"), params.get("value")
+        known = params.get("known")
+        texts = known.values() if isinstance(known, dict) else (None,)
+        if not all(isinstance(e, str) and len(e) <= MAX_QUERY_CHARS for e in (value, *texts)):
+            message = "what is completed, and the other arguments, must be texts of at most "
+            message += f"{MAX_QUERY_CHARS:,} characters."
+            raise CallFailedError(message, kind="usage", server=name)
+        pool = self._servers.pool
+        kind = "ref/resource" if key == "uri" else "ref/prompt"
+        method = READ_RESOURCE if key == "uri" else GET_PROMPT
+        try:
+            server = self._servers.resolve(name)
+
+            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
+                wanted: dict[str, Json] = {
+                    "ref": {"type": kind, key: params[key]},
+                    "argument": {"name": params["argument"], "value": params["value"]},
+                }
+                if params["arguments"]:
+                    wanted["context"] = {"arguments": params["arguments"]}
+                return await pool.complete(server, wanted)
+
+            asked = {key: about, "argument": argument, "value": value, "arguments": known}
+            result = await self._gate.obtain(server, method, asked, ask, "completion")
+        except BridgeError as error:
+            raise as_failed_call(error, server=name) from error
+        completion = result.get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        listed = values if isinstance(values, list) else []
+        return [each for each in listed[:MAX_COMPLETIONS] if isinstance(each, str)]
 
     async def _list_servers(self, params: Mapping[str, Json]) -> Json:
         return list(self._servers.names())
@@ -276,6 +322,16 @@ def _text(params: Mapping[str, Json], key: str) -> str:
         message = f"{key} must be a string that is not empty, not {type(value).__name__}."
         raise CallFailedError(message, kind="usage")
     return value
+
+
+def _timeout(params: Mapping[str, Json]) -> float | None:
+    seconds = params.get("timeout")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+        message = "timeout must be a number of seconds."
+        raise CallFailedError(message, kind="usage")
+    return float(seconds)
 
 
 def _kind(params: Mapping[str, Json]) -> Kind:

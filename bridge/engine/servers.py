@@ -7,7 +7,7 @@ run sees it, and sessions whose definition did not change stay open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,8 @@ from bridge.engine.proposed import called, unapproved, waiting
 from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
 from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
-from bridge.errors import BridgeError, UnknownServerError
-from bridge.model import Tool
+from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
+from bridge.model import ServerSpec, Tool
 from bridge.settings import Settings, home, writable_places
 from bridge.upstream.pool import Pool
 
@@ -90,6 +90,8 @@ class Servers:
         observed: Learns what tools return, and keeps it; without it nothing is learnt.
         secrets: Told of every configuration; what servers say of themselves is cleared of them.
         consents: What of a project's definitions is approved.
+        offer_login: Has the user of the current run log in to a server, and returns whether they
+            did.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class Servers:
         observed: Observed | None = None,
         secrets: Secrets | None = None,
         consents: ProjectConsents | None = None,
+        offer_login: Callable[[ServerSpec], Awaitable[bool]] | None = None,
     ) -> None:
         self.consents = consents
+        self._offer_login = offer_login
         self._finder = finder
         self._look = Look(finder.stamp)
         self._pool = pool
@@ -352,6 +356,10 @@ class Servers:
 
         async def ask(name: str) -> None:
             outcomes[name] = await how(name)
+            if tolerant or not isinstance(outcomes[name], LoginRequiredError):
+                return
+            if self._offer_login is not None and await self._offer_login(self._pool.spec(name)):
+                outcomes[name] = await how(name)
 
         async with anyio.create_task_group() as tasks:
             for name in dict.fromkeys(names):

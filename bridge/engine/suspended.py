@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
 
 import anyio
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 32
 """Runs that wait for their client at a time. Each holds a sandbox."""
+
+KEEP_SECONDS = 60.0
+"""For which the result of a task can be asked for again."""
 
 WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
@@ -69,6 +73,7 @@ class SuspendedRun:
 
     Attributes:
         client: Whatever its starter wants to find again with it.
+        begun: When it began, by the clock on the wall.
         over: Set once nothing of it is left.
     """
 
@@ -76,6 +81,7 @@ class SuspendedRun:
         self.owner = owner
         self.request = request
         self.client = client
+        self.begun = datetime.now(UTC)
         self.scope = anyio.CancelScope()
         self.result: RunResult | None = None
         self.questions: dict[str, Question] = {}
@@ -104,9 +110,15 @@ class SuspendedRun:
         """Tell whether it has questions that its client does not know."""
         return any(not question.shown for question in self.questions.values())
 
-    def take(self, answers: Mapping[str, Mapping[str, Json]]) -> None:
-        """Take what the client says to the questions that it was shown."""
+    def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
+        """Take what the client says to the questions that it was shown.
+
+        Args:
+            partly: Others than those that it answers may be answered later.
+        """
         for key, question in self.questions.items():
+            if partly and key not in answers:
+                continue
             if question.shown and not question.answered.is_set():
                 question.answer = answers.get(key)
                 question.answered.set()
@@ -176,14 +188,24 @@ class SuspendedRuns:
         self._tasks.start_soon(self._own, run, work)
         return run
 
-    async def follow(self, run: SuspendedRun) -> RunResult | Waiting:
+    async def follow(
+        self, run: SuspendedRun, *, patience: float = math.inf
+    ) -> RunResult | Waiting | str:
         """Return the run's result, or what its client has to be asked first.
 
         Cancelling this cancels the run.
+
+        Args:
+            patience: Seconds after which the run becomes a task, whose id is returned.
         """
         run.scope.deadline = math.inf
         try:
-            await self._wait(run)
+            with anyio.move_on_after(patience):
+                await self._wait(run)
+            if run.result is None and not run.unseen():
+                if len(self._waiting) < MAX_WAITING:
+                    return self._keep(run)
+                await self._wait(run)
         except BaseException:
             # Whoever wanted it is gone: it leaves nothing.
             run.scope.cancel()
@@ -194,6 +216,20 @@ class SuspendedRuns:
             run.collected.set()
             return run.result
         return self._suspend(run)
+
+    def task(self, secret: str, owner: Hashable) -> SuspendedRun:
+        """Return the run that is a task of that id; whoever asks for it keeps it.
+
+        Raises:
+            InvalidRequestError: There is none, or it is somebody else's.
+        """
+        run = self._waiting.get(secret)
+        if run is None or run.owner != owner:
+            message = "There is no such task: it was cancelled, given up, or never was."
+            raise InvalidRequestError(message)
+        seconds = WAIT_SECONDS if run.result is None else KEEP_SECONDS
+        run.scope.deadline = anyio.current_time() + seconds
+        return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
         """Return the run that waits for whoever knows the secret, which is used up.
@@ -242,10 +278,14 @@ class SuspendedRuns:
             run.changed = anyio.Event()
             await run.changed.wait()
 
-    def _suspend(self, run: SuspendedRun) -> Waiting:
+    def _keep(self, run: SuspendedRun) -> str:
         secret = secrets.token_urlsafe(SECRET_BYTES)
         self._waiting[secret] = run
         run.scope.deadline = anyio.current_time() + WAIT_SECONDS
+        return secret
+
+    def _suspend(self, run: SuspendedRun) -> Waiting:
+        secret = self._keep(run)
         for question in run.questions.values():
             question.shown = True
         return Waiting(secret=secret, questions=dict(run.questions))

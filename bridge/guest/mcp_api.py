@@ -45,6 +45,7 @@ PUBLIC = (
     "call_tool",
     "call_tool_raw",
     "capability_summary",
+    "complete",
     "describe_server",
     "discovered_servers",
     "get_prompt",
@@ -63,6 +64,7 @@ PUBLIC = (
     "read_resource",
     "search_tool_docs",
     "search_tool_docs_sync",
+    "watch_resource",
     *MEMORIES,
     *SKILLS,
 )
@@ -172,6 +174,38 @@ class Runtime(Outputs, Library):
             uri = expand(uri, values)
         params = {"server": name, "uri": uri}
         return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
+
+    async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
+        """Wait until a server says that a resource changed; return what it holds then.
+
+        Raises:
+            MCPError: The server does not tell, or it did not change within `timeout` seconds.
+        """
+        name, uri = self._own_name(_text("server", server)), _text("uri", uri)
+        params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
+        return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
+
+    async def complete(
+        self, server: str, ref: str, argument: str, value: str = "", **known: Any
+    ) -> List[str]:
+        """Return what a server proposes for an argument of a prompt or of a resource template.
+
+        `ref` is the prompt's name or the template's URI, `value` what the argument begins with;
+        `known` are arguments that are set already.
+
+        Raises:
+            MCPError: The server proposes nothing.
+        """
+        name, ref = self._own_name(_text("server", server)), _text("ref", ref)
+        params = {
+            "server": name,
+            "uri" if ":" in ref or "{" in ref else "name": ref,
+            "argument": _text("argument", argument),
+            "value": to_text(value, "value"),
+            "known": {key: to_text(item, "argument %r" % key) for key, item in known.items()},
+        }
+        found: List[str] = await self._client.call("complete", params, "completion of %s" % ref)
+        return found
 
     async def get_prompt(
         self, server: str, name: str, arguments: Optional[Mapping[str, Any]] = None

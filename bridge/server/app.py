@@ -20,6 +20,8 @@ from bridge import __version__
 from bridge.engine import Engine
 from bridge.engine.commands import Progress, failed_command
 from bridge.errors import BridgeError
+from bridge.model import RunResult
+from bridge.server.clients import answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
@@ -28,6 +30,8 @@ from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
 from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
+from bridge.server.task_runs import TaskParams, UpdateParams, looked_at
+from bridge.upstream.task_calls import EXTENSION
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +73,10 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     # Given to the constructor it would warn: the newer era has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     server.middleware.append(surface.introduce)
+    server.extensions[EXTENSION] = {}
+    server.add_request_handler("tasks/get", TaskParams, surface.get_task)
+    server.add_request_handler("tasks/update", UpdateParams, surface.update_task)
+    server.add_request_handler("tasks/cancel", TaskParams, surface.cancel_task)
     return server
 
 
@@ -125,7 +133,7 @@ class _Surface:
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         """Run a program. Every failure is a result that the model can read."""
         result = await self._call_tool(context, params)
         # Questions come from the engine, which has seen to them already.
@@ -135,7 +143,7 @@ class _Surface:
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         if params.name == COMMAND_TOOL and self._engine.commands.profiles:
             return await self._run_command(context, params)
         if params.name == SEARCH_TOOL:
@@ -146,14 +154,36 @@ class _Surface:
             message = f"Unknown tool {params.name!r:.100}; there are: {names}."
             raise MCPError(types.INVALID_PARAMS, message)
         outcome = await self._runs.call(context, params)
-        if isinstance(outcome, types.InputRequiredResult):
+        if isinstance(outcome, types.InputRequiredResult | dict):
             return outcome
+        return self._result(context, outcome)
+
+    def _result(self, context: Context, outcome: RunResult) -> types.CallToolResult:
         owner = self._runs.owner(context)
         if outcome.artifacts and owner:
             self._notices.kept(owner)
         if outcome.session is not None and owner:
             self._notices.updated(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
+
+    async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Say how a run gets on that is a task."""
+        run = self._runs.task(context, params.task_id)
+        result = None if run.result is None else self._result(context, run.result)
+        if result is not None:
+            cleared_content(result, self._engine.servers.secrets.redactor)
+        return looked_at(run, params.task_id, result)
+
+    async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
+        """Take answers to the questions of a run that is a task."""
+        run = self._runs.task(context, params.task_id)
+        run.take(answers_of(params.input_responses), partly=True)
+        return {}
+
+    async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Cancel a run that is a task."""
+        self._runs.task(context, params.task_id).scope.cancel()
+        return {}
 
     async def _run_command(
         self, context: Context, params: types.CallToolRequestParams

@@ -159,6 +159,11 @@ class HandshakeClient:
         """Whether it has set a level: every client has one, whether it knows of it or not."""
         return self._chose_level and bool(self._log_level)
 
+    @property
+    def visits(self) -> bool:
+        """Whether it declares that."""
+        return _visits(self._context)
+
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Notify it, on its request's stream."""
         await self._context.session.report_progress(seconds, total, message)
@@ -280,6 +285,11 @@ class ModernClient:
         """Whether its request opts in to messages."""
         return bool(self.log_level)
 
+    @property
+    def visits(self) -> bool:
+        """Whether its request declares that."""
+        return _visits(self._capable)
+
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Notify it, if a request of its is open."""
         if self._context is not None:
@@ -346,6 +356,12 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
         else:
             requests[key] = types.ElicitRequest(params=params)
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
+
+
+def _visits(context: Context) -> bool:
+    capabilities = context.session.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    return elicitation is not None and elicitation.url is not None
 
 
 def _has_token(context: Context) -> bool:

@@ -13,15 +13,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
+from typing import Any
 
 import mcp_types as types
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.engine import Engine
 from bridge.engine.client import Client
 from bridge.engine.outcome import failed_run
 from bridge.engine.suspended import SuspendedRun, Waiting
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, RunResult
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
@@ -33,6 +35,7 @@ from bridge.server.clients import (
     input_required,
     introduced,
 )
+from bridge.server.task_runs import new_task, patience
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +53,12 @@ class Runs:
 
     async def call(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> RunResult | types.InputRequiredResult:
-        """Run a program, or go on with a run that waits. Every failure is a result."""
+    ) -> RunResult | types.InputRequiredResult | dict[str, Any]:
+        """Run a program, or go on with a run that waits. Every failure is a result.
+
+        Returns:
+            The run's result, what its client has to be asked first, or the task that it became.
+        """
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             client = HandshakeClient(context, self._identity(context), self._level(context))
             with client.request:
@@ -63,6 +70,19 @@ class Runs:
             logger.info("run not resumed: %s", error)
             return failed_run(error)
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
+
+    def task(self, context: Context, number: str) -> SuspendedRun:
+        """Return a run that is a client's task.
+
+        Raises:
+            MCPError: There is none.
+        """
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
+        try:
+            return self._engine.suspended.task(number, self.owner(context))
+        except InvalidRequestError as error:
+            raise MCPError(types.INVALID_PARAMS, error.message) from None
 
     async def set_level(
         self, context: Context, params: types.SetLevelRequestParams
@@ -77,7 +97,7 @@ class Runs:
 
     async def _follow(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> RunResult | Waiting:
+    ) -> RunResult | Waiting | dict[str, Any]:
         suspended = self._engine.suspended
         owner, request = self.owner(context), _fingerprint(params)
         if params.request_state is not None:
@@ -91,7 +111,8 @@ class Runs:
             work = self._work(context, params, client)
             run = suspended.start(owner, request, client, work)
         try:
-            return await suspended.follow(run)
+            outcome = await suspended.follow(run, patience=patience(context))
+            return new_task(run, outcome) if isinstance(outcome, str) else outcome
         finally:
             client.detach()
 

@@ -14,18 +14,29 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from mcp.shared.message import SessionMessage
-from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp.types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCRequest,
+    jsonrpc_message_adapter,
+)
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
+from bridge.aside import LARGE, aside
+from bridge.server.batches import BatchRefusal, parse_batch
+from bridge.server.stdout import StdoutMessages
 from bridge.upstream.framing import (
+    MAX_VALUES,
     PREVIEW_CHARACTERS,
     Line,
     LineFramer,
@@ -33,26 +44,21 @@ from bridge.upstream.framing import (
     OversizeLine,
     decode_line,
     decode_oversize,
+    decode_too_many,
+    has_too_many_values,
 )
 
 logger = logging.getLogger(__name__)
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Of a client's line. A program may have a small part of this; what is longer is a mistake, and
-would have to be held in memory."""
+MAX_MESSAGE_BYTES = 48 * 1024 * 1024
+"""Of a client's message, over either transport: the files that a run may bring, as base64 broken
+into lines, and a program."""
 
 CHUNK_BYTES = 64 * 1024
 """Read at once: what a pipe holds."""
 
 _METHOD = b'"method"'
 """Stands in every request and, outside of values, in no response."""
-
-
-class Writer(Protocol):
-    """Takes messages for the client, as the SDK's write stream does."""
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Send one message."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,13 @@ class Refusal:
     answer: JSONRPCError
 
 
-def read_line(line: Line | OversizeLine) -> JSONRPCMessage | Refusal | Noise | None:
+def read_line(
+    line: Line | OversizeLine, *, crowded: bool = False
+) -> JSONRPCMessage | Refusal | Noise | None:
     """Return the message that a client's line is, repaired if need be.
+
+    Args:
+        crowded: It holds more values than are parsed.
 
     Returns:
         A message, a refusal of a request, `Noise`, or None for a blank line. A response that
@@ -75,11 +86,15 @@ def read_line(line: Line | OversizeLine) -> JSONRPCMessage | Refusal | Noise | N
         the client has under way.
     """
     if isinstance(line, OversizeLine):
-        found = decode_oversize(line, MAX_LINE_BYTES)
+        found = decode_oversize(line, MAX_MESSAGE_BYTES)
         if found is None or _METHOD not in line.head + line.tail:
-            return Noise(f"{line.size} bytes, of which at most {MAX_LINE_BYTES} are taken")
-        problem = f"The message has {line.size} bytes; at most {MAX_LINE_BYTES} are taken."
+            return Noise(f"{line.size} bytes, of which at most {MAX_MESSAGE_BYTES} are taken")
+        problem = f"The message has {line.size} bytes; at most {MAX_MESSAGE_BYTES} are taken."
         return _refusal(found, INVALID_REQUEST, problem)
+    if crowded:
+        found = decode_too_many(line)
+        problem = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
+        return Noise(problem) if found is None else _refusal(found, INVALID_REQUEST, problem)
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
@@ -124,11 +139,12 @@ class StdinMessages:
         writer: Where the errors go that answer requests which cannot be read.
     """
 
-    def __init__(self, fd: int, writer: Writer) -> None:
+    def __init__(self, fd: int, writer: StdoutMessages) -> None:
         self._fd = fd
         self._writer = writer
-        self._framer = LineFramer(MAX_LINE_BYTES)
+        self._framer = LineFramer(MAX_MESSAGE_BYTES)
         self._lines: deque[Line | OversizeLine] = deque()
+        self._batch: deque[JSONRPCMessage] = deque()
         self._waits = True
         self._ended = False
 
@@ -139,11 +155,14 @@ class StdinMessages:
             EndOfStream: Stdin has ended.
         """
         while True:
-            while self._lines:
+            while self._lines or self._batch:
                 # Many lines may have come at once, and those who act on them need turns.
                 await anyio.lowlevel.checkpoint()
+                if self._batch:
+                    return self._of_batch(self._batch.popleft())
                 message = await self._read(self._lines.popleft())
                 if message is not None:
+                    self._writer.batches.seen(message)
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
@@ -155,8 +174,37 @@ class StdinMessages:
                 rest = self._framer.finish()
                 self._lines.extend(() if rest is None else (rest,))
 
+    def _of_batch(self, message: JSONRPCMessage) -> SessionMessage:
+        if not isinstance(message, JSONRPCRequest):
+            return SessionMessage(message)
+        number = message.id
+
+        async def unanswered() -> None:
+            await self._writer.send_batch(self._writer.batches.unanswered(number))
+
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
+
+    async def _read_batch(self, line: Line) -> None:
+        """Have a batch's messages come next, or answer its requests if it is refused."""
+        batches = self._writer.batches
+        found = parse_batch(line.data, batches.version)
+        if not isinstance(found, BatchRefusal):
+            refusal = batches.begin(found)
+            if refusal is None:
+                self._batch.extend(found)
+                return
+            found = refusal
+        logger.warning("the client sent a batch of messages that is refused")
+        await self._writer.send_batch(found.answers)
+
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
-        match read_line(line):
+        crowded = False
+        if isinstance(line, Line) and len(line.data) > LARGE:
+            crowded = await aside(line.data, partial(has_too_many_values, line))
+        if isinstance(line, Line) and line.data[:1] == b"[" and not crowded:
+            await self._read_batch(line)
+            return None
+        match read_line(line, crowded=crowded):
             case Refusal(answer):
                 logger.warning("the client sent what cannot be read: %s", answer.error.message)
                 await self._writer.send(SessionMessage(answer))
@@ -200,6 +248,7 @@ class StdinMessages:
         """Read no more. The descriptor is its claimant's."""
         self._ended = True
         self._lines.clear()
+        self._batch.clear()
         await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:

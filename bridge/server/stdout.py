@@ -11,7 +11,7 @@ import fcntl
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,9 @@ from typing import Self
 import anyio
 import anyio.lowlevel
 from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCMessage
+
+from bridge.server.batches import OpenBatches
 
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: as much as a pipe that says it is ready takes without blocking."""
@@ -33,6 +36,9 @@ class StdoutMessages:
     Args:
         over: Cancelled when the client cannot be written to any more; `failure` says why. To most
             senders that is nothing, since their request has nobody to answer to.
+
+    Attributes:
+        batches: Those whose answers are collected, to go out together.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope) -> None:
@@ -42,17 +48,33 @@ class StdoutMessages:
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
         self._closed = False
+        self.batches = OpenBatches()
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message whole.
+        """Write one message whole; an answer to a batch goes out with the others.
 
         Cancelled half-way, the rest of it goes out before the next one.
 
         Raises:
             ClosedResourceError: Nobody is left to write to.
         """
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        together = self.batches.take(item.message)
+        if together is None:
+            await self._write(_json(item.message))
+        else:
+            await self.send_batch(together)
+
+    async def send_batch(self, messages: Sequence[JSONRPCMessage]) -> None:
+        """Write messages as one array; nothing if there are none.
+
+        Raises:
+            ClosedResourceError: Nobody is left to write to.
+        """
+        if messages:
+            await self._write(f"[{','.join(map(_json, messages))}]")
+
+    async def _write(self, text: str) -> None:
         async with self._lock:
             await self._write_rest()
             self._rest = memoryview(text.encode() + b"\n")
@@ -100,6 +122,10 @@ class StdoutMessages:
     ) -> bool | None:
         self._closed = True
         return None
+
+
+def _json(message: JSONRPCMessage) -> str:
+    return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from mcp.server.transport_security import TransportSecuritySettings
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server.app import build_server
+from bridge.server.bodies import Bodies
 from bridge.server.notices import NotifyingServer
-from bridge.server.stdin import StdinMessages, claimed_stdin
+from bridge.server.stdin import MAX_MESSAGE_BYTES, StdinMessages, claimed_stdin
 from bridge.server.stdout import StdoutMessages, claimed_stdout
 
 logger = logging.getLogger(__name__)
@@ -41,9 +42,6 @@ forty kilobytes while its client does nothing."""
 HTTP_IDLE_SECONDS = 30 * 60
 """After which a session ends that no request was made in and nobody listens to. Its client gets 404
 and begins a new one, as the protocol says."""
-
-MAX_HTTP_BODY = 4 * 1024 * 1024
-"""Bytes of one request; it is answered with 413 beyond. A program has one MiB at most."""
 
 HTTP_PORT = 80
 
@@ -91,10 +89,10 @@ class HttpServer(uvicorn.Server):
             transport_security=self._guard,
             max_sessions=MAX_HTTP_SESSIONS,
             session_idle_timeout=HTTP_IDLE_SECONDS,
-            max_request_body_size=MAX_HTTP_BODY,
+            max_request_body_size=MAX_MESSAGE_BYTES,
         )
         config = uvicorn.Config(
-            app,
+            Bodies(app),
             host=host,
             port=port,
             log_level="warning",

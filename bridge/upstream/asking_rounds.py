@@ -61,7 +61,7 @@ async def answered(
             break
         answers = None
         if wanted:
-            answers = await _answers(server, what, wanted, roots)
+            answers = await answers_to(server, what, wanted, roots)
         else:
             await anyio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
@@ -97,7 +97,7 @@ async def visited(server: str, what: str, refusal: ToolCallError) -> bool:
         if isinstance(each, dict)
     }
     try:
-        answers = await _answers(server, what, wanted, ())
+        answers = await answers_to(server, what, wanted, ())
     except CannotAskError:
         # The refusal has the addresses; it says more than that nobody can be asked.
         return False
@@ -105,7 +105,7 @@ async def visited(server: str, what: str, refusal: ToolCallError) -> bool:
     return len(accepted) == len(listed) and all(accepted)
 
 
-async def _answers(
+async def answers_to(
     server: str, what: str, wanted: Mapping[str, Json], roots: Sequence[Path]
 ) -> dict[str, Json]:
     """Ask all questions of a round at the same time; the first that has no answer ends it."""

@@ -33,6 +33,7 @@ from mcp.types import (
     ProgressNotification,
     PromptListChangedNotification,
     ResourceListChangedNotification,
+    ResourceUpdatedNotification,
     ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -44,7 +45,9 @@ from bridge.upstream.asking import Callers, forget_caller, roots_of
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import MAX_UNANSWERED, RecordingDispatcher, agree
+from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
+from bridge.upstream.watching import ResourceUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +86,9 @@ class Link:
         idle: It was closed because nobody used it.
         uses, listings: How often it was taken into use, and how often of that to list its tools.
         cacheable: The server tells us when its tools change.
+        tasked: Tools that have to be called as tasks; None while they were not listed.
+        updates: Who waits for its resources to change.
+        roots: The user's directories that the server may know.
     """
 
     def __init__(
@@ -112,13 +118,15 @@ class Link:
         self.uses = 0
         self.listings = 0
         self.cacheable = True
+        self.tasked: frozenset[str] | None = None
+        self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
         self._on_tools_changed = on_tools_changed
         self._on_offers_changed = on_offers_changed
-        self._roots = roots
+        self.roots = roots
         self._callers = Callers(spec.name)
         self._stop = anyio.Event()
         self._over = anyio.Event()
@@ -261,7 +269,8 @@ class Link:
                     elicitation_callback=self._callers.elicit,
                     sampling_callback=self._callers.sample,
                     # With this offer some servers replace their own directories.
-                    list_roots_callback=self._list_roots if self._roots else None,
+                    list_roots_callback=self._list_roots if self.roots else None,
+                    extensions={EXTENSION: {}},
                 ) as client:
                     if not await self._start(client, dispatcher):
                         return
@@ -373,6 +382,8 @@ class Link:
             self._changed("resources")
         elif isinstance(message, PromptListChangedNotification):
             self._changed("prompts")
+        elif isinstance(message, ResourceUpdatedNotification):
+            self.updates.updated(message.params.uri)
         elif isinstance(message, ProgressNotification):
             # Of requests that the SDK's session sent, it tells their senders itself.
             if self.endpoint.direct is not None:
@@ -381,7 +392,7 @@ class Link:
             await self._callers.log(message.params)
 
     async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
-        return ListRootsResult.model_validate(roots_of(self._roots))
+        return ListRootsResult.model_validate(roots_of(self.roots))
 
     def _notice(self) -> None:
         if self.endpoint.direct is not None:
@@ -395,6 +406,7 @@ class Link:
     def _notice_end(self) -> None:
         # Until it is ready, a connection that ends fails its start, which may try another way.
         self._gone = True
+        self.updates.end()
         if self.endpoint.direct is not None:
             self.endpoint.direct.close()
         if self.client is not None:

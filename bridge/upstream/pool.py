@@ -250,6 +250,33 @@ class Pool:
         """
         return await self._session(server).read_resource(uri)
 
+    async def watch_resource(
+        self, server: str, uri: str, *, timeout: float | None = None
+    ) -> dict[str, Json]:
+        """Wait until a resource changes, and read it as `read_resource` does.
+
+        Args:
+            timeout: Seconds; the timeout of calls if left out.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: The server does not tell, it did not change in time, or it could not be
+                read.
+        """
+        return await self._session(server).watch_resource(uri, timeout=timeout)
+
+    async def complete(self, server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Return what a server proposes for an argument of a prompt or a resource template.
+
+        Args:
+            params: MCP's `completion/complete`.
+
+        Raises:
+            UnknownServerError: There is no server of that name.
+            UpstreamError: It proposes nothing.
+        """
+        return await self._session(server).complete(params)
+
     async def get_prompt(
         self, server: str, name: str, arguments: Mapping[str, str]
     ) -> dict[str, Json]:

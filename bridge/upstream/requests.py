@@ -10,15 +10,16 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import anyio
 from mcp import MCPError
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     CallToolRequest,
+    CompleteRequest,
     GetPromptRequest,
     ListPromptsRequest,
     ListResourcesRequest,
@@ -33,6 +34,7 @@ from pydantic_core import to_json
 from bridge.aside import aside
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream import task_calls
 from bridge.upstream.asking import current_caller, progress_of, time_limit
 from bridge.upstream.direct import NEVER_SENT, Direct
 from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
@@ -65,12 +67,17 @@ _COMPACT = json.JSONEncoder(
 _ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
-Method = Literal["tools/call", "tools/list", "resources/read", "prompts/get"]
+Method = (
+    Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
+    | task_calls.Method
+)
 
 _REQUESTS: Mapping[Method, Any] = {
     "tools/call": CallToolRequest,
     "resources/read": ReadResourceRequest,
     "prompts/get": GetPromptRequest,
+    "completion/complete": CompleteRequest,
+    **dict.fromkeys(get_args(task_calls.Method), task_calls.TaskRequest),
 }
 
 _KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
@@ -90,6 +97,7 @@ class Call:
         tool: Its name, or what else tells which one it is.
         arguments: The tool's; of the others all parameters.
         text: The arguments as JSON.
+        task: The tool has to be run as a task.
         answers, state: What a server gets that asked something before it answers; see
             `asking_rounds`.
     """
@@ -100,6 +108,7 @@ class Call:
     what: str
     seconds: float
     method: Method = "tools/call"
+    task: bool = False
     answers: Mapping[str, Json] | None = None
     state: str | None = None
 
@@ -163,6 +172,57 @@ class Requests:
         if kind is not None and not offers(link, kind):
             msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        if call.method == "completion/complete" and not _has(link, "completions"):
+            msg = f"Server {self._spec.name!r} completes no arguments."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        if call.method != "tools/call":
+            return await self._send(link, call)
+        if _runs_tasks(link):
+            if link.tasked is None:
+                await self.list_tools(link)
+            call = replace(call, task=call.tool in (link.tasked or ()))
+        begun = _now()
+
+        async def ask(method: task_calls.Method, params: dict[str, Json]) -> dict[str, Json]:
+            text = self._checked(call.what, params)
+            left = max(0.0, begun + call.seconds - _now())
+            if method == "tasks/cancel":
+                left = task_calls.CANCEL_SECONDS
+            elif not left:
+                raise self._late(link, call.what, call.seconds)
+            about = replace(call, method=method, arguments=params, text=text, seconds=left)
+            try:
+                return await self._send(link, replace(about, answers=None, state=None))
+            except ExpiredError:
+                # The tool was called: whoever sees this error must not call it again.
+                raise lost_error(self._spec.name, "It forgot its session.", sent=True) from None
+
+        answer = await self._send(link, call)
+        name = self._spec.name
+        return await task_calls.finished(name, call.what, answer, ask, roots=link.roots)
+
+    async def await_update(self, link: Link, uri: str, seconds: float | None) -> None:
+        """Return once the server says that a resource has changed, or its connection has ended.
+
+        Raises:
+            UpstreamError: It tells nobody, or did not within `seconds`.
+        """
+        if not _has(link, "resources", "subscribe"):
+            msg = f"Server {self._spec.name!r} does not say when a resource changes."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        what, seconds = f"resource {uri!r:.300}", self._call_timeout if seconds is None else seconds
+        client = link.client
+        assert client is not None
+        try:
+            with time_limit(seconds) as limit:
+                await link.updates.wait(client, uri)
+        except MCPError as error:
+            raise await self._explained(link, what, error) from None
+        if limit.cancelled_caught:
+            msg = f"Server {self._spec.name!r}: {what} did not change within {seconds:g} s."
+            raise CallTimeoutError(msg, server=self._spec.name, doubtful=False)
+
+    async def _send(self, link: Link, call: Call) -> dict[str, Json]:
         if link.direct is not None:
             return await self._call_directly(link, link.direct, call)
         caller = current_caller()
@@ -188,6 +248,8 @@ class Requests:
         params = call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+        if call.method == "tools/call" and call.task:
+            params = b'%b,"task":%b}' % (params[:-1], _COMPACT.encode(_task(call)).encode())
         if call.answers is not None or call.state is not None:
             given = {"inputResponses": call.answers, "requestState": call.state}
             more = {name: value for name, value in given.items() if value is not None}
@@ -257,6 +319,7 @@ class Requests:
             # A list costs a server nothing: one that does not give it is stuck, and has to restart.
             link.retire("It did not answer.")
             raise
+        link.tasked = task_calls.demanding(entries)
         return await aside(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
     async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
@@ -403,6 +466,30 @@ def announces(link: Link, kind: Kind | Literal["tools"]) -> bool:
     return found is not None and found.list_changed is True
 
 
+def _has(link: Link, *path: str) -> bool:
+    """Whether the server declares a capability."""
+    found: Any = link.client.server_capabilities if link.client else None
+    for name in path:
+        found = getattr(found, name, None)
+    return found is not None and found is not False
+
+
+def _runs_tasks(link: Link) -> bool:
+    """Whether some of the server's tools may have to be called as tasks, as in 2025-11-25."""
+    return _has(link, "tasks", "requests", "tools")
+
+
+def _task(call: Call) -> dict[str, Json]:
+    """Return how long a server shall keep a task: as long as its result is waited for."""
+    return {"ttl": math.ceil(call.seconds * 1000)}
+
+
+def _now() -> float:
+    """Return the time by which the caller's calls are limited."""
+    caller = current_caller()
+    return anyio.current_time() if caller is None else caller.clock.now()
+
+
 def _call_request(call: Call, log_level: str) -> Any:
     """Return the SDK's form of a call.
 
@@ -412,6 +499,8 @@ def _call_request(call: Call, log_level: str) -> Any:
     params: dict[str, Any] = dict(call.arguments)
     if call.method == "tools/call":
         params = {"name": call.tool, "arguments": params}
+        if call.task:
+            params["task"] = _task(call)
     if call.answers is not None:
         params["inputResponses"] = dict(call.answers)
     if call.state is not None:

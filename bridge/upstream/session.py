@@ -307,6 +307,34 @@ class Session:
         call = self._requests.prepared_for("resources/read", what, uri, params)
         return await self._answered_or_corrected(call, "resources")
 
+    async def watch_resource(self, uri: str, *, timeout: float | None) -> dict[str, Json]:
+        """Wait until a resource changes, and read it.
+
+        Raises:
+            UpstreamError: The server does not tell, it did not change in time, or it could not be
+                read.
+        """
+
+        async def wait() -> None:
+            async with self._use() as link:
+                await self._requests.await_update(link, uri, timeout)
+
+        await self._asked(wait)
+        return await self.read_resource(uri)
+
+    async def complete(self, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Return what the server proposes for an argument, as the server sent it.
+
+        Args:
+            params: MCP's `completion/complete`: ref, argument, context.
+
+        Raises:
+            UpstreamError: It proposes nothing, since it cannot or knows of no such argument.
+        """
+        what = f"completion of {params['argument']['name']!r:.300}"
+        call = self._requests.prepared_for("completion/complete", what, "", params)
+        return await self._answered(call)
+
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Json]:
         """Get a prompt and return the result as the server sent it.
 

@@ -100,6 +100,18 @@ CREATE = "git-hub.create-issue"
             "await runtime.get_prompt('git-hub', 'review', {'topic': 'x'})",
             (1, "git-hub.prompts/get", {"name": "review", "arguments": {"topic": "x"}}, (), False),
         ),
+        (
+            "await runtime.watch_resource('git-hub', 'repo://x', timeout=5)",
+            (1, "git-hub.resources/read", {"uri": "repo://x"}, (), True),
+        ),
+        (
+            "await runtime.complete('git-hub', 'review', 'topic', t)",
+            (1, "git-hub.prompts/get", {"name": "review"}, (), True),
+        ),
+        (
+            "await runtime.complete('git-hub', 'repo://{x}', 'x')",
+            (1, "git-hub.resources/read", {"uri": "repo://{x}"}, (), True),
+        ),
         ("await mcp_mail.send(to='a', text=t)", (1, "mail.send", {"to": "a"}, ("text",), False)),
         ("list(map(mcp_git_hub.search, q))", (1, "git-hub.search", {}, (), True)),
         (

@@ -93,6 +93,38 @@ assert isinstance(both[1], Blob) and both[1].mime_type == "image/png"
     assert result.usage.tool_result_bytes > 300
 
 
+async def test_a_program_completes_arguments_and_waits_for_a_change(reading: Engine) -> None:
+    """Both count as calls that read."""
+    code = """
+import asyncio
+async def change():
+    while True:
+        await runtime.call_tool("library", "rewrite")
+        await asyncio.sleep(0.01)
+changing = asyncio.ensure_future(change())
+new = await runtime.watch_resource("library", "books://draft", timeout=20)
+changing.cancel()
+try:
+    await runtime.watch_resource("work-shop", "x://y")
+except MCPError as error:
+    refused = str(error)
+[
+    new,
+    await runtime.complete("library", "review", "title", "E", stars=5),
+    await runtime.complete("library", "books://{title}/pages{?from,to}", "title"),
+    refused,
+]
+"""
+    result = await _run(reading, code)
+    assert isinstance(result.result, list)
+    assert result.result[:3] == [
+        "rewritten",
+        ["Emma", "review?stars"],
+        ["mma", "books://{title}/pages{?from,to}?"],
+    ]
+    assert "does not say when a resource changes" in str(result.result[3])
+
+
 async def test_a_program_lists_what_there_is(reading: Engine) -> None:
     """Of one server, or of all that are loaded; those without any are passed over."""
     code = """

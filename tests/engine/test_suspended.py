@@ -130,6 +130,7 @@ async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
     run = runs.start(OWNER, REQUEST, None, work)
     secrets: set[str] = set()
     while not isinstance(outcome := await runs.follow(run), RunResult):
+        assert isinstance(outcome, Waiting)
         secrets.add(outcome.secret)
         runs.resume(outcome.secret, OWNER, REQUEST).take({})
     assert outcome == _result("done")

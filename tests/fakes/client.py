@@ -32,7 +32,9 @@ class FakeClient:
         wants_progress: bool = True,
         log_level: str = "info",
         wants_output: bool = False,
+        visits: bool = False,
     ) -> None:
+        self.visits = visits
         self.told: list[tuple[float, str]] = []
         self.totals: list[float | None] = []
         self.logged: list[tuple[str, str, Json]] = []

@@ -17,6 +17,7 @@ ADVERTISED_CHARS = 20_000
 AWAITABLE = {
     "call_tool",
     "call_tool_raw",
+    "complete",
     "get_prompt",
     "list_prompts",
     "list_resource_templates",
@@ -27,6 +28,7 @@ AWAITABLE = {
     "read_output",
     "read_resource",
     "search_tool_docs",
+    "watch_resource",
 }
 
 

@@ -33,6 +33,7 @@ from bridge.settings import Settings
 from tests.asker_rig import asker, call, text_of, value_of
 from tests.engine_rig import ListFinder, settings_in
 from tests.fakes.backend import FakeBackend
+from tests.server.pipe_rig import piped, request
 from tests.waiting import until
 
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
@@ -351,3 +352,12 @@ async def test_the_reference_server_asks_in_all_its_ways(
             answers = str(value_of(await call(client, QUESTIONS)))
     for expected in ("Ann", "four", tmp_path.as_uri(), "operation completed"):
         assert expected in answers
+
+
+async def test_a_client_that_shows_forms_alone_is_sent_to_no_address(engine: Engine) -> None:
+    """The server is told why, and so is the program."""
+    code = "await mcp_asker.visit()"
+    run = request(1, "tools/call", {"name": "run_python", "arguments": {"code": code}})
+    async with piped(engine, "2025-11-25", principal="test", elicitation={}) as peer:
+        said = (await peer.answer(run))["result"]["content"][0]["text"]
+    assert "offers no way to send its user to a URL (elicitation)" in said

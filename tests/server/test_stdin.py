@@ -19,7 +19,8 @@ from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from bridge.server.record import RECORD_KEY
-from bridge.server.stdin import MAX_LINE_BYTES
+from bridge.server.stdin import MAX_MESSAGE_BYTES
+from bridge.upstream.framing import MAX_VALUES
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
 PATIENCE = 120
@@ -200,7 +201,8 @@ async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
         (call_with_id_last(7, DEEP), 7, -32700, "recursion limit"),
         ('{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{', 7, -32700, "EOF"),
         ('{"jsonrpc":"2.0","id":7,"method":7}', 7, -32600, "not a JSON-RPC"),
-        (call(7, '"' + "x" * MAX_LINE_BYTES + '"'), 7, -32600, str(MAX_LINE_BYTES)),
+        (call(7, '"' + "x" * MAX_MESSAGE_BYTES + '"'), 7, -32600, str(MAX_MESSAGE_BYTES)),
+        (call(7, "[" + "0," * MAX_VALUES + "0]"), 7, -32600, f"{MAX_VALUES:,}"),
     ],
 )
 async def test_a_request_that_cannot_be_read_is_answered_with_an_error(

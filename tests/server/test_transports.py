@@ -5,24 +5,24 @@ from __future__ import annotations
 import gc
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
-import httpx2
 import pytest
 from mcp import Client
 
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server import transports
-from bridge.server.app import build_server
-from bridge.server.notices import NotifyingServer
-from bridge.server.transports import HttpServer, http_server, parse_address, serve_http
+from bridge.server.transports import http_server, parse_address, serve_http
 from tests.ports import reserved_port
 from tests.record import record_of
+from tests.server.pipe_rig import hello
+from tests.server.web_rig import served
 from tests.waiting import until, until_exists
+
+HELLO = hello("2025-06-18")
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
 ) -> None:
     """Initialisations by clients that never come back keep no more than the bound."""
     monkeypatch.setattr(transports, "MAX_HTTP_SESSIONS", 20)
-    async with _serving(engine) as (server, web):
-        answers = [await web.post("/mcp", json=_INITIALIZE) for _ in range(60)]
+    async with served(engine) as (server, web):
+        answers = [await web.post("/mcp", json=HELLO) for _ in range(60)]
         assert Counter(answer.status_code for answer in answers) == {200: 20, 503: 40}
         assert "Too many open sessions" in answers[-1].text
         for answer in answers[:20]:
@@ -162,7 +162,7 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
             assert (await web.delete("/mcp", headers=session)).status_code == 200
         # Of what ended, the event loop may still hold the last.
         await until(lambda: gc.collect() >= 0 and server.notices.connections <= 1)
-        assert (await web.post("/mcp", json=_INITIALIZE)).status_code == 200
+        assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
 async def test_a_session_that_nobody_uses_ends(
@@ -170,44 +170,13 @@ async def test_a_session_that_nobody_uses_ends(
 ) -> None:
     """Its client is told to begin a new one."""
     monkeypatch.setattr(transports, "HTTP_IDLE_SECONDS", 0.05)
-    async with _serving(engine) as (server, web):
-        answer = await web.post("/mcp", json=_INITIALIZE)
+    async with served(engine) as (server, web):
+        answer = await web.post("/mcp", json=HELLO)
         session = {"mcp-session-id": answer.headers["mcp-session-id"]}
         manager = server.session_manager
         await until(lambda: not manager._server_instances)
         listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await web.post("/mcp", json=listed, headers=session)).status_code == 404
-
-
-_INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
-
-
-@asynccontextmanager
-async def _serving(
-    engine: Engine,
-) -> AsyncIterator[tuple[NotifyingServer, httpx2.AsyncClient]]:
-    """Serve the bridge over HTTP; yield it and a client of its own."""
-    bridge = build_server(engine)
-    server = HttpServer(bridge, "127.0.0.1", 0)
-    accept = {"accept": "application/json, text/event-stream"}
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve)
-            await until(lambda: server.started)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            url = f"http://127.0.0.1:{port}"
-            async with httpx2.AsyncClient(base_url=url, headers=accept) as web:
-                yield bridge, web
-            server.should_exit = True
 
 
 def _answers(port: int) -> bool:

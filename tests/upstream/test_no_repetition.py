@@ -73,8 +73,16 @@ class _Web(BaseHTTPRequestHandler):
         elif method == "initialize":
             info = {"name": "web", "version": "1"}
             version = message["params"]["protocolVersion"]
-            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            tasks: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
+            capabilities = {"tools": {}, "tasks": tasks}
+            result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
             self._answer(message, result, session=f"s{len(self.posts)}")
+        elif method == "tools/list":
+            self._answer(message, {"tools": []})
+        elif method == "tasks/result" and message["params"]["taskId"] == "forgotten":
+            self._answer(message, error=UNKNOWN_SESSION, status=404)
+        elif method == "tasks/result":
+            self._answer(message, error=SAYS_NO)
         elif method == "tools/call":
             self.calls.append(message["params"]["name"])
             self._call(message["params"]["name"], message)
@@ -111,6 +119,8 @@ class _Web(BaseHTTPRequestHandler):
             self._answer(message, error={"code": -32603, "message": "Internal error"})
         elif tool == "proxy":
             self._answer(message, error=TIMED_OUT)
+        elif tool in ("forgotten", "lost"):
+            self._answer(message, {"task": {"taskId": tool, "status": "working"}})
         elif tool == "forgets" and self.calls.count("forgets") == 1:
             self._answer(message, error=UNKNOWN_SESSION, status=404)
         else:
@@ -224,6 +234,15 @@ async def test_only_the_request_that_a_server_forgot_is_made_again(rig: Rig) -> 
             await wait_until(lambda: expired(pool))
             assert outcome_after(await _error(pool, "proxy")) == "unknown"
             assert calls == ["hang", "proxy"]
+
+
+@pytest.mark.parametrize("tool", ["forgotten", "lost"])
+async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, tool: str) -> None:
+    """With its session, or alone: it was called, and may have done its work."""
+    with web("older") as (url, calls):
+        async with rig.pool(rig.remote(url)) as pool:
+            assert outcome_after(await _error(pool, tool)) == "unknown"
+            assert calls == [tool]
 
 
 @pytest.mark.parametrize("era", ["newer", "older"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import CallDeniedError, ToolCallError
+from bridge.errors import CallDeniedError, CallTimeoutError, ToolCallError
 from bridge.model import ServerSpec, ToolFilter
 from bridge.upstream.listing import (
     MAX_PROMPT_ARGUMENTS,
@@ -182,6 +182,68 @@ async def test_another_choice_of_tools_takes_effect_at_once(rig: Rig) -> None:
         pool.update([replace(spec, tools=ToolFilter(without=frozenset({"echo"})))])
         with pytest.raises(CallDeniedError):
             await pool.call_tool("server", "echo", {})
+
+
+async def test_an_argument_is_completed_with_what_is_known_of_the_others(library: Pool) -> None:
+    """Of a prompt, or of a template of resources."""
+    argument = {"name": "title", "value": "E"}
+    for ref in ({"type": "ref/prompt", "name": "review"}, {"type": "ref/resource", "uri": "b://x"}):
+        wanted = {"ref": ref, "argument": argument, "context": {"arguments": {"stars": "5"}}}
+        found = await library.complete("server", wanted)
+        about = ref.get("name") or ref["uri"]
+        assert found["completion"]["values"] == ["Emma", f"{about}?stars"]
+
+
+async def test_whoever_watches_a_resource_gets_what_it_holds_after_a_change(library: Pool) -> None:
+    """The server is asked to tell no longer than somebody watches."""
+    with pytest.raises(CallTimeoutError, match="did not change within 0.2 s"):
+        await library.watch_resource("server", "books://draft", timeout=0.2)
+    found: list[str] = []
+
+    async def watch() -> None:
+        result = await library.watch_resource("server", "books://draft")
+        found.append(result["contents"][0]["text"])
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            tasks.start_soon(watch)
+            while len(found) < 2:
+                await library.call_tool("server", "rewrite", {})
+                await anyio.sleep(LOOK_SECONDS)
+    assert found == ["rewritten"] * 2
+    subscribed = await library.call_tool("server", "subscribed", {})
+    assert subscribed["content"][0]["text"] == ""
+
+
+async def test_a_server_without_such_is_asked_for_neither(rig: Rig) -> None:
+    """Some answer nothing at all to what they do not know."""
+    async with rig.pool(rig.spec(sys.executable, WORKSHOP)) as pool:
+        about = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "y"}}
+        with pytest.raises(ToolCallError, match="completes no arguments"):
+            await pool.complete("server", about)
+        with pytest.raises(ToolCallError, match="does not say when a resource changes"):
+            await pool.watch_resource("server", "x://y")
+
+
+@pytest.mark.full
+@pytest.mark.node
+async def test_a_real_server_completes_and_tells_of_changes(rig: Rig) -> None:
+    """The reference server changes what is watched every five seconds, once it is told to."""
+    node = Path(sys.executable).parent / "node"
+    path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
+    spec: ServerSpec = rig.spec(str(node), str(EVERYTHING), "stdio", env={"PATH": path})
+    async with rig.pool(spec) as pool:
+        wanted = {
+            "ref": {"type": "ref/prompt", "name": "completable-prompt"},
+            "argument": {"name": "name", "value": "A"},
+            "context": {"arguments": {"department": "Engineering"}},
+        }
+        assert (await pool.complete("server", wanted))["completion"]["values"] == ["Alice"]
+        await pool.call_tool("server", "toggle-subscriber-updates", {})
+        uri = "demo://resource/dynamic/text/1"
+        result = await pool.watch_resource("server", uri, timeout=30)
+        assert result["contents"][0]["uri"] == uri
 
 
 @pytest.mark.node

@@ -16,8 +16,10 @@ from bridge.errors import (
     ServerStartError,
 )
 from bridge.model import MEBIBYTE, Transport
+from bridge.upstream.asking import on_behalf_of
 from tests.ports import reserved_port
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
+from tests.upstream.test_asking import FakeCaller
 
 KINDS = ["http", "older-http", "sse"]
 
@@ -54,6 +56,17 @@ async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, k
     assert headers["structuredContent"]["x-team"] == "blue"
     assert headers["structuredContent"]["authorization"] == "Bearer t"
     assert (state.state, state.pid, state.server_info["name"]) == ("ready", None, "toolbox")
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("http", True), ("older-http", False), ("sse", False)])
+async def test_only_a_server_of_the_newer_era_is_asked_for_messages_with_each_call(
+    rig: Rig, web: Web, kind: str, asked: bool
+) -> None:
+    """Before it there was no such field."""
+    async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
+        with on_behalf_of(FakeCaller()):
+            meta = await pool.call_tool("server", "meta", {})
+    assert ("io.modelcontextprotocol/logLevel" in meta["structuredContent"]) is asked
 
 
 async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig, web: Web) -> None:

@@ -42,7 +42,12 @@ READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
 """As `bridge.gate.calls` calls these requests."""
 
-_REQUESTS = {"read_resource": (READ_RESOURCE, "uri"), "get_prompt": (GET_PROMPT, "name")}
+_REQUESTS = {
+    "read_resource": (READ_RESOURCE, "uri"),
+    "watch_resource": (READ_RESOURCE, "uri"),
+    "get_prompt": (GET_PROMPT, "name"),
+    "complete": (GET_PROMPT, "name"),
+}
 
 _MAX_NAME_CHARS = 80
 
@@ -230,7 +235,16 @@ class _Reader:
         place: Place,
     ) -> None:
         method, first = _REQUESTS[helper]
-        given = Given()
+        # What is asked for besides is not seen here.
+        given = Given(open=helper in ("watch_resource", "complete"))
+        if helper == "complete":
+            known, ref = self._given.value(bound["ref"], place) if "ref" in bound else (False, None)
+            if not known or not isinstance(ref, str):
+                self._anything(node.lineno, "a completion of what is computed")
+                return
+            if ":" in ref or "{" in ref:
+                method, first = READ_RESOURCE, "uri"
+            bound = {first: bound["ref"]}
         for name in (first, "arguments"):
             if name in bound:
                 self._given.take(given, name, bound[name], None, place)

@@ -71,6 +71,7 @@ HELPERS = _helpers(
     """
     async call_tool(server, tool, arguments=)
     async call_tool_raw(server, tool, arguments=)
+    async complete(server, ref, argument, value=, ...)
     async get_prompt(server, name, arguments=)
     async list_prompts(server=)
     async list_resource_templates(server=)
@@ -81,6 +82,7 @@ HELPERS = _helpers(
     async read_output(run_id, stream=, *, offset=, length=, lines=, find=, limit=)
     async read_resource(server, uri=, ...)
     async search_tool_docs(query, *, limit=, detail=)
+    async watch_resource(server, uri, timeout=)
     capability_summary()
     delete_memory(key)
     delete_skill(name)

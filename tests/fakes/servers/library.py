@@ -27,12 +27,17 @@ from mcp.server.subscriptions import (
     ListenHandler,
     PromptsListChanged,
     ResourcesListChanged,
+    ResourceUpdated,
 )
 from mcp.types import (
     BlobResourceContents,
     CallToolRequestParams,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
     EmbeddedResource,
+    EmptyResult,
     GetPromptRequestParams,
     GetPromptResult,
     ImageContent,
@@ -48,9 +53,11 @@ from mcp.types import (
     ReadResourceResult,
     Resource,
     ResourceTemplate,
+    SubscribeRequestParams,
     TextContent,
     TextResourceContents,
     Tool,
+    UnsubscribeRequestParams,
 )
 
 Context = ServerRequestContext[Any]
@@ -67,6 +74,7 @@ BOOKS: dict[str, tuple[str | None, str]] = {
     "books://schema": ("application/ld+json; charset=utf-8", '{"@type": "Book"}'),
 }
 PROMPTS = ["review"]
+SUBSCRIBED: set[str] = set()
 ASKED = {"lists": 0}
 
 
@@ -98,6 +106,8 @@ async def on_read(context: Context, params: ReadResourceRequestParams) -> ReadRe
     cover = BlobResourceContents(uri=uri, mime_type="image/png", blob=PIXEL)
     if uri in BOOKS:
         return ReadResourceResult(contents=[contents(uri, *BOOKS[uri])])
+    if uri == "books://draft":
+        return ReadResourceResult(contents=[contents(uri, "text/plain", "rewritten")])
     if uri == "books://cover":
         return ReadResourceResult(contents=[cover])
     if uri == "books://both":
@@ -149,11 +159,34 @@ async def on_call_tool(context: Context, params: CallToolRequestParams) -> CallT
         BOOKS["books://new"] = ("text/plain", "new")
         await BUS.publish(ResourcesListChanged())
         await context.session.send_resource_list_changed()
+    elif params.name == "rewrite":
+        await BUS.publish(ResourceUpdated(uri="books://draft"))
+        if SUBSCRIBED:
+            await context.session.send_resource_updated("books://draft")
+    elif params.name == "subscribed":
+        return CallToolResult(content=[TextContent(text=",".join(SUBSCRIBED))])
     elif params.name == "get_prompt":
         PROMPTS.append("summary")
         await BUS.publish(PromptsListChanged())
         await context.session.send_prompt_list_changed()
     return CallToolResult(content=[TextContent(text=str(ASKED["lists"]))])
+
+
+async def on_complete(context: Context, params: CompleteRequestParams) -> CompleteResult:
+    known = (params.context.arguments if params.context else None) or {}
+    about = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
+    titles = [f"{params.argument.value}mma", f"{about}?{','.join(known)}"]
+    return CompleteResult(completion=Completion(values=titles))
+
+
+async def on_subscribe(context: Context, params: SubscribeRequestParams) -> EmptyResult:
+    SUBSCRIBED.add(str(params.uri))
+    return EmptyResult()
+
+
+async def on_unsubscribe(context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+    SUBSCRIBED.discard(str(params.uri))
+    return EmptyResult()
 
 
 def make_server() -> Server[Any]:
@@ -167,6 +200,9 @@ def make_server() -> Server[Any]:
         on_list_prompts=on_list_prompts,
         on_get_prompt=on_get_prompt,
         on_subscriptions_listen=ListenHandler(BUS),
+        on_completion=on_complete,
+        on_subscribe_resource=on_subscribe,
+        on_unsubscribe_resource=on_unsubscribe,
     )
 
 

@@ -85,6 +85,8 @@ async def on_call_tool(context: Context, params: CallToolRequestParams) -> CallT
         structured = {"n": "not a number"}
     elif params.name == "headers":
         structured = dict(context.request.headers) if isinstance(context.request, Request) else {}
+    elif params.name == "meta":
+        structured = dict(context.meta or {})
     elif params.name == "grow":
         NAMES.append("grown")
         await BUS.publish(ToolsListChanged())

@@ -1,0 +1,173 @@
+"""The bodies of HTTP requests: how much one may be, and how a batch in one is answered.
+
+Wraps the SDK's application, which takes one message at a time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import httpx2
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
+from mcp_types.jsonrpc import INVALID_REQUEST
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bridge.aside import LARGE, aside
+from bridge.server.batches import VERSION, BatchRefusal, parse_batch
+from bridge.server.stdin import MAX_MESSAGE_BYTES
+from bridge.upstream.framing import MAX_VALUES, Line, has_too_many_values
+
+LARGE_BODY = 4 * 1024 * 1024
+"""From here on a body counts as large. Only those with files are."""
+
+MAX_LARGE = 4
+"""Requests with a large body at once, of all clients. Each is in memory until it is answered."""
+
+_EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+
+
+class Bodies:
+    """Reads the body of each request within bounds, and hands its messages on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._large = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        large = False
+        body = bytearray()
+        try:
+            declared = Headers(scope=scope).get("content-length", "")
+            size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+            more = True
+            while more:
+                size = max(size, len(body))
+                if size > MAX_MESSAGE_BYTES:
+                    problem = (
+                        f"The message is too large; at most {MAX_MESSAGE_BYTES} bytes are taken."
+                    )
+                    await _refuse(413, problem)(scope, receive, send)
+                    return
+                if size > LARGE_BODY and not large:
+                    if self._large >= MAX_LARGE:
+                        problem = (
+                            f"{MAX_LARGE} requests of more than {LARGE_BODY} bytes are under way."
+                        )
+                        await _refuse(503, f"{problem} Try again.")(scope, receive, send)
+                        return
+                    self._large += 1
+                    large = True
+                message = await receive()
+                if message["type"] != "http.request":
+                    return
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+            await self._serve(bytes(body), scope, receive, send)
+        finally:
+            self._large -= large
+
+    async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(body) > LARGE and await aside(body, partial(has_too_many_values, Line(body))):
+            problem = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
+            await _refuse(400, problem)(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        # Clients of later versions say which one they use; `initialize` comes alone.
+        version = headers.get("mcp-protocol-version", VERSION)
+        if body[:1] == b"[" and version == VERSION and "mcp-session-id" in headers:
+            found = parse_batch(body)
+            if not isinstance(found, BatchRefusal):
+                await self._serve_batch(found, scope, receive, send)
+                return
+            if found.answers:
+                await _refuse(400, found.answers[0].error.message)(scope, receive, send)
+                return
+        await self._app(scope, _replayed(body, receive), send)
+
+    async def _serve_batch(
+        self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Hand each message on as a request of its own; answer with one stream of all answers."""
+        events = _Events(send)
+
+        async def serve(message: JSONRPCMessage) -> None:
+            body = _json(message).encode()
+            await self._app(scope, _replayed(body, receive), events.sender())
+
+        async with anyio.create_task_group() as tasks:
+            for message in messages:
+                tasks.start_soon(serve, message)
+        if events.begun:
+            await send({"type": "http.response.body", "body": b""})
+        elif events.gone:
+            await _refuse(404, "Session not found")(scope, receive, send)
+        else:
+            await Response(status_code=202)(scope, receive, send)
+
+
+class _Events:
+    """The answers to a batch's messages as events of one answer.
+
+    Attributes:
+        begun: There was one.
+        gone: The client's session has ended, which it is told by the status.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.gone = False
+
+    def sender(self) -> Send:
+        """Return what takes the application's answer to one message."""
+        plain = False
+
+        async def send(message: Message) -> None:
+            nonlocal plain
+            if message["type"] == "http.response.start":
+                self.gone = self.gone or message["status"] == httpx2.codes.NOT_FOUND
+                kind = Headers(raw=message["headers"]).get("content-type", "")
+                plain = not kind.startswith("text/event-stream")
+            elif message.get("body") and (self.begun or not self.gone):
+                body = message["body"]
+                await self._event(b"event: message\r\ndata: %b\r\n\r\n" % body if plain else body)
+
+        return send
+
+    async def _event(self, body: bytes) -> None:
+        if not self.begun:
+            self.begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM}
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body, and then what else comes."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _refuse(status: int, problem: str) -> Response:
+    error = ErrorData(code=INVALID_REQUEST, message=problem)
+    body = _json(JSONRPCError(jsonrpc="2.0", id=None, error=error))
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _json(message: JSONRPCMessage) -> str:
+    return message.model_dump_json(by_alias=True, exclude_unset=True)

@@ -1,0 +1,99 @@
+"""Tools that their servers run as tasks, in the form of each era."""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
+from bridge.upstream.asking import on_behalf_of
+from tests.upstream.rig import SERVERS, Rig, wait_file, wait_until
+from tests.upstream.test_asking import FakeCaller
+
+NODE = str(Path(sysconfig.get_path("scripts")) / "node")
+NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
+
+ERAS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+
+
+class Tasker:
+    """A server that runs its tool as tasks, and what it was asked."""
+
+    def __init__(self, rig: Rig, version: str) -> None:
+        self.log = rig.path("asked")
+        self.spec = rig.spec(sys.executable, str(SERVERS / "tasker.py"), version, self.log)
+
+    def asked(self) -> list[str]:
+        """Return the methods of its requests."""
+        return Path(self.log).read_text().split()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        Path(self.log).unlink()
+
+
+@ERAS
+async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version: str) -> None:
+    """Also if no tools were listed before."""
+    async with rig.pool(Tasker(rig, version).spec) as pool:
+        for _ in range(2):
+            result = await pool.call_tool("server", "work", {"ends": "well"})
+            assert result["content"][0]["text"] == "done"
+
+
+@ERAS
+async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
+    """With the reason that the server gives."""
+    async with rig.pool(Tasker(rig, version).spec) as pool:
+        with pytest.raises(ToolCallError, match="no luck") as caught:
+            await pool.call_tool("server", "work", {"ends": "badly"})
+        assert not caught.value.doubtful
+
+
+@ERAS
+async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -> None:
+    """And so is one that its caller no longer waits for."""
+    server = Tasker(rig, version)
+    async with rig.pool(server.spec) as pool:
+        with pytest.raises(CallTimeoutError):
+            await pool.call_tool("server", "work", {"ends": "never"}, timeout=1)
+        assert "tasks/cancel" in server.asked()
+        server.forget()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.call_tool, "server", "work", {"ends": "never"})
+            await wait_file(server.log)
+            await wait_until(lambda: bool({"tasks/result", "tasks/get"} & {*server.asked()}))
+            tasks.cancel_scope.cancel()
+        assert "tasks/cancel" in server.asked()
+
+
+async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> None:
+    """Once; without a caller nobody can be asked, and the call fails with that."""
+    server = Tasker(rig, "2026-07-28")
+    async with rig.pool(server.spec) as pool:
+        with pytest.raises(CannotAskError, match="no run's"):
+            await pool.call_tool("server", "work", {"ends": "asks"})
+        assert server.asked()[-1] == "tasks/cancel"
+        caller = FakeCaller("me")
+        with on_behalf_of(caller):
+            result = await pool.call_tool("server", "work", {"ends": "asks"})
+        assert result["content"][0]["text"] == "done me"
+        assert len(caller.asked) == 1
+
+
+@pytest.mark.full
+@pytest.mark.node
+async def test_the_everything_server_s_research_is_done(rig: Rig) -> None:
+    """A tool of a server in another language that can be called in no other way."""
+    entry = NODE_MODULES / "@modelcontextprotocol" / "server-everything"
+    script = (
+        entry / json.loads((entry / "package.json").read_text())["bin"]["mcp-server-everything"]
+    )
+    async with rig.pool(rig.spec(NODE, str(script))) as pool:
+        result = await pool.call_tool("server", "simulate-research-query", {"topic": "tea"})
+    assert "tea" in result["content"][0]["text"]
