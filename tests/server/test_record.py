@@ -34,15 +34,17 @@ def era(request: pytest.FixtureRequest) -> Any:
 
 
 @asynccontextmanager
-async def connected(settings: Settings, era: Any) -> AsyncIterator[Client]:
-    """Connect a client to a bridge with these settings."""
+async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
+    """Connect a client of this name to a bridge with these settings."""
 
     async def choose(_: Settings) -> FakeBackend:
         return FakeBackend()
 
     async with (
         open_engine(settings, finder=ListFinder(workshop()), choose_backend=choose) as engine,
-        Client(build_server(engine), mode=era) as client,
+        Client(
+            build_server(engine), mode=era, client_info=types.Implementation(name=name, version="1")
+        ) as client,
     ):
         yield client
 
@@ -100,6 +102,29 @@ async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, er
     record = record_of(result)
     assert record["truncated"]["stdout"]
     assert f'await runtime.read_output("{record["runId"]}", find="..."' in texts(result)[0]
+
+
+async def test_gemini_cli_refuses_no_result_that_is_json(settings: Settings, era: Any) -> None:
+    async with connected(settings, era, "gemini-cli-mcp-client") as client:
+        result = await client.call_tool("run_python", {"code": "print(1+1)"})
+        failed = await client.call_tool("run_python", {"code": "1/0"})
+    assert (texts(result), result.structured_content) == (["2\n"], {})
+    assert result.meta is not None
+    assert result.meta[RECORD_KEY]["stdout"] == ["2"]
+    assert failed.structured_content is None
+
+
+@pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-code-bridge"])
+async def test_clients_that_show_failures_whole_get_the_text_alone(
+    settings: Settings, era: Any, name: str
+) -> None:
+    async with connected(settings, era, name) as client:
+        failed = await client.call_tool("run_python", {"code": "1/0"})
+        refused = await client.call_tool("search_tools", {"query": 5})
+    assert "ZeroDivisionError: division by zero" in texts(failed)[0]
+    for result in (failed, refused):
+        assert result.is_error
+        assert RECORD_KEY not in (result.meta or {})
 
 
 async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings, era: Any) -> None:
