@@ -26,6 +26,12 @@ from tests.record import record_of
 SUM_TOKENS = 12
 """What `print(1+1)` may cost a model."""
 
+QWEN_SHOWS = 25_000
+"""Characters of a result; of a longer one it shows its model the first 2,000."""
+
+COPILOT_SHOWS = 500
+"""Characters of a result that it finds too long, at some 30 KB."""
+
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 def era(request: pytest.FixtureRequest) -> Any:
@@ -96,12 +102,19 @@ async def test_a_failure_is_complete_in_the_text(settings: Settings, era: Any) -
 
 
 async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, era: Any) -> None:
-    """With the id of the run that has the rest."""
+    """Once, in its first line, with the id of the run that has the rest.
+
+    Qwen Code and Copilot show the beginning of what they find too long, Copilot 500 characters.
+    """
     async with connected(settings, era) as client:
         result = await client.call_tool("run_python", {"code": "print('line\\n' * 100_000)"})
     record = record_of(result)
     assert record["truncated"]["stdout"]
-    assert f'await runtime.read_output("{record["runId"]}", find="..."' in texts(result)[0]
+    told, rest = texts(result)[0].split("\n", 1)
+    assert f'await runtime.read_output("{record["runId"]}", find="..."' in told
+    assert len(told) < COPILOT_SHOWS
+    assert record["runId"] not in rest
+    assert len(told + rest) < QWEN_SHOWS
 
 
 async def test_gemini_cli_refuses_no_result_that_is_json(settings: Settings, era: Any) -> None:
