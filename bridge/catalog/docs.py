@@ -240,17 +240,20 @@ def instructions(
     Args:
         waiting: What is said of servers that wait for approval, if there are no others.
     """
-    names = _joined([one_line(server.name, 60) for server in servers], _NAMES_CHARS, "")
+    names = [one_line(server.name, 60) for server in servers]
+    begin = _joined(names, _NAMES_CHARS, "")
     begun = waiting or "No MCP server is configured; programs can still compute."
     if servers:
-        begun = f"The user's MCP servers ({names}) are behind this one."
+        begun = f"The user's MCP servers ({begin}) are behind this one."
     fixed = (
         f"{begun} run_python runs a Python program in a sandbox from which the servers' tools are "
         "called as functions: do a whole job in one program, with as many calls as it takes, and "
         f"print only what you need. For example: `print({_sample_call(servers)})`. search_tools "
         "finds tools by what they do."
     )
-    if not servers:
+    named = begin == ", ".join(names) and all(server.alias == server.name for server in servers)
+    if named and not any(server.description for server in servers):
+        # The rest would be the names once more.
         return fixed
     return f"{fixed}\n{introduced(servers, tokens - count_tokens(fixed) - 1)}"
 

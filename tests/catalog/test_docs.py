@@ -215,6 +215,16 @@ def test_the_instructions_say_first_that_there_is_no_server_or_what_waits() -> N
     assert instructions((), "Not approved: git.").startswith("Not approved: git. run_python runs")
 
 
+def test_the_instructions_tell_names_once_where_servers_say_nothing_of_themselves() -> None:
+    """Unless not all stood at the beginning, or programs call one by another name."""
+    silent = {f"number{n}": "" for n in range(30)}
+    first, some = instructions(server_entries({"number0": ""}, {})), server_entries(silent, {})
+    assert first.startswith("The user's MCP servers (number0) are behind this one.")
+    assert first.endswith("finds tools by what they do.")
+    assert "mcp_number18" in instructions(some)
+    assert instructions(server_entries({"a-b": ""}, {})).endswith("\nmcp_a_b = a-b")
+
+
 @pytest.mark.parametrize(
     ("count", "names"),
     [

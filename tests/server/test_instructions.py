@@ -53,7 +53,7 @@ async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
             assert "mcp_work_shop = " in await instructions_of(client)
         finder.specs = (replace(workshop("later"), description=""),)
         async with Client(server, mode=era) as client:
-            assert (await instructions_of(client)).splitlines()[-1] == "mcp_later"
+            assert "servers (later) are behind" in await instructions_of(client)
 
 
 async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
