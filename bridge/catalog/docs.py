@@ -41,6 +41,10 @@ INSTRUCTIONS_TOKENS = 250
 """For what is said of the bridge as a whole. Every conversation pays for it, also one that does not
 use the bridge; where clients load tools on demand it is all that a model knows of the servers."""
 
+_NAMES_CHARS = 150
+"""For the servers' names, with which the instructions begin: Codex 0.169 shows its model the first
+247 characters of them, and nothing else of tools that it loads on demand."""
+
 _SUMMARY_CHARS = 240
 _GUIDE_SERVERS_CHARS = 300
 _SAMPLE_CHARS = 100
@@ -228,17 +232,30 @@ matplotlib and openpyxl.{beside} No network. Of files only those in `out/` come 
     return fixed + disclosed(servers, tokens - count_tokens(fixed))
 
 
-def instructions(servers: Sequence[ServerEntry], tokens: int = INSTRUCTIONS_TOKENS) -> str:
-    """Return what clients tell their model of the bridge before any tool of it is looked at."""
+def instructions(
+    servers: Sequence[ServerEntry], waiting: str = "", tokens: int = INSTRUCTIONS_TOKENS
+) -> str:
+    """Return what clients tell their model of the bridge before any tool of it is looked at.
+
+    Args:
+        waiting: What is said of servers that wait for approval, if there are no others.
+    """
+    names = [one_line(server.name, 60) for server in servers]
+    begin = _joined(names, _NAMES_CHARS, "")
+    begun = waiting or "No MCP server is configured; programs can still compute."
+    if servers:
+        begun = f"The user's MCP servers ({begin}) are behind this one."
     fixed = (
-        "The user's MCP servers are behind this one. run_python runs a Python program in a sandbox "
-        "from which their tools are called as functions: do a whole job in one program, with as "
-        "many calls as it takes, and print only what you need. For example: "
-        f"`print({_sample_call(servers)})`. search_tools finds tools by what they do.\n"
+        f"{begun} run_python runs a Python program in a sandbox from which the servers' tools are "
+        "called as functions: do a whole job in one program, with as many calls as it takes, and "
+        f"print only what you need. For example: `print({_sample_call(servers)})`. search_tools "
+        "finds tools by what they do."
     )
-    if not servers:
-        return f"{fixed}No server is configured yet; programs can still compute."
-    return fixed + introduced(servers, tokens - count_tokens(fixed))
+    named = begin == ", ".join(names) and all(server.alias == server.name for server in servers)
+    if named and not any(server.description for server in servers):
+        # The rest would be the names once more.
+        return fixed
+    return f"{fixed}\n{introduced(servers, tokens - count_tokens(fixed) - 1)}"
 
 
 def _limits_text(limits: Limits, max_timeout: float) -> str:
@@ -266,17 +283,19 @@ def _sample_alias(servers: Sequence[ServerEntry]) -> str:
     return servers[0].alias if servers else "server"
 
 
-def _joined(names: Sequence[str], limit: int) -> str:
+def _joined(
+    names: Sequence[str], limit: int, others: str = ": `runtime.discovered_servers()`"
+) -> str:
     """Return as many names as fit `limit` characters, and how many were left out."""
     text = ", ".join(names)
     if len(text) <= limit:
         return text
-    room = limit - len(" and 1,000,000 more: `runtime.discovered_servers()`")
+    room = limit - len(f" and 1,000,000 more{others}")
     kept: list[str] = []
     for name in names:
         room -= len(name) + 2
         if room < 0:
             break
         kept.append(name)
-    rest = f"{len(names) - len(kept):,} more: `runtime.discovered_servers()`"
+    rest = f"{len(names) - len(kept):,} more{others}"
     return f"{', '.join(kept)} and {rest}" if kept else rest

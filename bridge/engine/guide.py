@@ -86,7 +86,9 @@ class Guide:
 
     def instructions(self) -> str:
         """Return what clients tell their model of the bridge as a whole."""
-        return instructions(self._servers.known.settled())
+        return instructions(
+            self._servers.known.settled(), waiting(self._servers.discovery.proposed)
+        )
 
     @property
     def offers_packages(self) -> bool:

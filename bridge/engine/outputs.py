@@ -25,8 +25,8 @@ MAX_FOUND = 10_000
 MAX_FOUND_BYTES = 8 * 1024 * 1024
 """Lines that a search returns, and of how many bytes."""
 
-MAX_LINE_BYTES = 16 * 1024
-"""Of a line that is found; a stream may be one line of megabytes."""
+MAX_LINE_BYTES = 2 * 1024
+"""Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
 
 MAX_READING = 2
 """Outputs read at once for one run: each is in memory then."""
@@ -143,7 +143,7 @@ def part(data: bytes, first: int, last: int | None) -> bytes:
 def found_lines(
     data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
 ) -> list[Json]:
-    """Return the lines with a text in them: number and line. Pure.
+    """Return the lines with a text in them: number, and the line or what of it is near. Pure.
 
     Args:
         first, last: Where to look.
@@ -159,6 +159,8 @@ def found_lines(
         end = len(data) if end < 0 else end
         number += data.count(b"\n", counted_to, start)
         counted_to = start
+        # Of a long line a little of what comes before, and more of what follows.
+        start = max(start, min(at - MAX_LINE_BYTES // 4, end - MAX_LINE_BYTES))
         line = data[start : min(end, start + MAX_LINE_BYTES)]
         room -= len(line) + 1
         found.append([number, line.decode("utf-8", "replace")])

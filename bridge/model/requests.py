@@ -43,7 +43,7 @@ class Limits:
     workspace_bytes: int = 128 * MEBIBYTE
     open_files: int = 1024
     output_bytes: int = 32 * MEBIBYTE
-    output_tokens: int = 10_000
+    output_tokens: int = 5_000
     result_bytes: int = 1 * MEBIBYTE
     frame_bytes: int = 64 * MEBIBYTE
     tool_calls: int = 10_000

@@ -131,7 +131,7 @@ def missing_section(result: RunResult) -> str:
     ]
     if len(result.missing) > MAX_FILES:
         lines.append(f"and {len(result.missing) - MAX_FILES:,} more")
-    return _section("not kept", lines) if lines else ""
+    return _section("missing", lines) if lines else ""
 
 
 def _section(label: str, lines: list[str]) -> str:

@@ -1,8 +1,9 @@
 """A `RunResult` as plain text for a model.
 
 Owns the compact form: standard output exactly as it was written, then a labelled section for each
-other thing there is to say, and nothing about what went as it should. The text is not meant to be
-parsed: a program can print whatever a label looks like. Programs read the record.
+other thing there is to say, and nothing about what went as it should. That output was cut stands
+before all of it: of what clients find too long they show their model the beginning. The text is not
+meant to be parsed: a program can print whatever a label looks like. Programs read the record.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def compact(result: RunResult, mode: OutputMode = "compact") -> str:
         mode: How the value of its last expression is written.
     """
     sections = _sections(result, mode)
-    if not sections:
+    cut = f"[truncated] {cuts_text(result)}" if result.truncated else ""
+    if not sections and not cut:
         return valid_text(result.stdout) or NOTHING
-    parts = [result.stdout, *sections] if result.stdout else sections
+    parts = [part for part in (cut, result.stdout, *sections) if part]
     return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
 
 
@@ -54,8 +56,6 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
         sections.append(f"[error]\n{result.error}")
     if result.plan is not None:
         sections.append(f"[plan]\n{plan_text(result.plan)}")
-    if result.truncated:
-        sections.append(f"[truncated] {cuts_text(result)}")
     sections += kept_sections(result)
     notes = call_lines(result)
     for label, source in _SOURCES:

@@ -105,21 +105,20 @@ class Ends:
         return f"{head}{before}[… {notice} …]\n{tail}"
 
 
-def cut_notice(ends: Ends, *, dropped: int = 0, uri: str = "") -> str:
+def cut_notice(ends: Ends, *, dropped: int = 0, kept: bool = False) -> str:
     """Return what is said where a stream is cut.
 
     Args:
         dropped: Bytes among those left out that were not kept either.
-        uri: Where the others are; empty if nothing was kept.
+        kept: Whether the others were. The result says how to read them.
     """
     amount = f"{ends.left_out:,} bytes"
     if ends.lines > 0:
         amount = f"{counted(ends.lines, 'line')} ({amount})"
-    if not uri:
+    if not kept:
         return f"{amount} dropped"
-    if dropped:
-        return f"{amount} not shown here, {dropped:,} of them dropped; the rest is in {uri}"
-    return f"{amount} not shown here; all of it is in {uri}"
+    lost = f", {dropped:,} of them dropped" if dropped else ""
+    return f"{amount} not shown here{lost}"
 
 
 class OutputBuffer:

@@ -25,7 +25,7 @@ from bridge.server.clients import answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import Notices, NotifyingServer
-from bridge.server.record import RESULT_SIZE, output_schema
+from bridge.server.record import RESULT_SIZE, fit_to, output_schema
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs
 from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
@@ -139,6 +139,8 @@ class _Surface:
         # Questions come from the engine, which has seen to them already.
         if isinstance(result, types.CallToolResult):
             cleared_content(result, self._engine.servers.secrets.redactor)
+            if (told := context.session.client_params) is not None:
+                fit_to(told.client_info.name, result)
         return result
 
     async def _call_tool(

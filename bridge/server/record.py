@@ -22,6 +22,16 @@ RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
 how to read on."""
 
 
+_PARSES_TEXT = ("gemini-cli-mcp-client",)
+"""Clients, by how the names begin that they introduce themselves with. Gemini CLI 0.61.0 takes a
+first text that is JSON for structured content where there is none, and refuses the whole result if
+that is no object: `print(1+1)` is an error to its model. It shows the text in any case."""
+
+_SHOWS_FAILURES = ("gemini-cli-mcp-client", "qwen-cli-mcp-client")
+"""Gemini CLI 0.61.0 and Qwen Code 0.24.4 give their models failed results as JSON, with `_meta`. A
+traceback of 74 tokens costs 500 with the record in it."""
+
+
 def tool_result(
     content: Sequence[types.ContentBlock],
     record: dict[str, Any],
@@ -36,6 +46,18 @@ def tool_result(
     else:
         result.meta = {RECORD_KEY: record}
     return result
+
+
+def fit_to(client: str, result: types.CallToolResult) -> None:
+    """Change a result so that the model of a client gets its text, and little else.
+
+    Args:
+        client: The name that it introduced itself with.
+    """
+    if result.is_error and client.startswith(_SHOWS_FAILURES):
+        result.meta = None
+    if not result.is_error and client.startswith(_PARSES_TEXT):
+        result.structured_content = result.structured_content or {}
 
 
 def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:

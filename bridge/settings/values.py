@@ -110,7 +110,7 @@ class Settings:
     audit: AuditMode = "on"
     audit_days: int = 90
     audit_bytes: int = 4 * 1024**3
-    output_tokens: int = 10_000
+    output_tokens: int = 5_000
     shown_bytes: int = 1024**2
     runs: int | None = None
     sessions: int = 8

@@ -39,6 +39,16 @@ def test_found_lines_come_with_their_numbers_once_each() -> None:
     assert (number, len(str(line))) == (1, MAX_LINE_BYTES)
 
 
+@pytest.mark.parametrize("before", [0, 100, 500_000, 999_990])
+def test_of_a_long_line_that_is_found_what_is_near_is_returned(before: int) -> None:
+    """Programs print what servers answer, which often is one line."""
+    long = b"first\n" + b"x" * before + b"NEEDLE" + b"y" * (1_000_000 - before) + b"\nlast\n"
+    [[number, line]] = found_lines(long, "NEEDLE")
+    assert (number, len(str(line))) == (2, MAX_LINE_BYTES)
+    assert "NEEDLE" in str(line)
+    assert set(str(line)) <= set("xyNEDL")
+
+
 LONG = "import sys\nfor n in range(1, 30001): print('line', n)\nprint('oops', file=sys.stderr)"
 
 

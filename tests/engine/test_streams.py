@@ -85,7 +85,6 @@ async def test_a_stream_of_any_length_is_kept_whole(tmp_path: Path, size: int) -
     assert all_of(store).decode() == text
     [artifact] = left.artifacts
     assert (artifact.kind, artifact.size) == ("stdout", len(text))
-    assert artifact.uri in left.stdout
     assert left.stdout.startswith("0\n1\n")
     assert left.stdout.endswith(text[-20:])
     shown = len(left.stdout.encode()) - len(left.stdout[left.stdout.index("[…") :].split("\n")[0])
@@ -114,7 +113,7 @@ async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> Non
         store, Output("stdout", half), Output("stdout", half + "\nend\n", skipped=1_000_000)
     )
     assert all_of(store) == f"{half}\n[… 1,000,000 bytes dropped …]\n{half}\nend\n".encode()
-    assert "1,000,000 of them dropped; the rest is in bridge://" in left.stdout
+    assert "1,000,000 of them dropped …]\n" in left.stdout
     assert 1_390_000 < left.dropped["stdout"] < 1_400_005
 
 

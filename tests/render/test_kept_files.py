@@ -35,7 +35,7 @@ def test_a_file_is_a_line_with_what_it_is_and_where() -> None:
         "[files]",
         "out/a (text/csv, 12,345 bytes) bridge://artifacts/a",
         "out/b\\n[error] (text/csv, 1 byte) bridge://artifacts/b",
-        "[not kept] link: it is a symbolic link",
+        "[missing] link: it is a symbolic link",
     ]
 
 

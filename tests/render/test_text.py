@@ -87,16 +87,16 @@ def test_a_timeout_keeps_what_was_printed_before_it() -> None:
         isolation=Isolation(backend="docker", weaker=("no pids limit: cgroup v1",)),
     )
     assert compact(result) == (
-        "step 1\n"
-        "step 2\n"
         "[truncated] 1,234,567 bytes of stdout were dropped; 1 bytes of stderr were dropped. "
         "Run again and let the program filter, count or slice before it prints.\n"
+        "step 1\n"
+        "step 2\n"
         "[timeout] The program was stopped after 30 s."
     )
 
 
 def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
-    """And what is nowhere, with what else can be done."""
+    """And what is nowhere, with what else can be done; first, since clients cut off the end."""
     kept = Artifact(
         uri="bridge://runs/r1/stdout",
         name="stdout",
@@ -110,10 +110,10 @@ def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
         OK, stdout="a\n", truncated={"stdout": 1234, "stderr": 99}, artifacts=(kept,), run_id="r1"
     )
     assert compact(result) == (
-        "a\n"
         "[truncated] 1,234 bytes of stdout are not shown. Another run reads it: await "
         'runtime.read_output("r1", find="..."), or lines=(1, 50). 99 bytes of stderr were '
-        "dropped. Run again and let the program filter, count or slice before it prints."
+        "dropped. Run again and let the program filter, count or slice before it prints.\n"
+        "a\n"
     )
     assert structured(result)["whole"] == {"stdout": "bridge://runs/r1/stdout"}
 
@@ -181,7 +181,7 @@ def test_no_result_makes_rendering_fail(mode: OutputMode, result: RunResult) -> 
 
 @given(stdout=st.text(min_size=1), result=RESULTS)
 def test_compact_text_begins_with_the_output_as_written(stdout: str, result: RunResult) -> None:
-    assert compact(replace(result, stdout=stdout)).startswith(stdout)
+    assert compact(replace(result, stdout=stdout, truncated={})).startswith(stdout)
 
 
 @given(result=RESULTS)

@@ -146,14 +146,13 @@ def test_the_quick_count_of_tokens_is_near_the_careful_one(text: str) -> None:
     assert 0.75 < cost(text.encode()) / estimate(text) < 1.3
 
 
-def test_a_notice_says_how_much_is_missing_and_where_it_is() -> None:
+def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
     """Of what was never seen nobody knows the lines."""
     ends = Ends(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
     assert cut_notice(ends) == "7 lines (1,234 bytes) dropped"
-    assert cut_notice(ends, uri="u") == "7 lines (1,234 bytes) not shown here; all of it is in u"
+    assert cut_notice(ends, kept=True) == "7 lines (1,234 bytes) not shown here"
     flood = Ends(head=b"", is_cut=True, left_out=5000, lines=-1)
-    assert cut_notice(flood, dropped=40, uri="u") == (
-        "5,000 bytes not shown here, 40 of them dropped; the rest is in u"
-    )
+    told = "5,000 bytes not shown here, 40 of them dropped"
+    assert cut_notice(flood, dropped=40, kept=True) == told
     assert ends.text("cut") == "a\n[… cut …]\nz"
     assert Ends(head=b"a").text("cut") == "a\n[… cut …]\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mcp import Client
 from bridge.engine import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
+from tests.catalog.test_docs import CODEX_SHOWS
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 from tests.server.web_rig import web
@@ -51,7 +53,26 @@ async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
             assert "mcp_work_shop = " in await instructions_of(client)
         finder.specs = (replace(workshop("later"), description=""),)
         async with Client(server, mode=era) as client:
-            assert (await instructions_of(client)).splitlines()[-1] == "mcp_later"
+            assert "servers (later) are behind" in await instructions_of(client)
+
+
+async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: Any
+) -> None:
+    """First, and with what their user can do about it."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"shop": {"command": "shop"}}}')
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with (
+        open_engine(settings, choose_backend=choose, cwd=str(tmp_path)) as engine,
+        Client(build_server(engine), mode=era) as client,
+    ):
+        said = await instructions_of(client)
+    assert said.startswith("Not approved, so not started (servers of this project): shop. ")
+    assert "`mcp-code-bridge servers approve NAME`" in said[:CODEX_SHOWS]
 
 
 async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(

@@ -26,6 +26,12 @@ from tests.record import record_of
 SUM_TOKENS = 12
 """What `print(1+1)` may cost a model."""
 
+QWEN_SHOWS = 25_000
+"""Characters of a result; of a longer one it shows its model the first 2,000."""
+
+COPILOT_SHOWS = 500
+"""Characters of a result that it finds too long, at some 30 KB."""
+
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 def era(request: pytest.FixtureRequest) -> Any:
@@ -34,15 +40,17 @@ def era(request: pytest.FixtureRequest) -> Any:
 
 
 @asynccontextmanager
-async def connected(settings: Settings, era: Any) -> AsyncIterator[Client]:
-    """Connect a client to a bridge with these settings."""
+async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
+    """Connect a client of this name to a bridge with these settings."""
 
     async def choose(_: Settings) -> FakeBackend:
         return FakeBackend()
 
     async with (
         open_engine(settings, finder=ListFinder(workshop()), choose_backend=choose) as engine,
-        Client(build_server(engine), mode=era) as client,
+        Client(
+            build_server(engine), mode=era, client_info=types.Implementation(name=name, version="1")
+        ) as client,
     ):
         yield client
 
@@ -94,12 +102,42 @@ async def test_a_failure_is_complete_in_the_text(settings: Settings, era: Any) -
 
 
 async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, era: Any) -> None:
-    """With the id of the run that has the rest."""
+    """Once, in its first line, with the id of the run that has the rest.
+
+    Qwen Code and Copilot show the beginning of what they find too long, Copilot 500 characters.
+    """
     async with connected(settings, era) as client:
         result = await client.call_tool("run_python", {"code": "print('line\\n' * 100_000)"})
     record = record_of(result)
     assert record["truncated"]["stdout"]
-    assert f'await runtime.read_output("{record["runId"]}", find="..."' in texts(result)[0]
+    told, rest = texts(result)[0].split("\n", 1)
+    assert f'await runtime.read_output("{record["runId"]}", find="..."' in told
+    assert len(told) < COPILOT_SHOWS
+    assert record["runId"] not in rest
+    assert len(told + rest) < QWEN_SHOWS
+
+
+async def test_gemini_cli_refuses_no_result_that_is_json(settings: Settings, era: Any) -> None:
+    async with connected(settings, era, "gemini-cli-mcp-client") as client:
+        result = await client.call_tool("run_python", {"code": "print(1+1)"})
+        failed = await client.call_tool("run_python", {"code": "1/0"})
+    assert (texts(result), result.structured_content) == (["2\n"], {})
+    assert result.meta is not None
+    assert result.meta[RECORD_KEY]["stdout"] == ["2"]
+    assert failed.structured_content is None
+
+
+@pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-code-bridge"])
+async def test_clients_that_show_failures_whole_get_the_text_alone(
+    settings: Settings, era: Any, name: str
+) -> None:
+    async with connected(settings, era, name) as client:
+        failed = await client.call_tool("run_python", {"code": "1/0"})
+        refused = await client.call_tool("search_tools", {"query": 5})
+    assert "ZeroDivisionError: division by zero" in texts(failed)[0]
+    for result in (failed, refused):
+        assert result.is_error
+        assert RECORD_KEY not in (result.meta or {})
 
 
 async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings, era: Any) -> None:

@@ -182,7 +182,7 @@ class _Stream:
             await self.kept.write(self.buffer.start)
         artifact = await self.kept.finish()
         lost = self.buffer.dropped + (self.kept.lost if artifact is not None else 0)
-        notice = cut_notice(ends, dropped=lost, uri="" if artifact is None else artifact.uri)
+        notice = cut_notice(ends, dropped=lost, kept=artifact is not None)
         problem = self.kept.problem
         if artifact is not None and lost and not problem:
             problem = f"{lost:,} bytes of it: there is more than may be kept of a stream"
