@@ -383,5 +383,6 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         allow_self=settings.allow_self_server,
         project_servers=settings.project_servers,
         sources=settings.sources,
+        sources_place=settings.place("sources"),
         exposed=writable_places(settings),
     )

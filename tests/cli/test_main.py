@@ -98,7 +98,7 @@ def test_flags_alone_mean_serve() -> None:
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback for a typing mistake."""
-    assert cli.main(["doctor", "--memory", "lots"]) == 2
+    assert cli.main(["servers", "--memory", "lots"]) == 2
     assert capsys.readouterr().err.startswith("mcp-code-bridge: --memory: 'lots' is not a size")
 
 
