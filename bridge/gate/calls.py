@@ -429,7 +429,7 @@ class Gate:
             raise
         entry = self._sent(wish, effect)
         self.calls += 1
-        self.tally.made[call.server] += 1
+        self.tally.send(call)
         started = time.monotonic()
         with self.tally.under_way():
             try:
