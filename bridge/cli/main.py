@@ -149,7 +149,7 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
         level = "WARNING"
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if arguments.command != "serve" and level == "WARNING":
-        line = "%(levelname)s: %(message)s"
+        line = "%(level)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())

@@ -181,7 +181,12 @@ def discover(context: DiscoveryContext) -> Discovery:
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources, context.sources_place)
     missing = _missing_directories(guarded.servers)
-    warnings = (*about_sources, *reader.warnings, *said, *missing)
+    named = str(context.extra_config)
+    found = (
+        replace(each, own=not each.key) if each.path == named else each
+        for each in (*reader.warnings, *said, *missing)
+    )
+    warnings = (*about_sources, *found)
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=guarded.servers,

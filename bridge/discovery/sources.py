@@ -35,5 +35,5 @@ def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[Co
             near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
-            said.append(ConfigWarning(path=place, key="", reason=reason))
+            said.append(ConfigWarning(path=place, key="", reason=reason, own=True))
     return tuple(said)

@@ -190,9 +190,9 @@ class Servers:
         self._pool.update(self.discovery.servers)
         self._lister.take(self.discovery.servers, known)
         for warning in self.discovery.warnings:
-            # Among many clients' entries there is always one to mend, which `servers` lists. That a
-            # whole file is of no use may be what is wrong at this moment.
-            logger.log(logging.INFO if warning.key else logging.WARNING, "%s", warning)
+            # Among many clients' files there is always something to mend, which `servers` and
+            # `doctor` list. What the bridge's own settings name is another matter.
+            logger.log(logging.WARNING if warning.own else logging.INFO, "%s", warning)
 
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_unread(self._finder.find(), self.discovery)
