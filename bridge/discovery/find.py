@@ -181,12 +181,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources, context.sources_place)
     missing = _missing_directories(guarded.servers)
-    named = str(context.extra_config)
-    found = (
-        replace(each, own=not each.key) if each.path == named else each
-        for each in (*reader.warnings, *said, *missing)
-    )
-    warnings = (*about_sources, *found)
+    warnings = (*about_sources, *_marked((*reader.warnings, *said, *missing), context.extra_config))
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=guarded.servers,
@@ -315,6 +310,14 @@ def _admits(rules: Rules, location: Location, path: str, name: str, written: str
 
 def _nothing(name: str) -> str | None:
     return None
+
+
+def _marked(
+    warnings: Iterable[ConfigWarning], extra_config: Path | None
+) -> Iterator[ConfigWarning]:
+    """Yield the warnings, those on the file that the settings name as such."""
+    for each in warnings:
+        yield replace(each, own=not each.key) if each.path == str(extra_config) else each
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
