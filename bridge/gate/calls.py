@@ -427,9 +427,10 @@ class Gate:
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise
+        self.tally.send(call)
         entry = self._sent(wish, effect)
         self.calls += 1
-        self.tally.send(call)
+        self.tally.made[call.server] += 1
         started = time.monotonic()
         with self.tally.under_way():
             try:

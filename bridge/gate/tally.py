@@ -48,7 +48,6 @@ class Tally:
 
     def send(self, call: CallFacts) -> None:
         """Count a call that goes out."""
-        self.made[call.server] += 1
         _count(self._sent, call, "")
 
     def replay(self, call: CallFacts) -> None:

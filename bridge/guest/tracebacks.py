@@ -41,11 +41,12 @@ MAX_FRAMES = 2000
 MAX_EXCEPTIONS = 64
 """Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
 
-_named: Set[str] = set()
-"""What programs go by that came from files."""
-
 packages_offered = False
 """Whether a run may ask for packages here."""
+
+
+_named: Set[str] = set()
+"""What programs go by that came from files."""
 
 
 def file_name(number: int) -> str:

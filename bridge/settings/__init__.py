@@ -127,12 +127,6 @@ _SETTINGS: Mapping[str, _Setting] = {
 }
 
 
-PREFIX = "MCP_BRIDGE_"
-
-OTHER_VARIABLES = ("MCP_BRIDGE_CONFIG", "MCP_BRIDGE_INPUT_", "MCP_BRIDGE_TEST_")
-"""What is no setting: where the file is, and the beginnings of inputs' names and of those that the
-tests of this project read."""
-
 _TABLES = ("profiles", "commands", "policy", "directories", "dependencies")
 """Of the file, beside the settings."""
 
@@ -263,6 +257,13 @@ def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
         f"{place}: there is no profile {name!r:.100}; there are {', '.join(sorted(file.profiles))}."
     )
     raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
+
+
+PREFIX = "MCP_BRIDGE_"
+
+OTHER_VARIABLES = ("MCP_BRIDGE_CONFIG", "MCP_BRIDGE_INPUT_", "MCP_BRIDGE_TEST_")
+"""What is no setting: where the file is, and the beginnings of inputs' names and of those that the
+tests of this project read."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
