@@ -69,7 +69,7 @@ class MCPError(RuntimeError):
 
     def __reduce__(self) -> Any:
         # Exceptions with keyword-only arguments do not pickle by themselves.
-        return _rebuild_error, (type(self), self.message, dict(self.__dict__))
+        return _rebuild_error, (self.message, dict(self.__dict__), type(self))
 
 
 class ArgumentsError(MCPError, TypeError):
@@ -79,7 +79,9 @@ class ArgumentsError(MCPError, TypeError):
         return self.message
 
 
-def _rebuild_error(kind: Type[MCPError], message: str, state: Dict[str, Any]) -> MCPError:
+def _rebuild_error(
+    message: str, state: Dict[str, Any], kind: Type[MCPError] = MCPError
+) -> MCPError:
     error = kind(message)
     error.__dict__.update(state)
     return error
