@@ -1,13 +1,17 @@
 # A report with a chart: how much each author committed on each day.
 #
-# Runs inside run_python, in the `data` image (matplotlib). Uses the git server; REPOSITORY is set by
-# whoever runs it. The chart comes back as a picture, the numbers as out/commits.csv.
+# Runs inside run_python, in the `data` image (matplotlib). Uses the git server. The chart comes back as
+# a picture, the numbers as out/commits.csv.
+#
+#     mcp-code-bridge run examples/commit_chart.py -- /path/of/a/repository
 import collections
 import csv
 import re
+import sys
 
 import matplotlib.pyplot as plt
 
+[REPOSITORY] = sys.argv[1:] or ["."]
 log = str(await mcp_git.git_log(repo_path=REPOSITORY, max_count=500))
 commits = re.findall(r"Author: '?(.*?)'?\nDate: '?(\d{4}-\d\d-\d\d)", log)
 counts = collections.Counter(commits)

@@ -1,12 +1,16 @@
 # A join over two servers: whose team made the last commits?
 #
 # Runs inside run_python. The commits come from the git server, who is in which team from a JSON file
-# that the filesystem server reads. REPOSITORY and TEAMS (the file) are set by whoever runs it.
+# that the filesystem server reads: {"Ada": "core"}.
+#
+#     mcp-code-bridge run examples/commits_by_team.py -- /path/of/a/repository /path/of/teams.json
 import asyncio
 import collections
 import json
 import re
+import sys
 
+REPOSITORY, TEAMS = sys.argv[1:] or [".", "teams.json"]
 log, teams = await asyncio.gather(
     mcp_git.git_log(repo_path=REPOSITORY, max_count=500),
     mcp_filesystem.read_text_file(path=TEAMS),

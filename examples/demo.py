@@ -81,7 +81,7 @@ async def demonstrate(repository: Path, runtime: str) -> int:
             },
         )
         async with Client(stdio_client(bridge)) as client:
-            prefix = f"REPOSITORY = {str(repository)!r}\n"
+            prefix = f"import sys\nsys.argv[1:] = [REPOSITORY := {str(repository)!r}]\n"
             programs = [(HERE / "repository_report.py").read_text()]
             if "filesystem" in configured:
                 programs.append(FILES_PROGRAM)

@@ -2,11 +2,15 @@
 #
 # Meant for run_python(mode="plan"): the files are read, the edits are held back and listed, and
 # run_python(apply="...") makes exactly those after one approval. At a terminal `run --plan` does both.
-# Uses the filesystem server; FOLDER, OLD and NEW are set by whoever runs it. That it may read while a
-# plan is made, the policy has to say, or every call is held back: `mcp-code-bridge policy init` writes
-# one, which tells this server's tools that read from the others.
+# Uses the filesystem server. That it may read while a plan is made, the policy has to say, or every call
+# is held back: `mcp-code-bridge policy init` writes one, which tells this server's tools that read from
+# the others.
+#
+#     mcp-code-bridge run --plan examples/rename_setting.py -- /path/of/a/folder timeout_ms timeout
 import re
+import sys
 
+FOLDER, OLD, NEW = sys.argv[1:] or [".", "timeout_ms", "timeout"]
 found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.toml")).content)
 paths = [line for line in found.splitlines() if line.startswith("/")]
 setting = re.compile(rf"^{re.escape(OLD)}(?=\s*=)", re.MULTILINE)

@@ -1,10 +1,14 @@
 # What happened in a git repository, and which files change most?
 #
-# Runs inside run_python. Uses two servers, git and time; REPOSITORY is set by whoever runs it.
+# Runs inside run_python. Uses two servers, git and time.
+#
+#     mcp-code-bridge run examples/repository_report.py -- /path/of/a/repository
 import asyncio
 import collections
 import re
+import sys
 
+[REPOSITORY] = sys.argv[1:] or ["."]
 log, status, now = await asyncio.gather(
     mcp_git.git_log(repo_path=REPOSITORY, max_count=60),
     mcp_git.git_status(repo_path=REPOSITORY),

@@ -1,13 +1,19 @@
 # A skill: a function that worked, kept for later programs.
 #
-# Runs inside run_python. Uses the git server; REPOSITORY is set by whoever runs it. Any later program,
-# in another conversation too, can then say
+# Runs inside run_python. Uses the git server.
+#
+#     mcp-code-bridge run examples/save_a_skill.py -- /path/of/a/repository
+#
+# Any later program, in another conversation too, can then say
 #
 #     from skills import latest_changes
 #     await latest_changes("/path/of/a/repository", 10)
 #
 # and the user is asked once whether the function may be used.
 import re
+import sys
+
+[REPOSITORY] = sys.argv[1:] or ["."]
 
 
 async def latest_changes(repository, count=5):

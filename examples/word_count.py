@@ -1,11 +1,15 @@
 # A long job that says how far it is: counts the words of every text file below a folder.
 #
-# Runs inside run_python. Uses the filesystem server; FOLDER is set by whoever runs it. Whoever waits
-# sees the bar move; what is read never reaches the model.
+# Runs inside run_python. Uses the filesystem server. Whoever waits sees the bar move; what is read never
+# reaches the model.
+#
+#     mcp-code-bridge run examples/word_count.py -- /path/of/a/folder
 import asyncio
 import collections
 import re
+import sys
 
+[FOLDER] = sys.argv[1:] or ["."]
 found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.md")).content)
 paths = [line for line in found.splitlines() if line.startswith("/")]
 

@@ -131,15 +131,16 @@ async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
         ]
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
-    if not groups:
+    if not counting.records:
         write_err(f"No calls since {since}.\n" if since else _nothing(directory))
         return 0
     headings = [name.upper() for name in by]
     rows = [
         [*key, *(f"{round(value):,}" for value in asdict(count).values())] for key, count in groups
     ]
-    write_out(table([*headings, *_COUNTS], rows, width=terminal_width()))
-    write_out(f"\n{counting.runs:,} runs, {counting.records:,} records.\n")
+    listed = table([*headings, *_COUNTS], rows, width=terminal_width()) if rows else "No calls.\n"
+    total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
+    write_out(f"{listed}\n{total}.\n")
     return 0
 
 

@@ -14,11 +14,11 @@ from bridge.cli.doctor_offers import (
     describe_packages,
     offers_document,
 )
-from bridge.cli.output import visible, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.engine.command_check import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
-from bridge.errors import WrongSystemError
+from bridge.errors import SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, short_digest
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
@@ -72,6 +72,15 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         else:
             write_out("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     return 0 if chosen else 1
+
+
+async def doctor_mistake(
+    error: SettingsError, arguments: argparse.Namespace, settings: Settings
+) -> int:
+    """Try the backends as they are by default, for the settings have a mistake that was told."""
+    write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")
+    await doctor(arguments, settings)
+    return error.exit_status
 
 
 def _profile(settings: Settings) -> dict[str, object]:

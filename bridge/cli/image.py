@@ -85,7 +85,7 @@ async def _with_engines(
         NoSandboxError: None answers.
     """
     answered = False
-    for name in engines(settings.runtime):
+    for name in engines(settings):
         async with container_backend(name, settings) as backend:
             try:
                 engine = await backend.images()

@@ -79,6 +79,7 @@ class LiveTerminal(Terminal):
         drawn: bool = True,
     ) -> None:
         super().__init__(reader, writer, drawn=drawn)
+        self.standing: Standing | None = None
         self._screen = screen
         self._streams = {"stdout": out, "stderr": err}
         self._decoders = {
@@ -96,6 +97,7 @@ class LiveTerminal(Terminal):
 
     def follow(self, standing: Standing) -> None:
         """Show how a run gets on."""
+        self.standing = standing
         if self._screen is not None:
             self._screen.follow(standing)
 

@@ -21,25 +21,32 @@ import anyio
 from bridge.cli.flags import FLAGS, parser, with_default
 from bridge.cli.output import VisibleFormatter, visible, write_err
 from bridge.cli.repeated import RepeatedLines
-from bridge.errors import BridgeError
-from bridge.settings import Settings, load, prepare_state
+from bridge.errors import BridgeError, SettingsError
+from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
 logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """What shells report for a command ended by Ctrl-C."""
 
-Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
+Command = Callable[..., Awaitable[int]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     arguments = parser().parse_args(with_default(sys.argv[1:] if argv is None else argv))
     try:
-        settings = load(_flags(arguments))
-        _set_up_logging(settings, arguments)
-        prepare_state(settings)
-        command = _command(arguments.handler)
+        try:
+            settings = load(_flags(arguments))
+            _set_up_logging(settings, arguments)
+            prepare_state(settings)
+            command = _command(arguments.handler)
+        except SettingsError as error:
+            handler = _despite_mistakes(arguments)
+            if not handler:
+                raise
+            write_err(f"mcp-code-bridge: {visible(str(error))}\n")
+            settings, command = defaults(), partial(_command(handler), error)
         status = anyio.run(partial(_until_signalled, command, arguments, settings))
     except BridgeError as error:
         write_err(f"mcp-code-bridge: {visible(str(error))}\n")
@@ -53,6 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _unheard()
     return status
+
+
+def _despite_mistakes(arguments: argparse.Namespace) -> str:
+    """Return what a command does though the settings have a mistake; empty for nothing."""
+    if arguments.command == "doctor":
+        return "bridge.cli.doctor:doctor_mistake"
+    over_stdio = arguments.command == "serve" and not arguments.http
+    if over_stdio and sys.stdin is not None and not sys.stdin.isatty():
+        # An MCP client, which shows nobody what is said on stderr.
+        return "bridge.cli.serve:serve_mistake"
+    return ""
 
 
 def _is_unheard(group: BaseExceptionGroup[BaseException]) -> bool:
@@ -131,10 +149,12 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
         level = "WARNING"
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if arguments.command != "serve" and level == "WARNING":
-        line = "%(levelname)s: %(message)s"
+        line = "%(level)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
+    for line in unknown_variables(settings.environ):
+        logger.warning("%s", line)
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

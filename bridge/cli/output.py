@@ -68,6 +68,7 @@ class VisibleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's text with nothing in it that a terminal obeys."""
+        record.level = record.levelname.lower()
         return visible(super().format(record))
 
 

@@ -15,6 +15,9 @@ import anyio
 
 from bridge.cli.output import visible
 
+MAX_TRIES = 5
+"""For one question, before it counts as not answered."""
+
 QUIET_SECONDS = 0.05
 """Without another line, before a question: a paste is handed over in pieces, some time apart."""
 
@@ -80,6 +83,18 @@ class Person:
         except (OSError, termios.error):
             return None
         return line
+
+    async def agrees(self, prompt: str) -> bool:
+        """Return whether a person says yes; whatever is no answer is told, and asked again."""
+        for _ in range(MAX_TRIES):
+            line = await self.ask(f"{prompt} yes or no: ")
+            answer = (line or "").strip().lower()
+            if line is None or answer in ("", "n", "no"):
+                return False
+            if answer in ("y", "yes"):
+                return True
+            self.say(f"  {visible(answer[:60], keep='')} is no answer to this.\n")
+        return False
 
     async def _drop_typed(self) -> bool:
         """Drop what was typed until now; return whether that has an end."""

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import anyio.to_thread
 
 from bridge.cli.live import live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.cli.run_shown import pictures, shown_lines
+from bridge.cli.run_shown import interrupted, pictures, shown_lines
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
 from bridge.engine.applying import MAX_QUESTION
@@ -24,7 +25,15 @@ from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
-from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
+from bridge.model import (
+    ApplyRequest,
+    Artifact,
+    FindingSource,
+    Json,
+    Plan,
+    RunRequest,
+    RunResult,
+)
 from bridge.render.kept import files_section, missing_section
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import receipt
@@ -39,6 +48,9 @@ TERMINAL = "terminal"
 
 CLIENT = "cli"
 """What stands in the record of them where a client's name stands."""
+
+_OF_THIS_PROCESS = frozenset({"id", "seconds"})
+"""Of a plan: what it is applied by, and for how long."""
 
 TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
@@ -59,12 +71,26 @@ async def run(arguments: argparse.Namespace, settings: Settings) -> int:
         write_json(structured(failed_run(error)))
         return error.exit_status
     if arguments.json:
-        write_json(structured(result))
+        write_json(_document(result))
     else:
         show(result, terminal=sys.stderr.isatty(), printed=_is_live(request, arguments.json))
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
+
+
+def _document(result: RunResult) -> dict[str, Json]:
+    """Return a result as JSON; of a plan without what is over with this process."""
+    document = structured(result)
+    if result.plan is not None and result.plan.plan_id:
+        document["plan"] = {
+            **{
+                key: value for key, value in document["plan"].items() if key not in _OF_THIS_PROCESS
+            },
+            "note": "A plan ends with the process that made it, so that no other can apply it. "
+            "Run the program with --plan in a terminal to be asked, and to have the calls made.",
+        }
+    return document
 
 
 def _is_live(request: RunRequest, scripted: bool) -> bool:
@@ -83,8 +109,13 @@ async def _followed(
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await carried_out(engine, request, person, scripted=scripted)
     on_looker = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
-    async with on_looker.showing():
-        return await carried_out(engine, request, on_looker, scripted=scripted)
+    try:
+        async with on_looker.showing():
+            return await carried_out(engine, request, on_looker, scripted=scripted)
+    except anyio.get_cancelled_exc_class():
+        standing = on_looker.standing
+        write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
+        raise
 
 
 async def _brought(
@@ -230,6 +261,7 @@ def request_of(arguments: argparse.Namespace) -> RunRequest:
         servers=servers,
         timeout=_timeout(arguments.timeout),
         argv=tuple(argv),
+        name=Path(file).name if arguments.code is None and file not in (None, "-") else "",
         principal=TERMINAL,
         # Sessions of the terminal's are no other caller's.
         owner=TERMINAL,

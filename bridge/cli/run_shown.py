@@ -5,8 +5,12 @@ Owns the lines that say where a picture is: terminals show none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bridge.cli.output import visible
-from bridge.model import Artifact, RunResult, Shown
+from bridge.gate.tally import Tally
+from bridge.model import Artifact, CallCount, RunResult, Shown
+from bridge.text import counted
 
 
 def pictures(result: RunResult) -> list[Artifact]:
@@ -29,3 +33,24 @@ def _line(item: Shown) -> str:
     if item.artifact is not None:
         parts.append(item.artifact.uri)
     return " ".join(parts)
+
+
+def interrupted(tally: Tally | None) -> str:
+    """Return which calls of an interrupted run went out: nobody else will say so."""
+    sent = tally.sent if tally is not None else ()
+    if tally is None or not sent:
+        return "Interrupted. No call went out."
+    total = sum(each.count for each in sent)
+    text = f"Interrupted. {counted(total, 'call')} had gone out: {_tools(sent)}."
+    if tally.unknown:
+        text += f" Not known whether carried out: {_tools(tally.unknown)}."
+    return text
+
+
+def _tools(counts: Sequence[CallCount]) -> str:
+    names = (
+        visible(f"{each.server}.{each.tool}" if each.server else each.why, keep="")
+        + (f" ({each.count:,} times)" if each.count > 1 else "")
+        for each in counts
+    )
+    return ", ".join(names)

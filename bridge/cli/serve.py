@@ -11,8 +11,9 @@ from bridge.discovery.find import DiscoveryContext
 from bridge.engine import Engine, open_engine
 from bridge.engine.servers import context_for
 from bridge.engine.watching import Watching, configuration
-from bridge.errors import UsageError
-from bridge.server.transports import parse_address, serve_http, serve_stdio
+from bridge.errors import BridgeError, UsageError
+from bridge.server.mistaken import mistaken_server
+from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.settings import Settings
 
 ALONE = (
@@ -48,3 +49,11 @@ async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
             host, port = address
             await serve_http(engine, host, port, partial(_announce, host))
     return 0
+
+
+async def serve_mistake(
+    error: BridgeError, arguments: argparse.Namespace, settings: Settings
+) -> int:
+    """Tell a client what is wrong with the settings, whatever it asks, until it closes stdin."""
+    await serve_on_stdio(mistaken_server(error))
+    return error.exit_status

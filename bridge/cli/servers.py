@@ -29,21 +29,26 @@ async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.action == "approve":
         return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
     async with open_engine(settings) as engine:
+        # Those on what the settings name have been logged.
+        warnings = engine.servers.discovery.warnings
+        to_mend = [str(each) for each in warnings if not each.own and not each.told]
         if arguments.check and engine.servers.names():
+            _write_warnings(to_mend)
             return await check(engine, as_json=arguments.json)
         rows = _rows(engine)
-        # Those on whole files have been logged.
-        warnings = engine.servers.discovery.warnings
-        to_mend = [str(each) for each in warnings if each.key and not each.told]
     if arguments.json:
         write_json(rows, indent=2)
     elif not rows:
         write_err(none_found(settings))
     else:
         _write(rows, str(home(settings.environ)))
-    for text in to_mend:
-        write_err(visible(f"warning: {text}", keep="") + "\n")
+    _write_warnings(to_mend)
     return 0
+
+
+def _write_warnings(texts: Sequence[str]) -> None:
+    for text in texts:
+        write_err(visible(f"warning: {text}", keep="") + "\n")
 
 
 def none_found(settings: Settings) -> str:

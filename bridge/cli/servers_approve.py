@@ -75,10 +75,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         if not agreed:
             person.say(_shown(proposal))
             lines = counted(proposal.spec.written.count("\n") + 1, "line")
-            answer = await person.ask(
-                f"May {proposal.name} be used as shown above ({lines})? yes or no: "
-            )
-            agreed = (answer or "").strip().lower() in ("y", "yes")
+            agreed = await person.agrees(f"May {proposal.name} be used as shown above ({lines})?")
         if not agreed:
             write_err(visible(f"{proposal.name} was not approved.", keep="") + "\n")
             refused = True
@@ -126,8 +123,7 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
             message = f"May {spec.name} be started as it is defined? The file may have changed."
             remedy = f"Name what you saw: `servers approve {spec.name}@{digits[:LEAST_DIGITS]}`."
             raise UsageError(message, remedy=remedy)
-        answer = await person.ask(f"May {spec.name} be started as shown above? yes or no: ")
-        if (answer or "").strip().lower() not in ("y", "yes"):
+        if not await person.agrees(f"May {spec.name} be started as shown above?"):
             write_err(visible(f"{spec.name} was not approved.", keep="") + "\n")
             return False
     await _approve(spec, settings)

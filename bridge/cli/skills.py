@@ -101,10 +101,8 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 person.say(f"{_shown(skill)}{about}")
                 # How many, for whoever's screen shows fewer.
                 lines = counted(skill.text.count("\n"), "line")
-                answer = await person.ask(
-                    f"May programs use {name} as it stands here, in {lines}? yes or no: "
-                )
-                if (answer or "").strip().lower() not in ("y", "yes"):
+                asked = f"May programs use {name} as it stands here, in {lines}?"
+                if not await person.agrees(asked):
                     write_err(f"{name} was not approved of.\n")
                     refused = True
                     continue

@@ -14,7 +14,7 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import logs_held, visible
-from bridge.cli.person import Person
+from bridge.cli.person import MAX_TRIES, Person
 from bridge.errors import CannotAskError
 from bridge.model import Json
 
@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 50
 """Of a form: nobody fills in more line by line."""
-
-MAX_TRIES = 5
-"""For one field, before the question counts as cancelled."""
 
 OWN = "mcp-code-bridge"
 """How the bridge's own questions begin."""
@@ -140,7 +137,8 @@ class Terminal:
                 try:
                     value = read_field(described, line.strip(), needed=needed)
                 except ValueError as error:
-                    self._person.say(f"  {error}\n")
+                    wrong = f"{line.strip():.60} is no answer to this. " if line.strip() else ""
+                    self._person.say(f"  {visible(wrong, keep='')}{error}\n")
                     continue
                 if value is not None:
                     content[name] = value

@@ -44,7 +44,7 @@ from bridge.discovery.parse import Origin, Parsed, parse_document
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
 from bridge.discovery.reading import Reader
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
-from bridge.discovery.sources import locations_read, unknown_sources
+from bridge.discovery.sources import VARIABLE, locations_read, unknown_sources
 from bridge.model import ServerSpec
 
 __all__ = [
@@ -92,6 +92,7 @@ class DiscoveryContext:
     consents: Consents = field(default_factory=Consents)
     system_root: Path = Path("/")
     sources: tuple[str, ...] = ()
+    sources_place: str = VARIABLE
     exposed: tuple[Path, ...] = ()
 
 
@@ -170,9 +171,9 @@ def discover(context: DiscoveryContext) -> Discovery:
     merged = merge(files, rules)
     guarded = guard(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
-    about_sources = unknown_sources(context.sources)
+    about_sources = unknown_sources(context.sources, context.sources_place)
     missing = _missing_directories(guarded.servers)
-    warnings = (*about_sources, *reader.warnings, *said, *missing)
+    warnings = (*about_sources, *_marked((*reader.warnings, *said, *missing), context.extra_config))
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=guarded.servers,
@@ -354,6 +355,14 @@ def _admits(rules: Rules, location: Location, path: str, name: str, written: str
 
 def _nothing(name: str) -> str | None:
     return None
+
+
+def _marked(
+    warnings: Iterable[ConfigWarning], extra_config: Path | None
+) -> Iterator[ConfigWarning]:
+    """Yield the warnings, those on the file that the settings name as such."""
+    for each in warnings:
+        yield replace(each, own=not each.key) if each.path == str(extra_config) else each
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:

@@ -44,6 +44,7 @@ class ConfigWarning:
         path: The file, absolute.
         key: The place in it, dotted; empty when the file as a whole is meant.
         unread: Whether it is there and nothing of it could be read.
+        own: Whether it is about what the bridge's own settings name.
         told: Whether an entry among those left out has the same reason.
     """
 
@@ -51,6 +52,7 @@ class ConfigWarning:
     key: str
     reason: str
     unread: bool = field(default=False, compare=False)
+    own: bool = field(default=False, compare=False)
     told: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Locati
     )
 
 
-def unknown_sources(sources: tuple[str, ...]) -> tuple[ConfigWarning, ...]:
+def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
     """What to say of names that are none, each with the nearest that is one."""
     said = []
     for name in sources:
@@ -35,5 +35,5 @@ def unknown_sources(sources: tuple[str, ...]) -> tuple[ConfigWarning, ...]:
             near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
-            said.append(ConfigWarning(path=VARIABLE, key="", reason=reason))
+            said.append(ConfigWarning(path=place, key="", reason=reason, own=True))
     return tuple(said)

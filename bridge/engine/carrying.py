@@ -198,6 +198,7 @@ class Carrying:
         async with backend.in_use():
             started = time.monotonic()
             gate = Gate(self._grant(job), self._servers.pool.call_tool, job.watch.oversight)
+            job.run.standing.tally = gate.tally
             lasting = Lasting(job.watch.oversight)
             more = partial(self._more, job, gate, lasting)
             show = partial(self._skills.show, job.request, job.run, job.skills, lasting)

@@ -18,11 +18,12 @@ from bridge.errors import (
     NoSandboxError,
     SettingsError,
 )
-from bridge.sandbox.choose import ENGINES, candidates
+from bridge.sandbox.choose import candidates
 from bridge.sandbox.job import JobBackend
 from bridge.sandbox.reaper import tidy_up
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
+from bridge.settings.parsers import ENGINES
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
     """
     if settings.oci_runtime and profile.runtime == "process":
         message = (
-            f"{profile.place}: MCP_BRIDGE_OCI_RUNTIME: bubblewrap cannot use "
+            f"{profile.place}: {settings.place('oci_runtime')}: bubblewrap cannot use "
             f"{settings.oci_runtime}."
         )
         remedy = 'Set `runtime = "container"` and `image` in the profile.'

@@ -13,9 +13,9 @@ from bridge.engine.command_backends import insist_on_kernel
 from bridge.engine.command_plan import Planner
 from bridge.errors import BridgeError, NoSandboxError
 from bridge.sandbox.backend import Probe
-from bridge.sandbox.choose import ENGINES
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
+from bridge.settings.parsers import ENGINES
 
 
 @dataclass(frozen=True, kw_only=True)

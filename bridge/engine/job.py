@@ -98,6 +98,7 @@ def run_frame(
         plan=job.request.mode == "plan",
         paths=list(job.outfit.paths),
         session=number,
+        name=job.request.name,
         state=state,
         files=frame_files(job.request.files),
         skills=job.skills.sent(),

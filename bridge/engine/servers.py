@@ -196,9 +196,9 @@ class Servers:
         self._pool.update(self.discovery.servers)
         self._lister.take(self.discovery.servers, known)
         for warning in self.discovery.warnings:
-            # Among many clients' entries there is always one to mend, which `servers` lists. That a
-            # whole file is of no use may be what is wrong at this moment.
-            logger.log(logging.INFO if warning.key else logging.WARNING, "%s", warning)
+            # Among many clients' files there is always something to mend, which `servers` and
+            # `doctor` list. What the bridge's own settings name is another matter.
+            logger.log(logging.WARNING if warning.own else logging.INFO, "%s", warning)
 
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_own_aliases(with_unread(self._finder.find(), self.discovery))
@@ -423,5 +423,6 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         allow_self=settings.allow_self_server,
         project_servers=settings.project_servers,
         sources=settings.sources,
+        sources_place=settings.place("sources"),
         exposed=writable_places(settings),
     )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bridge.gate.tally import Tally
 from bridge.text import counted, visible
 
 MAX_MESSAGE = 200
@@ -31,6 +32,7 @@ class Standing:
         line: What it wrote last, without the rest.
         calls, ended: Tool calls that were begun, and those that are over.
         changes: A number that grows with all of this.
+        tally: What became of its calls; None as long as it has not begun.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,7 @@ class Standing:
         self.calls = 0
         self.ended = 0
         self.changes = 0
+        self.tally: Tally | None = None
         self._reported = False
         self._under_way: dict[int, str] = {}
         self._unended = ""

@@ -427,6 +427,7 @@ class Gate:
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise
+        self.tally.send(call)
         entry = self._sent(wish, effect)
         self.calls += 1
         self.tally.made[call.server] += 1

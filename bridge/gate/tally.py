@@ -25,6 +25,7 @@ class Tally:
         self._replayed: Counter[tuple[str, str, str]] = Counter()
         self._refused: Counter[tuple[str, str, str]] = Counter()
         self._unknown: Counter[tuple[str, str, str]] = Counter()
+        self._sent: Counter[tuple[str, str, str]] = Counter()
         self.made: Counter[str] = Counter()
 
     @contextmanager
@@ -45,6 +46,10 @@ class Tally:
         """For how long calls were under way."""
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
+    def send(self, call: CallFacts) -> None:
+        """Count a call that goes out."""
+        _count(self._sent, call, "")
+
     def replay(self, call: CallFacts) -> None:
         """Count a call that was answered from a journal."""
         _count(self._replayed, call, "")
@@ -56,6 +61,11 @@ class Tally:
     def lose(self, call: CallFacts, why: str) -> None:
         """Count a call of which nobody knows whether it happened."""
         _count(self._unknown, call, why)
+
+    @property
+    def sent(self) -> tuple[CallCount, ...]:
+        """Calls that went out."""
+        return _counts(self._sent)
 
     @property
     def replayed(self) -> tuple[CallCount, ...]:

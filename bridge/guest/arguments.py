@@ -1,14 +1,15 @@
 """From a call's Python arguments to a tool's JSON arguments.
 
 Owns the binding of positional and keyword arguments, their conversion and their check against the
-schema, and the signature that `help()` shows. A mistake is a `TypeError` before anything is sent.
+schema, and the signature that `help()` shows. A mistake is an `ArgumentsError` before anything is
+sent: a `TypeError`, and an `MCPError` as whatever else is wrong with a call.
 """
 
 from __future__ import annotations
 
 from bridge.guest.parameters import read_parameters
 from bridge.guest.validation import certain_types, convert, problem
-from bridge.guest.values import listed, nearest, to_argument
+from bridge.guest.values import ArgumentsError, listed, nearest, to_argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class _Text(str):
 class Parameters:
     """A tool's arguments, as its input schema describes them."""
 
-    def __init__(self, title: str, schema: Any) -> None:
+    def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
         self.title = title
+        self._server, self._tool = server, tool
         self.root = schema if isinstance(schema, dict) else {}
         self.all, self.open_ended = read_parameters(schema)
         self._by_name = {parameter.alias: parameter for parameter in self.all}
@@ -92,8 +94,8 @@ class Parameters:
         None for an optional argument is left out, unless the tool takes null there.
 
         Raises:
-            TypeError: An argument is unknown, missing, given twice, no JSON or not what the tool
-                takes.
+            ArgumentsError: An argument is unknown, missing, given twice, no JSON or not what the
+                tool takes.
         """
         given: Dict[str, Any] = {}
         bound: Dict[str, Any] = {}
@@ -153,4 +155,5 @@ class Parameters:
             signature = signature[:MAX_SIGNATURE_CHARS] + "..."
         end = "" if problem.endswith(("?", ".")) else "."
         message = "%s() %s%s Signature: %s%s"
-        raise TypeError(message % (self.title, problem, end, self.title, signature))
+        said = message % (self.title, problem, end, self.title, signature)
+        raise ArgumentsError(said, server=self._server, tool=self._tool, kind="arguments")

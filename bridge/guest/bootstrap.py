@@ -1,12 +1,11 @@
-"""The program that `python3 -I -S -c` is given inside a sandbox.
+"""The first of the bundle that runs inside a sandbox.
 
-Owns the way from an interpreter with nothing to a running guest: read the bundle from stdin, make
-its modules importable, start the supervisor. Its whole text is the command line, so it imports no
-other guest module before the bundle is in; and nothing else that is not in memory already, since
-every sandbox waits for it.
+Owns the way from an interpreter with nothing to a running guest: make the bundle's modules
+importable, start the supervisor. It imports no other guest module before that, and nothing else
+that is not in memory already, since every sandbox waits for it.
 
-The bundle is an 8-byte big-endian length and that many bytes of what `marshal` makes, in its second
-version, of {"digest", "sources", "code": {tag: {name: compiled}}}. Code is used if it is of this
+The bundle is what the command line's loader reads (see `bridge.sandbox.bundle`): {"digest",
+"bootstrap", "sources", "code": {tag: {name: compiled}}}. Code is used if it is of this
 interpreter's kind; else an image may carry the same modules, compiled, in a directory named after
 the digest; else the sources are compiled here: {name: source}, marshalled and compressed, for most
 sandboxes never look at them, and each has to take them in.
@@ -14,7 +13,6 @@ sandboxes never look at them, and each has to take them in.
 
 from __future__ import annotations
 
-import gc
 import marshal
 import os
 import sys
@@ -23,12 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Collection, Dict, NoReturn, Optional
+    from typing import Any, Collection, Dict, NoReturn, Optional
 else:
     ModuleSpec = type(sys.__spec__)
-
-MAX_BUNDLE_BYTES = 8 * 1024 * 1024
-"""Longest bundle accepted; the guest's sources are a fiftieth of it."""
 
 TREE = "/usr/local/lib/mcp-code-bridge/guest"
 """Where an image keeps precompiled guests, each in a directory named after its digest."""
@@ -95,39 +90,14 @@ class SourceFinder:
         return self._sources[name]
 
 
-def read_exactly(fd: int, size: int) -> bytes:
-    """Return the next `size` bytes of `fd` and not one more: what follows is the channel."""
-    parts = []
-    while size:
-        data = os.read(fd, min(size, 1 << 20))
-        if not data:
-            message = "stdin ended inside the guest's bundle"
-            raise EOFError(message)
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
+def main(bundle: Dict[str, Any], compiled: Dict[str, bytes]) -> NoReturn:
+    """Become the supervisor.
 
-
-def tag() -> str:
-    """Return what code must have been compiled for to run here: the kind, then its version."""
-    # The module has another name until something imports `importlib`.
-    loader = sys.modules["_frozen_importlib_external"]
-    magic = int.from_bytes(loader.MAGIC_NUMBER, "little")
-    return "%s-%x" % (sys.implementation.cache_tag, magic)
-
-
-def main() -> NoReturn:
-    """Read the bundle and become the supervisor."""
-    # While modules are loaded nothing becomes garbage; to look for it takes a third of the time.
-    gc.disable()
-    size = int.from_bytes(read_exactly(0, 8), "big")
-    if size > MAX_BUNDLE_BYTES:
-        message = "the guest's bundle is longer than %d bytes" % MAX_BUNDLE_BYTES
-        raise ValueError(message)
-    bundle = marshal.loads(read_exactly(0, size))
-    compiled = bundle["code"].get(tag())
+    Args:
+        compiled: What the bundle has for this interpreter; empty for nothing.
+    """
     directory = None
-    if compiled is None:
+    if not compiled:
         tree = os.path.join(TREE, os.path.basename(bundle["digest"]))
         directory = tree if os.path.isdir(tree) else None
     sys.dont_write_bytecode = True
@@ -135,7 +105,3 @@ def main() -> NoReturn:
     from bridge.guest import supervisor
 
     supervisor.main(bundle["digest"], bool(compiled or directory))
-
-
-if __name__ == "__main__":
-    main()

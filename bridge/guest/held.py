@@ -366,7 +366,8 @@ def _asking() -> FrameType:
 
 
 def _is_program(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(("<run_python", "<skill "))  # a session's, too
+    name = frame.f_code.co_filename
+    return name == PROGRAM or name.startswith(("<run_python", "<skill "))  # a session's, too
 
 
 def _name(value: Any) -> str:

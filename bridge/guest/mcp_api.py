@@ -17,6 +17,7 @@ from bridge.guest.library import MEMORIES, SKILLS, Library
 from bridge.guest.outputs import Outputs
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
+    ArgumentsError,
     Blob,
     MCPError,
     MissingKeyError,
@@ -103,7 +104,7 @@ class Runtime(Outputs, Library):
 
         Raises:
             MCPError: The tool, its server or the bridge refused.
-            TypeError: The arguments are not what a loaded server's tool takes.
+            ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
         """
         return from_wire(await self._call(server, tool, arguments, raw=False))
 
@@ -137,7 +138,7 @@ class Runtime(Outputs, Library):
         else:
             from bridge.guest.arguments import Parameters
 
-            plain = Parameters(subject, entry.get("inputSchema")).bind((), arguments)
+            plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
         params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
         return await self._client.call("call_tool", params, subject)
 
@@ -401,7 +402,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     module.__spec__ = ModuleSpec("mcp.runtime", None)
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
-    for kind in (Blob, MCPError, MissingKeyError, NotJsonError, Result):
+    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, NotJsonError, Result):
         # What tracebacks and `type()` show is where programs can import it from.
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"

@@ -145,7 +145,7 @@ class Program:
     ) -> None:
         self._source = run.code
         self._plan = run.plan
-        self._name = file_name(run.session)
+        self._name = run.name or file_name(run.session)
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
         self._run_loop = run_loop or _run_loop
         if module is None:
@@ -158,6 +158,10 @@ class Program:
         """Run the program to the end of its main thread's work."""
         try:
             plan = self.module.__dict__ if self._plan else None
+            if self._plan:
+                from bridge.guest import held
+
+                held.PROGRAM = self._name
             code, has_value = compile_program(self._source, plan, self._name)
         except Refused as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
@@ -302,7 +306,7 @@ def _exit(error: SystemExit) -> Done:
     except BaseException:
         # The program may have replaced or closed its stderr.
         return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
-    return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
+    return Done("exit", 1, error_type="SystemExit")
 
 
 def _told_repr(value: Any) -> str:

@@ -43,8 +43,8 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     from bridge.guest.arguments import Parameters
 
     title = "mcp_%s.%s" % (server["alias"], tool["alias"])
-    parameters = Parameters(title, tool.get("inputSchema"))
     server_name, tool_name = server["name"], tool["name"]
+    parameters = Parameters(title, tool.get("inputSchema"), server_name, tool_name)
 
     async def function(*args: Any, **kwargs: Any) -> Any:
         return await call(server_name, tool_name, parameters.bind(args, kwargs))

@@ -89,7 +89,7 @@ class Session:
         return done
 
     def _ran(self, run: Run) -> Done:
-        sys.argv = ["run_python", *run.argv]
+        sys.argv = [run.name or "run_python", *run.argv]
         own = self._module.__dict__
         given = build(run, self._client)
         if not self._begun:

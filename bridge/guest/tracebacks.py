@@ -45,6 +45,10 @@ packages_offered = False
 """Whether a run may ask for packages here."""
 
 
+_named: Set[str] = set()
+"""What programs go by that came from files."""
+
+
 def file_name(number: int) -> str:
     """Return what the program of a session's run goes by; number 0 is a run on its own."""
     return _NUMBERED % number if number else FILENAME
@@ -52,11 +56,13 @@ def file_name(number: int) -> str:
 
 def is_program(name: str) -> bool:
     """Whether a file name is that of a program, or of a skill that it imports."""
-    return name == FILENAME or name.startswith((_NUMBERED_HEAD, SKILL_HEAD))
+    return name in _named or name == FILENAME or name.startswith((_NUMBERED_HEAD, SKILL_HEAD))
 
 
 def register_source(source: str, name: str = FILENAME) -> None:
     """Let tracebacks and `inspect` find the lines of the program that goes by `name`."""
+    if not is_program(name):
+        _named.add(name)
     # Lines end where Python says so: str.splitlines knows ends that are none.
     lines = io.StringIO(source, newline=None).readlines()
     if lines and not lines[-1].endswith("\n"):

@@ -14,7 +14,7 @@ from bridge.guest.placeholders import Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional
+    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional, Type
 
     _Object = Dict[str, Any]
 else:
@@ -69,11 +69,20 @@ class MCPError(RuntimeError):
 
     def __reduce__(self) -> Any:
         # Exceptions with keyword-only arguments do not pickle by themselves.
-        return _rebuild_error, (self.message, dict(self.__dict__))
+        return _rebuild_error, (self.message, dict(self.__dict__), type(self))
 
 
-def _rebuild_error(message: str, state: Dict[str, Any]) -> MCPError:
-    error = MCPError(message)
+class ArgumentsError(MCPError, TypeError):
+    """Arguments that a tool does not take, or that JSON cannot hold: nothing was sent."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild_error(
+    message: str, state: Dict[str, Any], kind: Type[MCPError] = MCPError
+) -> MCPError:
+    error = kind(message)
     error.__dict__.update(state)
     return error
 
@@ -242,13 +251,13 @@ def to_argument(value: Any, path: str) -> Any:
     """Return `value` as JSON data to send.
 
     Raises:
-        TypeError: It holds what JSON cannot; a plain one, as for any wrong argument.
+        ArgumentsError: It holds what JSON cannot.
     """
     try:
         return to_json(value, path)
     except NotJsonError as error:
         message = str(error)
-    raise TypeError(message)
+    raise ArgumentsError(message, kind="arguments")
 
 
 def to_text(value: Any, path: str) -> str:

@@ -176,7 +176,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     # Off since the interpreter started: all that was made until here lasts.
     gc.enable()
     client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
-    sys.argv = ["run_python", *run.argv]
+    sys.argv = [run.name or "run_python", *run.argv]
     # Only here: what the program puts into its directory must never be imported before the fork.
     sys.path[:] = import_path(run)
     if run.session:

@@ -61,6 +61,7 @@ class RunRequest:
         servers: Names to load; None means those that the code refers to.
         timeout: Seconds; None means the default.
         argv: What the program finds in `sys.argv[1:]`.
+        name: Of the file that holds it, without its directory; empty for none.
         principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
             with those of the same. Empty when several callers cannot be told apart.
         owner: Who alone may apply its plan or retry it: the principal, and over HTTP a digest of
@@ -82,6 +83,7 @@ class RunRequest:
     servers: tuple[str, ...] | None = None
     timeout: float | None = None
     argv: tuple[str, ...] = ()
+    name: str = ""
     principal: str = ""
     owner: str = ""
     client: str = ""

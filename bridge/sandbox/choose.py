@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,6 +20,7 @@ from bridge.errors import NoSandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
+from bridge.settings.parsers import ENGINES, LADDER, WEAKER
 
 if TYPE_CHECKING:
     from bridge.sandbox.container.backend import ContainerBackend
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
 logger = logging.getLogger(__name__)
-
-ENGINES = ("podman", "docker")
-
-LADDER = (*ENGINES, "bubblewrap", "seatbelt")
-"""What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
-bubblewrap where there is no engine at all, and Seatbelt where that system is macOS."""
-
-WEAKER = ("landlock",)
-"""What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
-the ladder, so nothing falls back to it."""
 
 _OPENING = "bridge.sandbox.container.opening"
 
@@ -61,46 +51,19 @@ def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
 
     Args:
         order: What `auto` means; empty for the usual ladder. What it leaves out is not tried.
-
-    Raises:
-        SettingsError: It names no backend, or the order cannot be.
     """
-    ladder = _checked(order) or LADDER
-    if runtime == "auto":
-        return ladder
-    if runtime in _PROCESS or runtime in ENGINES or os.sep in runtime:
-        return (runtime,)
-    message = (
-        f"MCP_BRIDGE_RUNTIME: {runtime!r} is not auto, {', '.join((*LADDER, *WEAKER))} or the path "
-        "of an engine."
-    )
-    raise SettingsError(message)
+    return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
 
-def _checked(order: Sequence[str]) -> tuple[str, ...]:
-    for place, name in enumerate(order):
-        problem = ""
-        if name in WEAKER:
-            problem = "is weaker than the others, and used only when MCP_BRIDGE_RUNTIME names it"
-        elif name not in LADDER:
-            problem = f"is not one of {', '.join(LADDER)}"
-        elif name in order[:place]:
-            problem = "stands there twice"
-        if problem:
-            message = f"MCP_BRIDGE_RUNTIME_ORDER: {name!r} {problem}."
-            raise SettingsError(message)
-    return tuple(order)
-
-
-def engines(runtime: str) -> tuple[str, ...]:
+def engines(settings: Settings) -> tuple[str, ...]:
     """Return those of `candidates` that are container engines, which have images.
 
     Raises:
-        SettingsError: It names no backend, or one without images.
+        SettingsError: The backend that is named has none.
     """
-    found = tuple(name for name in candidates(runtime) if name not in _PROCESS)
+    found = tuple(name for name in candidates(settings.runtime) if name not in _PROCESS)
     if not found:
-        message = f"MCP_BRIDGE_RUNTIME: {runtime} uses no images."
+        message = f"{settings.place('runtime')}: {settings.runtime} uses no images."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
     return found
 
@@ -116,7 +79,8 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
         return engine, partial(try_backend, engine, settings)
     if settings.oci_runtime:
         # Asked for a kernel boundary that namespaces are not; nothing stands in for it.
-        message = f"MCP_BRIDGE_OCI_RUNTIME: {name} cannot use {settings.oci_runtime}."
+        place = settings.place("oci_runtime")
+        message = f"{place}: {name} cannot use {settings.oci_runtime}."
         raise SettingsError(message, remedy="Use podman or docker with it.")
     module, kind = _PROCESS[name]
     make: type[_ProcessBackend] = getattr(
@@ -132,7 +96,8 @@ async def choose(settings: Settings) -> Backend:
     """Return the first backend that works, open.
 
     Raises:
-        SettingsError: The setting names no backend, or packages that no program could import.
+        SettingsError: The settings exclude one another, or name packages that no program could
+            import.
         NoSandboxError: None works; the text says for each why, and what to do.
     """
     failures: list[Probe] = []
@@ -169,7 +134,8 @@ async def survey(settings: Settings) -> list[Probe]:
     """Try every backend that the settings admit, and report on each.
 
     Raises:
-        SettingsError: The setting names no backend, or packages that no program could import.
+        SettingsError: The settings exclude one another, or name packages that no program could
+            import.
     """
     probes = []
     for name in _admitted(settings):
@@ -180,18 +146,22 @@ async def survey(settings: Settings) -> list[Probe]:
 
 
 def _admitted(settings: Settings) -> tuple[str, ...]:
-    """Return the backends to try; `auto` leaves out what cannot have the OCI runtime asked for."""
+    """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
+
+    Whoever names either does not get another sandbox, or another Python, without a word.
+    """
     if settings.packages is not None:
         from bridge.sandbox.process.packages import check_environment
 
-        check_environment(settings.packages)
+        check_environment(settings.packages, settings.place("packages"))
     names = candidates(settings.runtime, settings.runtime_order)
-    if settings.oci_runtime and settings.runtime == "auto":
+    asked = "oci_runtime" if settings.oci_runtime else "image" if settings.image else ""
+    if asked and settings.runtime == "auto":
         names = tuple(name for name in names if name in ENGINES)
         if not names:
             message = (
-                f"MCP_BRIDGE_RUNTIME_ORDER names no engine, and MCP_BRIDGE_OCI_RUNTIME asks for "
-                f"{settings.oci_runtime}."
+                f"{settings.place('runtime_order')} names no engine, and {settings.place(asked)} "
+                f"asks for {getattr(settings, asked)}."
             )
             raise SettingsError(message, remedy="Add podman or docker to the order.")
     return names

@@ -60,6 +60,10 @@ class Verdict:
     error: str = ""
 
 
+_SIGNAL_BASE = 128
+"""What a shell adds to the number of the signal that ended a program."""
+
+
 def classify(ending: Ending, limits: Limits) -> Verdict:
     """Return the verdict on a run."""
     done, exited = ending.done, ending.exited
@@ -81,7 +85,8 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if ending.protocol_error:
         return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
     if _out_of_memory(ending):
-        return _oom(limits, done.error if done is not None else "")
+        code = None if exited is None or exited.signal is None else _SIGNAL_BASE + exited.signal
+        return _oom(limits, done.error if done is not None else "", code)
     if done is not None and done.outcome == "exception":
         lines = [line for line in done.error.splitlines() if not line.startswith("Hint: ")]
         last = lines[-1].strip() if lines else ""
@@ -100,7 +105,8 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if exited is not None and exited.signal is not None:
         name = _signal_name(exited.signal)
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
-        return _crash(f"The program was killed by {name}{hint}.", ending)
+        code = _SIGNAL_BASE + exited.signal
+        return _crash(f"The program was killed by {name}{hint}.", ending, code)
     message = "The sandbox ended before the program did."
     if ending.report is not None and ending.report.signal == signals.SIGKILL:
         message += " It was killed from outside: by the engine, by hand, or for memory."
@@ -139,13 +145,14 @@ def _out_of_memory(ending: Ending) -> bool:
     return killed and seen
 
 
-def _oom(limits: Limits, error: str) -> Verdict:
+def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
     megabytes = limits.memory_bytes // (1024 * 1024)
     message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
     return Verdict(
         status="error",
         reason="oom",
         summary=message,
+        exit_code=code,
         error=f"{error}\n{message}".strip() + " Work on less data at a time.",
     )
 
@@ -160,7 +167,7 @@ def _exit(code: int, *, finished: bool, error: str) -> Verdict:
     return Verdict(status="error", reason="exit", summary=summary, exit_code=code, error=error)
 
 
-def _crash(message: str, ending: Ending) -> Verdict:
+def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:
     detail = ending.diagnostics.strip()
     if ending.report is not None and ending.report.detail:
         detail = f"{detail}\n{ending.report.detail}".strip()
@@ -168,6 +175,7 @@ def _crash(message: str, ending: Ending) -> Verdict:
         status="error",
         reason="crash",
         summary=message,
+        exit_code=code,
         error=f"{message}\n{detail}".strip(),
     )
 

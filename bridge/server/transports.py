@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import uvicorn
+from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 
 from bridge.engine import Engine
@@ -51,7 +52,11 @@ _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 async def serve_stdio(engine: Engine) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
-    server = build_server(engine, principal=STDIO)
+    await serve_on_stdio(build_server(engine, principal=STDIO))
+
+
+async def serve_on_stdio(server: Server[Any]) -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()
     with claimed_stdout() as out, claimed_stdin() as into:

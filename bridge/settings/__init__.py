@@ -48,6 +48,7 @@ __all__ = [
     "RunIsolation",
     "Settings",
     "config_path",
+    "defaults",
     "home",
     "load",
     "parse_size",
@@ -56,6 +57,7 @@ __all__ = [
     "reload_policy",
     "runtime_dir",
     "trusted_places",
+    "unknown_variables",
     "writable_places",
 ]
 
@@ -70,8 +72,8 @@ class _Setting:
 
 
 _SETTINGS: Mapping[str, _Setting] = {
-    "runtime": _Setting("MCP_BRIDGE_RUNTIME", parsers.text),
-    "runtime_order": _Setting("MCP_BRIDGE_RUNTIME_ORDER", parsers.names, many=True),
+    "runtime": _Setting("MCP_BRIDGE_RUNTIME", parsers.runtime),
+    "runtime_order": _Setting("MCP_BRIDGE_RUNTIME_ORDER", parsers.runtime_order, many=True),
     "oci_runtime": _Setting("MCP_BRIDGE_OCI_RUNTIME", parsers.text),
     "image": _Setting("MCP_BRIDGE_IMAGE", parsers.text),
     "packages": _Setting("MCP_BRIDGE_PACKAGES", parsers.path),
@@ -132,6 +134,12 @@ _TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "ser
 """Of the file, beside the settings."""
 
 
+def defaults() -> Settings:
+    """Return the settings of a bridge that has none, for what runs no program of anybody's."""
+    environment = dict(os.environ)
+    return Settings(environ=environment, state_dir=default_state_dir(environment))
+
+
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
@@ -148,18 +156,24 @@ def load(
     file = read_config(
         config_path(environment), demanded=bool(environment.get("MCP_BRIDGE_CONFIG"))
     )
-    own = _from_file(file.values, str(file.path))
+    own = _from_file(file.values, file)
     profiles = {
-        name: _from_file(profile.values, profile.place) for name, profile in file.profiles.items()
+        name: _from_file(profile.values, file, f"profiles.{name}")
+        for name, profile in file.profiles.items()
     }
     given = {**_from_environment(environment), **_from_flags(flags or {})}
-    name = str(given.get("profile", own.get("profile", "standard")))
-    profile = _named(name, file)
-    values = {**own, **profiles[name], **given}
+    named = given.get("profile", own.get("profile"))
+    name = str(named.value) if named is not None else "standard"
+    profile = _named(name, file, named.place if named is not None else "")
+    found = {**own, **profiles[name], **given}
+    values = {key: each.value for key, each in found.items()}
     if profile.strict:
         # Only the profile itself can widen it so; the rest can still say no.
         for key in ("allow_packages", "allow_directories"):
-            values[key] = profiles[name].get(key, False) and given.get(key, True)
+            allowed, refused = profiles[name].get(key), given.get(key)
+            values[key] = (
+                allowed is not None and allowed.value and (refused is None or refused.value)
+            )
     settings = Settings(
         environ=environment,
         commands=file.commands,
@@ -167,6 +181,7 @@ def load(
         dependencies=file.dependencies,
         eras=file.eras,
         strict=profile.strict,
+        places={key: each.place for key, each in found.items()},
         **cast(
             "dict[str, Any]",
             {"state_dir": default_state_dir(environment), **values},
@@ -194,7 +209,7 @@ def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
         return settings
     if asked:
         message = (
-            f"The timeout of {settings.timeout:g} s is beyond the maximum of "
+            f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
             f"{settings.max_timeout:g} s."
         )
         raise SettingsError(message, remedy="Raise MCP_BRIDGE_MAX_TIMEOUT or lower it.")
@@ -239,18 +254,48 @@ def writable_places(settings: Settings) -> tuple[Path, ...]:
     return (*offered, *written, packages)
 
 
-def _named(name: str, file: ConfigFile) -> ProfileSpec:
+def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
     if name in file.profiles:
         return file.profiles[name]
-    message = f"There is no profile {name!r:.100}; there are {', '.join(sorted(file.profiles))}."
+    message = (
+        f"{place}: there is no profile {name!r:.100}; there are {', '.join(sorted(file.profiles))}."
+    )
     raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, object]:
+PREFIX = "MCP_BRIDGE_"
+
+OTHER_VARIABLES = ("MCP_BRIDGE_CONFIG", "MCP_BRIDGE_INPUT_", "MCP_BRIDGE_TEST_")
+"""What is no setting: where the file is, and the beginnings of inputs' names and of those that the
+tests of this project read."""
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return what to say of variables that begin like settings and are none."""
+    known = {setting.variable.removeprefix(PREFIX) for setting in _SETTINGS.values()}
+    said = []
+    for name in sorted(environ):
+        key = name.removeprefix(PREFIX)
+        if key not in (name, *known) and not name.startswith(OTHER_VARIABLES):
+            near = parsers.nearest(key, known)
+            guess = f" Did you mean {PREFIX}{near}?" if near else ""
+            said.append(f"{name} is not a setting, and changes nothing.{guess}")
+    return said
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value, and where it stands."""
+
+    value: object
+    place: str
+
+
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
     return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     return {
         key: _parse(key, environ[setting.variable], setting.variable)
         for key, setting in _SETTINGS.items()
@@ -259,10 +304,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
-    found: dict[str, object] = {}
+def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Given]:
+    found: dict[str, _Given] = {}
     for key, value in values.items():
-        where = f"{place}: {key}"
+        where = file.place(key, table)
         if key not in _SETTINGS:
             known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
             message = f"{where} is not a setting. {known}"
@@ -274,9 +319,9 @@ def _from_file(values: Mapping[str, Any], place: str) -> dict[str, object]:
     return found
 
 
-def _parse(key: str, text: str, place: str) -> object:
+def _parse(key: str, text: str, place: str) -> _Given:
     try:
-        return _SETTINGS[key].parse(text)
+        return _Given(_SETTINGS[key].parse(text), place)
     except ValueError as error:
         message = f"{place}: {text!r} {error}."
         raise SettingsError(message) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,10 +28,12 @@ class ConfigFile:
 
     Attributes:
         path: For errors.
+        text: The whole file, for errors.
         values: The keys at its top.
     """
 
     path: Path
+    text: str = field(default="", repr=False)
     values: Mapping[str, Json] = field(default_factory=dict)
     profiles: Mapping[str, ProfileSpec] = field(default_factory=dict)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
@@ -38,6 +41,16 @@ class ConfigFile:
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     eras: Mapping[str, Era] = field(default_factory=dict)
+
+    def place(self, key: str, table: str = "") -> str:
+        """Return where a key stands, for errors: the file, its line if that is seen, the key."""
+        within, line = "", ""
+        for number, text in enumerate(self.text.splitlines(), 1):
+            if heading := re.match(r"\s*\[([^\[\]]+)\]", text):
+                within = heading[1].strip()
+            elif within == table and re.match(rf"\s*{re.escape(key)}\s*=", text):
+                line = f":{number}"
+        return f"{self.path}{line}: {f'{table}.' if table else ''}{key}"
 
 
 def read_config(path: Path, *, demanded: bool) -> ConfigFile:
@@ -50,7 +63,12 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     Raises:
         SettingsError: It cannot be read, or is no settings file.
     """
-    document = _document(path, demanded=demanded)
+    text = _text(path, demanded=demanded)
+    try:
+        document: dict[str, Json] = tomllib.loads(text)
+    except ValueError as error:
+        message = f"{path} could not be read: {error}."
+        raise SettingsError(message) from None
     profiles = document.pop("profiles", {})
     commands = document.pop("commands", {})
     policy = document.pop("policy", None)
@@ -62,6 +80,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         raise SettingsError(message)
     return ConfigFile(
         path=path,
+        text=text,
         values=document,
         profiles=parse_profiles(profiles, f"{path}: profiles"),
         commands=parse_commands(commands, f"{path}: commands"),
@@ -72,7 +91,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     )
 
 
-def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
+def _text(path: Path, *, demanded: bool) -> str:
     try:
         if not path.is_file() and path.exists():
             # A pipe or a device would be waited for, or read for ever.
@@ -82,7 +101,7 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
             message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
             raise SettingsError(message)
         insist_private(path, "The settings file")
-        return tomllib.loads(path.read_text("utf-8"))
+        return path.read_text("utf-8")
     except FileNotFoundError:
         if (dangling := _dangling_link(path)) is not None:
             message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
@@ -92,7 +111,7 @@ def _document(path: Path, *, demanded: bool) -> dict[str, Json]:
         if demanded:
             message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."
             raise SettingsError(message) from None
-        return {}
+        return ""
     except (OSError, ValueError) as error:
         message = f"{path} could not be read: {error}."
         raise SettingsError(message) from None

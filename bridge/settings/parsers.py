@@ -60,6 +60,16 @@ MAX_ID = 2**31 - 1
 LONGEST_TIMEOUT = 24 * 3600.0
 """A day; beyond it a number is more likely a mistake in units."""
 
+ENGINES = ("podman", "docker")
+
+LADDER = (*ENGINES, "bubblewrap", "seatbelt")
+"""What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
+bubblewrap where there is no engine at all, and Seatbelt where that system is macOS."""
+
+WEAKER = ("landlock",)
+"""What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
+the ladder, so nothing falls back to it."""
+
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -214,6 +224,28 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def runtime(text: str) -> str:
+    """Return "auto", a backend's name, or the path of an engine."""
+    value = text.strip()
+    if value not in ("auto", *LADDER, *WEAKER) and "/" not in value:
+        message = f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine"
+        raise ValueError(message)
+    return value
+
+
+def runtime_order(text: str) -> tuple[str, ...]:
+    """Return the backends that `auto` tries, in order, each once."""
+    found = names(text)
+    for name in found:
+        if name in WEAKER:
+            message = f"names {name}, which is weaker: it is used only when named as the runtime"
+            raise ValueError(message)
+        if name not in LADDER:
+            message = f"names {name!r}, which is not one of {', '.join(LADDER)}"
+            raise ValueError(message)
+    return found
+
+
 def sources(text: str) -> tuple[str, ...]:
     """Return the names of clients to read, or those of clients to leave out, each with its "-"."""
     found = names(text)
@@ -247,8 +279,13 @@ def directories(text: str) -> tuple[Path, ...]:
     return found
 
 
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Return the nearest of the names; empty if none is near."""
+    return "".join(difflib.get_close_matches(key, sorted(known), n=1))
+
+
 def suggestion(key: str, known: Iterable[str]) -> str:
     """Return what to say of a key that is none: the nearest one, and all there are."""
     names = sorted(known)
-    near = difflib.get_close_matches(key, names, n=1)
-    return f"{f'Did you mean {near[0]}? ' if near else ''}Known: {', '.join(names)}."
+    near = nearest(key, names)
+    return f"{f'Did you mean {near}? ' if near else ''}Known: {', '.join(names)}."

@@ -72,6 +72,7 @@ class Settings:
         eras: Which protocol servers are spoken to in, by name, where the file says so.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
+        places: Where each setting stands that does not have its default, for errors.
         environ: The process's environment, for what servers inherit and engines read.
     """
 
@@ -127,6 +128,7 @@ class Settings:
     allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +138,10 @@ class Settings:
             object.__setattr__(self, "listed_servers_only", True)
             object.__setattr__(self, "guard", "enforce")
             object.__setattr__(self, "project_servers", "none")
+
+    def place(self, name: str) -> str:
+        """Return where a setting stands: a flag, a variable, or a line of a file."""
+        return self.places.get(name, f"MCP_BRIDGE_{name.upper()}")
 
     @property
     def packages_allowed(self) -> bool:

@@ -120,6 +120,10 @@ def start_timeout(
     spec: ServerSpec, seconds: float, *, account: str, remedy: str
 ) -> ServerStartError:
     """Report a server that was not ready in time."""
+    remedy = (
+        f"{remedy} A first start may download what it starts: MCP_BRIDGE_START_TIMEOUT sets how "
+        "long the bridge waits, in seconds."
+    ).lstrip()
     text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s."
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
 

@@ -160,7 +160,7 @@ def test_calls_are_counted(commands: Commands) -> None:
     head, row, *_ = out.splitlines()
     assert head.split()[:2] == ["SERVER", "CALLS"]
     assert row.split() == ["shop", "1", "1", "0", "0", "1", "0", "0", "1,234", "5"]
-    assert "1 runs, 5 records." in out
+    assert "1 run, 5 records." in out
     status, found = commands.read("stats", "--by", "tool,outcome")
     assert status == 0
     assert [(each["tool"], each["outcome"], each["made"]) for each in found["groups"]] == [
@@ -176,6 +176,24 @@ def test_calls_are_counted(commands: Commands) -> None:
         assert (status, f"--since: '{wrong}' is not a date such as 2026-" in err) == (2, True)
     status, _, err = commands("stats", "--by", "colour")
     assert (status, "day, server, tool, decision, outcome" in err) == (2, True)
+
+
+def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are in the log, which then is not empty."""
+
+    async def record() -> None:
+        log = AuditLog(tmp_path / "audit", now=FakeClock())
+        run = RunAudit(log, RUN)
+        await run.began({"code": "sha256:c"})
+        await run.ended({"status": "success"})
+        log.close()
+
+    anyio.run(record)
+    commands = Commands(tmp_path, capsys)
+    assert commands("stats") == (0, "No calls.\n\n1 run, 2 records.\n", "")
+    shown = commands("show", RUN)[1].splitlines()
+    assert [line.split()[2] for line in shown] == ["run", "end"]
+    assert "code=sha256:c" in shown[0]
 
 
 def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:

@@ -98,7 +98,7 @@ def test_flags_alone_mean_serve() -> None:
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback for a typing mistake."""
-    assert cli.main(["doctor", "--memory", "lots"]) == 2
+    assert cli.main(["servers", "--memory", "lots"]) == 2
     assert capsys.readouterr().err.startswith("mcp-code-bridge: --memory: 'lots' is not a size")
 
 
@@ -112,6 +112,7 @@ def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[
         (RunResult(run_id="r", status="error", summary="", exit_code=0), 1),
         (RunResult(run_id="r", status="error", summary="", exit_code=-1), 255),
         (RunResult(run_id="r", status="error", summary="", exit_code=256), 1),
+        (RunResult(run_id="r", status="error", summary="", reason="crash", exit_code=137), 137),
     ],
 )
 def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:

@@ -76,9 +76,7 @@ def test_a_cell_cannot_forge_a_row() -> None:
 def test_log_lines_are_written_out_too() -> None:
     """Warnings name servers as their configuration does."""
     record = logging.LogRecord("x", logging.WARNING, "", 1, "server %s", ("\x1b[2J",), None)
-    assert VisibleFormatter("%(levelname)s: %(message)s").format(record) == (
-        "WARNING: server \\x1b[2J"
-    )
+    assert VisibleFormatter("%(level)s: %(message)s").format(record) == ("warning: server \\x1b[2J")
 
 
 def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

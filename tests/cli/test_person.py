@@ -50,6 +50,20 @@ async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it()
         assert await _asked(typist, person, "no\n") == ["no"]
 
 
+@pytest.mark.parametrize(
+    ("answers", "agreed"),
+    [(("yes\n",), True), (("sure\n", "Y\n"), True), (("\n",), False), (("x\n",) * 5, False)],
+)
+async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
+    answers: tuple[str, ...], agreed: bool
+) -> None:
+    """And said to be no answer."""
+    with desk() as (typist, _, person):
+        async with typing_answers(typist, *answers) as shown:
+            assert await person.agrees("May it?") is agreed
+    assert (" is no answer to this." in shown[0]) is (len(answers) > 1)
+
+
 async def test_one_paste_answers_one_question() -> None:
     """Its other lines are dropped, and left to nobody."""
     with desk() as (typist, reader, person):

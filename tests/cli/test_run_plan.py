@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
 
+from bridge.cli import flags
+from bridge.cli.live import LiveTerminal
 from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, show
+from bridge.cli.run import _followed as followed
+from bridge.cli.run import run as run_command
 from bridge.cli.terminal import Terminal
 from bridge.engine import open_engine
+from bridge.engine.standing import Standing
 from bridge.errors import ApprovalRefusedError
+from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
+from bridge.gate.tally import Tally
 from bridge.model import HeldCall, Plan, RunRequest, RunResult
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, backend, settings
@@ -106,6 +116,63 @@ def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
     show(result, terminal=True, plan=False)
     assert capsys.readouterr().out == "planned\n"
+
+
+async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
+    settings: Settings,
+    backend: FakeBackend,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets no id that would do nothing."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
+    opened = partial(open_engine, finder=finder, choose_backend=choose)
+    monkeypatch.setattr("bridge.cli.run.open_engine", opened)
+    arguments = flags.parser().parse_args(["run", "--plan", "--json", "-c", CODE])
+    assert await run_command(arguments, settings) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert len(plan["calls"]) == 2
+    assert "no other can apply it" in plan["note"]
+    assert not {"id", "seconds"} & plan.keys()
+
+
+async def test_after_an_interruption_it_is_told_which_calls_went_out(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever pressed Ctrl-C has to know what is to be undone."""
+    tally = Tally()
+
+    class Engine:
+        def __init__(self, scope: anyio.CancelScope) -> None:
+            self.scope = scope
+
+        async def run(self, request: RunRequest, client: LiveTerminal) -> RunResult:
+            standing = Standing()
+            standing.tally = tally
+            client.follow(standing)
+            self.scope.cancel()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async def interrupted() -> str:
+        with anyio.CancelScope() as scope:
+            request = RunRequest(code=CODE)
+            await followed(cast("Any", Engine(scope)), request, settings, scripted=False)
+        return capsys.readouterr().err
+
+    assert await interrupted() == "Interrupted. No call went out.\n"
+    for tool in ("create", "create", "wri\x1bte"):
+        tally.send(CallFacts(server="desk", tool=tool))
+    tally.lose(CallFacts(server="desk", tool="create"), "no answer came")
+    assert await interrupted() == (
+        "Interrupted. 3 calls had gone out: desk.create (2 times), desk.wri\\x1bte. "
+        "Not known whether carried out: desk.create.\n"
+    )
 
 
 def test_the_user_is_told_why_calls_that_may_only_read_are_held(

@@ -132,12 +132,29 @@ async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     caplog.set_level(logging.WARNING)
     unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
     skipped = ConfigWarning(path="/c.json", key="mcpServers.b", reason="skipped: no url", told=True)
-    commands.finder.warnings = (unset, skipped)
+    broken = ConfigWarning(path="/d.json", key="", reason="it is no JSON", unread=True)
+    commands.finder.warnings = (unset, skipped, broken)
     assert await commands.servers() == 0
-    assert capsys.readouterr().err == "warning: /c.json (mcpServers.a.env): TOKEN is not set\n"
+    assert capsys.readouterr().err == (
+        "warning: /c.json (mcpServers.a.env): TOKEN is not set\nwarning: /d.json: it is no JSON\n"
+    )
     await commands.tools()
-    assert "TOKEN" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "TOKEN" not in said
+    assert "/d.json" not in said
     assert caplog.text == ""
+
+
+async def test_what_the_settings_name_is_warned_of_by_every_command(
+    commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, which those who asked for it look at; and once."""
+    caplog.set_level(logging.WARNING)
+    own = ConfigWarning(path="/mine.json", key="", reason="it is no JSON", own=True)
+    commands.finder.warnings = (own,)
+    assert await commands.servers() == 0
+    assert "/mine.json" not in capsys.readouterr().err
+    assert caplog.text.count("/mine.json: it is no JSON") == 1
 
 
 async def test_check_starts_each_and_says_what_its_tools_cost(

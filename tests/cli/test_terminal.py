@@ -11,7 +11,8 @@ from typing import TextIO
 import anyio
 import pytest
 
-from bridge.cli.terminal import MAX_TRIES, Terminal, prompt, read_field
+from bridge.cli.person import MAX_TRIES
+from bridge.cli.terminal import Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
 from tests.waiting import PATIENCE_SECONDS, typing_answers
@@ -99,6 +100,15 @@ async def test_choices_are_listed_by_what_they_are_called(
         "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
         "Decision (a number or a word in brackets): "
     ) in shown
+
+
+async def test_an_answer_that_is_none_is_said_to_be_none(desk: tuple[int, TextIO]) -> None:
+    """By what was typed, of which no terminal obeys anything; then the question stands again."""
+    params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
+    answer, shown = await _ask(desk, ("ma\x1bybe\n", "no\n"), params)
+    assert answer == {"action": "accept", "content": {"decision": "no"}}
+    assert "  ma\\x1bybe is no answer to this. Choose one of call, run, no, or its" in shown
+    assert shown.count("Decision (a number or a word in brackets): ") == 2
 
 
 async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:

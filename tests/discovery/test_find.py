@@ -387,3 +387,16 @@ def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others
     (warning,) = found.warnings
     assert warning.path.endswith("a2.json")
     assert "only the first 500 servers of a project are read" in warning.reason
+
+
+def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryContext) -> None:
+    """A foreign client's broken file is not this user's concern with every command."""
+    extra = context.home / "extra.json"
+    for file in (extra, context.home / ".claude.json"):
+        file.write_text("{")
+    found = discover(replace(context, extra_config=extra, sources=("-nosuch",)))
+    assert {warning.path: warning.own for warning in found.warnings} == {
+        "MCP_BRIDGE_SOURCES": True,
+        str(extra): True,
+        str(context.home / ".claude.json"): False,
+    }

@@ -196,7 +196,7 @@ async def test_a_file_that_is_half_written_keeps_its_servers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: str
 ) -> None:
     """However often it is read in between; once it is whole again, it counts."""
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.INFO)
     file = tmp_path / ".claude.json"
     file.write_text(config("one", "two"))
     async with configured(tmp_path) as servers:

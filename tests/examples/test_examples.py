@@ -79,10 +79,9 @@ def project(tmp_path: Path) -> Path:
 ROLES = ("AUTHOR", "COMMITTER")
 
 
-@asynccontextmanager
-async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Client]:
-    """Start the bridge as a client does."""
-    environ = {
+def environment(home: Path, runtime: str = "bubblewrap", **more: str) -> dict[str, str]:
+    """Return the environment of a user who has these servers."""
+    return {
         **os.environ,
         "HOME": str(home),
         "MCP_BRIDGE_CONFIG": str(home / "config.toml"),
@@ -93,6 +92,12 @@ async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncI
         "XDG_RUNTIME_DIR": str(home / "run"),
         **more,
     }
+
+
+@asynccontextmanager
+async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Client]:
+    """Start the bridge as a client does."""
+    environ = environment(home, runtime, **more)
     command = str(SCRIPTS / "mcp-code-bridge")
     parameters = StdioServerParameters(command=command, cwd=home, env=environ)
     with (home / "bridge.log").open("a") as log:
@@ -100,10 +105,14 @@ async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncI
             yield client
 
 
-async def run(client: Client, example: str, values: dict[str, Any], **more: Any) -> CallToolResult:
-    """Run an example with its values set ahead of it."""
-    ahead = "".join(f"{name} = {value!r}\n" for name, value in values.items())
-    code = ahead + (EXAMPLES / f"{example}.py").read_text()
+def program(example: str, *values: str) -> str:
+    """Return an example with its arguments set ahead of it, as a client has no other place."""
+    return f"import sys\nsys.argv[1:] = {list(values)}\n{(EXAMPLES / f'{example}.py').read_text()}"
+
+
+async def run(client: Client, example: str, *values: str, **more: Any) -> CallToolResult:
+    """Run an example with its arguments."""
+    code = program(example, *values)
     result = await client.call_tool("run_python", {"code": code, **more})
     assert not result.is_error, result.content
     return result
@@ -117,9 +126,9 @@ def field(result: CallToolResult, name: str) -> Any:
 async def test_the_bulk_edit_is_a_plan_first_and_changes_exactly_what_that_listed(
     tmp_path: Path, project: Path
 ) -> None:
-    values = {"FOLDER": str(project), "OLD": "timeout_ms", "NEW": "timeout"}
+    values = (str(project), "timeout_ms", "timeout")
     async with bridge(tmp_path) as client:
-        planned = await run(client, "rename_setting", values, mode="plan")
+        planned = await run(client, "rename_setting", *values, mode="plan")
         plan = field(planned, "plan")
         assert [call["tool"] for call in plan["calls"]] == ["edit_file", "edit_file"]
         assert "timeout_ms = 30" in (project / "conf/one.toml").read_text()
@@ -131,9 +140,9 @@ async def test_the_bulk_edit_is_a_plan_first_and_changes_exactly_what_that_liste
 
 
 async def test_the_join_counts_over_two_servers(tmp_path: Path, project: Path) -> None:
-    values = {"REPOSITORY": str(project), "TEAMS": str(project / "teams.json")}
+    values = (str(project), str(project / "teams.json"))
     async with bridge(tmp_path) as client:
-        joined = await run(client, "commits_by_team", values)
+        joined = await run(client, "commits_by_team", *values)
     assert field(joined, "stdout") == ["In no team: Eve"]
     assert field(joined, "result") == {"core": 2, "docs": 1, "nobody's": 1}
 
@@ -144,7 +153,7 @@ async def test_the_long_job_says_how_far_it_is(tmp_path: Path, project: Path) ->
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, total, message))
 
-    code = f"FOLDER = {str(project)!r}\n{(EXAMPLES / 'word_count.py').read_text()}"
+    code = program("word_count", str(project))
     async with bridge(tmp_path) as client:
         counted = await client.call_tool("run_python", {"code": code}, progress_callback=hear)
     assert not counted.is_error, counted.content
@@ -156,9 +165,33 @@ async def test_the_long_job_says_how_far_it_is(tmp_path: Path, project: Path) ->
     assert shares[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ("word_count", "12 files, 198 words of four letters or more\n"),
+        pytest.param("commits_by_team", "In no team: Eve", marks=pytest.mark.full),
+        pytest.param("rename_setting", "2 of 3 files have timeout_ms", marks=pytest.mark.full),
+        pytest.param("save_a_skill", "Work of Eve", marks=pytest.mark.full),
+    ],
+)
+def test_examples_run_as_they_are_in_the_folder_at_hand(
+    tmp_path: Path, project: Path, example: str, said: str
+) -> None:
+    """From a terminal, without anything set ahead of them."""
+    done = subprocess.run(
+        [SCRIPTS / "mcp-code-bridge", "run", EXAMPLES / f"{example}.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=project,
+        env=environment(tmp_path),
+    )
+    assert (done.returncode, said in done.stdout) == (0, True), (done.stdout, done.stderr)
+
+
 async def test_the_skill_is_there_for_the_next_program(tmp_path: Path, project: Path) -> None:
     async with bridge(tmp_path) as client:
-        await run(client, "save_a_skill", {"REPOSITORY": str(project)})
+        await run(client, "save_a_skill", str(project))
         code = f"from skills import latest_changes\nawait latest_changes({str(project)!r}, 2)"
         used = await client.call_tool("run_python", {"code": code})
     assert not used.is_error, used.content
@@ -170,7 +203,7 @@ async def test_the_report_comes_with_its_chart_and_its_table(
     tmp_path: Path, project: Path, data_image: str
 ) -> None:
     async with bridge(tmp_path, "podman", MCP_BRIDGE_IMAGE=data_image) as client:
-        report = await run(client, "commit_chart", {"REPOSITORY": str(project)}, timeout=60)
+        report = await run(client, "commit_chart", str(project), timeout=60)
     assert field(report, "stdout") == ["4 commits by 3 authors on 3 days"]
     assert "stderr" not in record_of(report)
     pictures = [block for block in report.content if block.type == "image"]

@@ -18,14 +18,14 @@ from bridge.guest import bootstrap
 from bridge.sandbox import bundle
 
 
-def test_the_bundle_is_its_length_and_every_module_but_the_bootstrap() -> None:
+def test_the_bundle_is_its_length_and_every_module() -> None:
     data = bundle.bundle_bytes()
     size = int.from_bytes(data[:8], "big")
     document = marshal.loads(data[8:])
-    assert size == len(data) - 8 < bootstrap.MAX_BUNDLE_BYTES
+    assert size == len(data) - 8 < bundle.MAX_BUNDLE_BYTES
     assert document["digest"] == bundle.guest_digest()
     modules = marshal.loads(zlib.decompress(document["sources"]))
-    assert set(modules) == set(bundle.guest_modules()) - {"bridge.guest.bootstrap"}
+    assert set(modules) == set(bundle.guest_modules())
     assert {"bridge.guest", "bridge.guest.wire", "bridge.guest.supervisor"} <= set(modules)
 
 
@@ -40,10 +40,11 @@ def test_a_guest_that_runs_compiled_code_has_its_sources_all_the_same() -> None:
     assert len(document["sources"]) * 3 < sum(map(len, bundle.guest_modules().values()))
 
 
-def test_the_command_fits_where_commands_are_kept() -> None:
+def test_the_command_is_short_and_says_whose_it_is() -> None:
+    """People and scanners of endpoints read it."""
     assert bundle.BOOTSTRAP_ARGV[:4] == ("python3", "-I", "-S", "-c")
-    # Engines show the command in listings and pass it in one argument (128 KiB on Linux).
-    assert sum(map(len, bundle.BOOTSTRAP_ARGV)) < 8192
+    assert sum(map(len, bundle.BOOTSTRAP_ARGV)) < 700
+    assert bundle.LOADER.startswith("# mcp-code-bridge runs a program in this sandbox")
 
 
 def test_guest_modules_import_the_standard_library_and_each_other_only() -> None:
@@ -101,9 +102,8 @@ def test_a_tree_of_another_digest_is_not_used(tmp_path: Path) -> None:
 
 
 def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) -> None:
-    bootstrap_source = bundle.guest_modules()["bridge.guest.bootstrap"]
     process = subprocess.run(
-        [every_python, "-I", "-S", "-c", bootstrap_source],
+        [every_python, *bundle.BOOTSTRAP_ARGV[1:]],
         input=bundle.bundle_bytes(),
         capture_output=True,
         check=True,
@@ -113,19 +113,16 @@ def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) 
     assert hello["facts"]["precompiled"] is hello["python"].startswith(f"{own}.")
 
 
-def test_host_and_guest_agree_on_what_code_is_for() -> None:
-    assert bundle.own_tag() == bootstrap.tag()
-
-
 def test_code_tells_no_path_of_the_host() -> None:
     places = (os.fsencode(Path(bundle.__file__).parents[2]), os.fsencode(sys.prefix))
     for name, code in bundle.guest_code().items():
         assert not any(place in code for place in places), name
 
 
-def for_another_python(data: bytes) -> bytes:
-    """Return a bundle with the code of a Python that nobody has."""
+def for_another_python(data: bytes, tree: Path) -> bytes:
+    """Return a bundle with the code of a Python that nobody has, and another place for trees."""
     document = marshal.loads(data[8:])
+    document["bootstrap"] = document["bootstrap"].replace(bootstrap.TREE, str(tree))
     document["code"] = {"other-1": document["code"].popitem()[1]}
     body = marshal.dumps(document, 2)
     return len(body).to_bytes(8, "big") + body
@@ -133,10 +130,9 @@ def for_another_python(data: bytes) -> bytes:
 
 def hello_with_tree(tree: Path) -> dict[str, Any]:
     """Return what a guest says that has to look for its modules below `tree`."""
-    source = bundle.guest_modules()["bridge.guest.bootstrap"]
     process = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", source.replace(bootstrap.TREE, str(tree))],
-        input=for_another_python(bundle.bundle_bytes()),
+        [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]],
+        input=for_another_python(bundle.bundle_bytes(), tree),
         capture_output=True,
         check=True,
     )
@@ -147,10 +143,10 @@ def hello_with_tree(tree: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "stdin ended"),
-        (b"\0" * 7, "stdin ended"),
-        (b"\0" * 7 + b"\x09{}", "stdin ended"),
-        (b"\x7f" * 8, "longer than"),
+        (b"", "EOFError"),
+        (b"\0" * 7, "EOFError"),
+        (bundle.bundle_bytes()[:1000], "EOFError"),
+        (b"\x7f" * 8 + bundle.bundle_bytes()[8:], "EOFError"),
         ((9).to_bytes(8, "big") + b"not  json", "bad marshal data"),
     ],
 )
@@ -164,9 +160,17 @@ def test_a_broken_bundle_is_refused_audibly(data: bytes, message: str) -> None:
 
 
 def test_exactly_the_bundle_is_read_from_stdin() -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"12345rest")
-    assert bootstrap.read_exactly(reader, 5) == b"12345"
-    assert os.read(reader, 100) == b"rest"
-    os.close(reader)
-    os.close(writer)
+    """What follows it is the channel."""
+    code = {bundle.own_tag(): {"bridge.guest.bootstrap": marshal.dumps(compile(ECHO, "e", "exec"))}}
+    for document in ({"code": code}, {"code": {}, "bootstrap": ECHO}):
+        body = marshal.dumps(document, 2)
+        process = subprocess.run(
+            [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]],
+            input=len(body).to_bytes(8, "big") + body + b"rest",
+            capture_output=True,
+            check=True,
+        )
+        assert process.stdout == b"rest"
+
+
+ECHO = "import os\ndef main(bundle, code): os.write(1, os.read(0, 100))"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, cast
 
 import pytest
 
 from bridge.guest.client import Client
 from bridge.guest.mcp_api import Runtime
+from bridge.guest.values import ArgumentsError, MCPError
 from bridge.guest.wire import Call, Run
 
 
@@ -95,6 +97,12 @@ async def test_calls_by_name_are_checked_unless_they_are_raw(
         await runtime.call_tool("git-hub", "create-issue", {"titel": "a"})
     with pytest.raises(TypeError, match="title must be a string, not int 1"):
         await runtime.call_tool("git-hub", "create-issue", {"title": 1})
+    with pytest.raises(MCPError) as caught:
+        await runtime.call_tool("git-hub", "create-issue", {"title": 1})
+    assert isinstance(caught.value, ArgumentsError)
+    assert (caught.value.server, caught.value.tool) == ("git-hub", "create-issue")
+    assert str(caught.value).startswith("git-hub.create-issue() got a wrong argument: ")
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), ArgumentsError)
     await runtime.call_tool_raw("git-hub", "create-issue", {"titel": 1})
     assert [params["arguments"] for _, params, _ in client.calls] == [{"titel": 1}]
 

@@ -182,6 +182,19 @@ def test_exits_mean_what_they_mean_to_python(
     assert finished.exit.code == code
     assert finished.stdout == "before\n"
     assert finished.stderr == stderr
+    # What it said stands in stderr; whoever shows both would show it twice.
+    assert finished.outcome.error == ""
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_a_program_from_a_file_goes_by_the_files_name(make_guest: Any, plan: bool) -> None:
+    """In `sys.argv` and in tracebacks; else by the tool's."""
+    code = "import sys\nprint(sys.argv)\ndef f():\n    raise ValueError('x')\nf()"
+    finished = make_guest().run(code, name="report.py", argv=["a"], plan=plan)
+    assert finished.stdout == "['report.py', 'a']\n"
+    assert 'File "report.py", line 5, in <module>\n    f()\n' in finished.outcome.error
+    assert 'File "report.py", line 4, in f\n' in finished.outcome.error
+    assert make_guest().run("import sys\nprint(sys.argv)").stdout == "['run_python']\n"
 
 
 def test_an_abrupt_exit_loses_no_output_and_sends_no_done(guest_on: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.settings import load, parse_size, runtime_dir
+from bridge.settings import load, parse_size, runtime_dir, unknown_variables
 
 
 def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
@@ -77,6 +77,15 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_DESCRIPTION_TOKENS", "100", "must be at least 500"),
         ("MCP_BRIDGE_TYPE_CHECKER", "foo", "is neither off nor auto, nor ty or mypy"),
         ("MCP_BRIDGE_TYPE_CHECKER", "bin/ty", "is neither off nor auto"),
+        *[
+            ("MCP_BRIDGE_RUNTIME", name, "is not auto, podman, docker, bubblewrap")
+            for name in ("none", "lxc", "Landlock")
+        ],
+        ("MCP_BRIDGE_RUNTIME_ORDER", "docker,lxc", "names 'lxc', which is not one of podman"),
+        ("MCP_BRIDGE_RUNTIME_ORDER", "docker,podman,docker", "names something twice"),
+        ("MCP_BRIDGE_RUNTIME_ORDER", "bubblewrap,landlock", "names landlock, which is weaker"),
+        ("MCP_BRIDGE_RUNTIME_ORDER", "auto", "names 'auto', which is not one of"),
+        ("MCP_BRIDGE_RUNTIME_ORDER", "/usr/bin/podman", "is not one of"),
         ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
         ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
     ],
@@ -88,6 +97,50 @@ def test_a_value_that_does_not_parse_names_its_variable(
     with pytest.raises(SettingsError, match=complaint) as caught:
         load({}, {"HOME": "/nowhere", variable: value})
     assert variable in str(caught.value)
+
+
+def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -> None:
+    """Also of a table, and of a profile that is named and is none."""
+    config = tmp_path / "config.toml"
+    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
+    for text, place in (
+        ('warm = 1\nruntime = "lxc"\n', "config.toml:2: runtime: 'lxc' is not auto"),
+        ("[profiles.a]\npids = 8\n[profiles.b]\npids = 1\n", "config.toml:4: profiles.b.pids: "),
+        ("# none\nmemroy = 1\n", "config.toml:2: memroy is not a setting. Did you mean memory"),
+        ('profile = "mine"\n', "config.toml:1: profile: there is no profile 'mine'"),
+        ("timeout = 200\n", "config.toml:1: timeout: 200 s is beyond the maximum of 120 s"),
+        ("warm = \n", "at line 1, column 8"),
+    ):
+        config.write_text(text)
+        with pytest.raises(SettingsError) as caught:
+            load({}, environ)
+        assert place in str(caught.value)
+
+
+def test_each_setting_knows_where_it_stands(tmp_path: Path) -> None:
+    """The strongest place; its variable where it has its default."""
+    config = tmp_path / "config.toml"
+    config.write_text('warm = 1\nruntime = "docker"\nimage = "a"\n')
+    environ = {"HOME": "/", "MCP_BRIDGE_CONFIG": str(config), "MCP_BRIDGE_IMAGE": "b"}
+    settings = load({"warm": "2"}, environ)
+    places = [settings.place(name) for name in ("warm", "image", "runtime", "pids")]
+    assert places == ["--warm", "MCP_BRIDGE_IMAGE", f"{config}:2: runtime", "MCP_BRIDGE_PIDS"]
+
+
+def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
+    """A typing mistake in a name is no mistake that goes unseen."""
+    environ = {
+        "MCP_BRIDGE_MEMROY": "1g",
+        "MCP_BRIDGE_QQ": "1",
+        "MCP_BRIDGE_CONFIG": "/c",
+        "MCP_BRIDGE_INPUT_KEY": "k",
+        "MCP_BRIDGE_PIDS": "64",
+        "OTHER": "x",
+    }
+    assert unknown_variables(environ) == [
+        "MCP_BRIDGE_MEMROY is not a setting, and changes nothing. Did you mean MCP_BRIDGE_MEMORY?",
+        "MCP_BRIDGE_QQ is not a setting, and changes nothing.",
+    ]
 
 
 @pytest.mark.parametrize(

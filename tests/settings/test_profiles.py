@@ -92,7 +92,7 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
         ("[profiles.strict]\nmemory = '1g'", "strict is built in and cannot be changed"),
         ("[profiles.Mine]\nmemory = '1g'", "small letters, digits"),
         ("[profiles.mine]\nmemroy = '1g'", "profiles.mine.memroy is not a setting of a profile"),
-        ("[profiles.mine]\nmemory = 'much'", "profiles.mine: memory: 'much' is not a size"),
+        ("[profiles.mine]\nmemory = 'much'", "profiles.mine.memory: 'much' is not a size"),
         ("[profiles.mine]\nstate_dir = '/x'", "state_dir is not a setting of a profile"),
         ("[profiles.mine]\nextends = 'other'", "'other' is neither standard nor strict"),
         ("[profiles.mine]\nruntime_order = [1]", "or a list of texts"),

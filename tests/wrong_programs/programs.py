@@ -43,6 +43,12 @@ BEFORE = (
         ("leave the `with` out",),
     ),
     Wrong(
+        "a tool misspelt in a text",
+        "r = await runtime.call_tool('git-forge', 'serch_issues', {'query': 'x'})",
+        "unknown-tool",
+        ("search_issues",),
+    ),
+    Wrong(
         "a tool called by its name on the server",
         "r = await mcp_git_forge.call_tool('search_issues', {'query': 'x'})",
         "unknown-tool",
@@ -479,12 +485,6 @@ DURING = (
         "r = await mcp_git_forge.search_issues(query=day)",
         "",
         ("query", "total_seconds()"),
-    ),
-    Wrong(
-        "a tool misspelt in a text",
-        "r = await runtime.call_tool('git-forge', 'serch_issues', {'query': 'x'})",
-        "",
-        ("search_issues",),
     ),
     Wrong(
         "a tool found by getattr",

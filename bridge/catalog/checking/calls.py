@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import partial
 
 from bridge.catalog.checking.binding import BY_NAME, Binding, Patience
@@ -231,7 +232,7 @@ class Calls:
             )
             self._report.add(node, "not-a-tool", certain, message)
         elif meaning.kind == TOOL and meaning.server is not None and meaning.tool is not None:
-            severity = partial(self._certainty.raises, place, "TypeError", later=not awaited)
+            severity = partial(self._certainty.raises, place, "ArgumentsError", later=not awaited)
             accepted = self._arguments(meaning.server, meaning.tool)
             how = partial(self._signature, meaning.server, meaning.tool)
             Binding(self._report, severity, meaning.name, how, self._values).tool(node, accepted)
@@ -244,10 +245,16 @@ class Calls:
             )
             binding.helper(node, helper)
             if meaning.helper.name in BY_NAME:
-                self._by_name(node)
+                raw = meaning.helper.name != "call_tool"
+                self._by_name(node, lambda kind: self._raised(place, kind, raw=raw, later=later))
 
-    def _by_name(self, node: ast.Call) -> None:
-        """`runtime.call_tool("server", "tool", {...})`: the server may have tools since."""
+    def _raised(self, place: Place, kind: str, *, raw: bool, later: bool) -> Severity:
+        """Return the severity of what a call by name raises; a raw one may return an error."""
+        looked = self._looks and place.conditional
+        return "note" if raw or looked else self._certainty.raises(place, kind, later=later)
+
+    def _by_name(self, node: ast.Call, severity: Callable[[str], Severity]) -> None:
+        """`runtime.call_tool("server", "tool", {...})`."""
         texts = [
             item.value if isinstance(item, ast.Constant) and isinstance(item.value, str) else None
             for item in node.args[:2]
@@ -262,7 +269,7 @@ class Calls:
         if entry is None:
             near = did_you_mean(texts[1], names) or f" Tools: {listed(names)}."
             message = f"the server {quoted(server.name)} has no tool {quoted(texts[1])}.{near}"
-            self._report.add(node, "unknown-tool", "note", message)
+            self._report.add(node, "unknown-tool", severity("MCPError"), message)
             return
         given = node.args[2] if len(node.args) > 2 else None
         if isinstance(given, ast.Dict) and all(isinstance(key, ast.Constant) for key in given.keys):
@@ -274,8 +281,8 @@ class Calls:
             call = ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node)
             how = partial(self._signature, server, entry)
             label = f"{server.name}.{entry.tool.name}"
-            note: Severity = "note"
-            binding = Binding(self._report, lambda: note, label, how, self._values)
+            certain = partial(severity, "ArgumentsError")
+            binding = Binding(self._report, certain, label, how, self._values)
             binding.tool(call, self._arguments(server, entry))
 
     def _signature(self, server: ServerEntry, entry: ToolEntry) -> str:

@@ -21,23 +21,29 @@ _BUILTIN = {
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, BaseException)
 }
-_OTHERS = {"MCPError": "RuntimeError", "JSONDecodeError": "ValueError", "CancelledError": ""}
-"""Exceptions that are no builtins, and what of those they are."""
-
-_OWN_PARENTS = {"MissingKeyError": "KeyError"}
+_OWN_PARENTS = {
+    "MCPError": ("RuntimeError",),
+    "ArgumentsError": ("TypeError", "RuntimeError", "MCPError"),
+    "MissingKeyError": ("KeyError",),
+    "JSONDecodeError": ("ValueError",),
+    "CancelledError": ("BaseException",),
+}
+"""Exceptions that are no builtins, and what they are."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
 _SWALLOWING = ("suppress", "raises", "Raises", "ignor", "except", "Except", "catch", "timeout")
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
-    """Return whether one of the names catches a builtin exception."""
+    """Return whether one of the names catches an exception, builtin or one of `runtime`'s."""
     if not caught:
         return False
     if "*" in caught:
         return True
-    ancestors = _BUILTIN[_OWN_PARENTS.get(kind, kind)].__mro__
-    return any(ancestor.__name__ in caught for ancestor in ancestors) or kind in caught
+    names = {kind, *_OWN_PARENTS.get(kind, ())}
+    for name in names & _BUILTIN.keys():
+        names |= {ancestor.__name__ for ancestor in _BUILTIN[name].__mro__}
+    return not caught.isdisjoint(names)
 
 
 def swallowed(
@@ -106,8 +112,6 @@ def _named(node: ast.expr | None) -> frozenset[str]:
     if name in _BUILTIN:
         # A task group wraps whatever its tasks raise.
         return EVERYTHING if name.endswith("ExceptionGroup") else frozenset({name})
-    if name in _OTHERS:
-        return frozenset({name})
     if name in _OWN_PARENTS:
         return frozenset({name})
     return EVERYTHING

@@ -108,7 +108,9 @@ HELPERS = _helpers(
 )
 """The functions of `mcp.runtime`."""
 
-RUNTIME_TYPES = frozenset({"Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"})
+RUNTIME_TYPES = frozenset(
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"}
+)
 
 SERVER_METHODS = _helpers(
     """

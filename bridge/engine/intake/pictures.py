@@ -20,6 +20,8 @@ MAX_PIXELS = 32 * 1024 * 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNK_HEAD = 8
 _CHECKSUM = 4
+_ANCILLARY = 0x20
+"""In the first letter of a part's name: the picture can be shown without it."""
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """A PNG's colour type to the samples of a pixel."""
@@ -83,6 +85,29 @@ def examine(data: bytes) -> Picture | None:
     return Picture(mime_type=mime_type, width=size[0], height=size[1])
 
 
+def mended(data: bytes) -> bytes:
+    """Return a PNG without the parts that it can do without and whose checksums are wrong.
+
+    Browsers and viewers pass over such a part, a colour profile say; services need not.
+    """
+    if not data.startswith(_PNG):
+        return data
+    pieces, begin, at = [], 0, len(_PNG)
+    for _ in range(MAX_CHUNKS):
+        end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
+        if end + _CHECKSUM > len(data):
+            break
+        if data[at + 4] & _ANCILLARY and not _is_sound(data, at, end):
+            pieces.append(data[begin:at])
+            begin = end + _CHECKSUM
+        at = end + _CHECKSUM
+    return b"".join((*pieces, data[begin:])) if pieces else data
+
+
+def _is_sound(data: bytes, at: int, end: int) -> bool:
+    return zlib.crc32(data[at + 4 : end]) == int.from_bytes(data[end : end + _CHECKSUM], "big")
+
+
 def _fits(width: int, height: int) -> bool:
     return 0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS
 
@@ -112,7 +137,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
         if end + _CHECKSUM > len(data):
             return
-        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM], "big"):
+        if not _is_sound(data, at, end):
             return
         at, start = end + _CHECKSUM, at
         kind = data[start + 4 : start + _CHUNK_HEAD]

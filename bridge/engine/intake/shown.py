@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from bridge.artifacts import RunArtifacts
 from bridge.engine.intake.markup import html_text, svg_source, svg_text
-from bridge.engine.intake.pictures import Picture, examine, mime_of
+from bridge.engine.intake.pictures import Picture, examine, mended, mime_of
 from bridge.errors import ArtifactStoreError
 from bridge.guest.wire import Shown
 from bridge.model import Artifact, Limits, Loss
@@ -182,14 +182,14 @@ class ShownItems:
 
     def _chosen(self, original: bytes, small: bytes) -> tuple[bytes, Picture | None]:
         """Return what is handed on, and what it is; None for that if there is nothing."""
-        shown = small or original
+        shown = mended(small or original)
         if not shown or self._pictures >= MAX_PICTURES or base64_size(shown) > self._room:
             return b"", None
         return shown, examine(shown)
 
     def _unfit(self, data: bytes) -> str | None:
         """Return why a picture is none that could be handed on, were there room."""
-        if data and examine(data) is not None:
+        if data and examine(mended(data)) is not None:
             return None
         return "it is a broken picture, or one of too many pixels"
 

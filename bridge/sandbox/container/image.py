@@ -81,10 +81,15 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
     return resolve(None, lambda name: name in names)
 
 
-async def ensure_present(name: str, engine: ImageEngine, *, progress: Progress) -> None:
+async def ensure_present(
+    name: str, engine: ImageEngine, *, progress: Progress, place: str = "MCP_BRIDGE_IMAGE"
+) -> None:
     """Have the engine hold the image, fetching it if need be.
 
     Call it outside of a run's timeout: a fetch takes minutes on a slow line.
+
+    Args:
+        place: Where the image is set, for errors.
 
     Raises:
         ImageMissingError: It is a local name, which nobody serves.
@@ -101,7 +106,7 @@ async def ensure_present(name: str, engine: ImageEngine, *, progress: Progress) 
     except ImagePullError as error:
         if name == DEFAULT_FALLBACK:
             raise
-        remedy = "Check the name in MCP_BRIDGE_IMAGE, or unset it."
+        remedy = f"Check the name in {place}, or unset it."
         raise ImagePullError(error.message, remedy=remedy) from error
 
 

@@ -67,7 +67,8 @@ async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
-        await ensure_present(image, images, progress=logger.info)
+        place = settings.place("image")
+        await ensure_present(image, images, progress=logger.info, place=place)
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:

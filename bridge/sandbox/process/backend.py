@@ -31,7 +31,7 @@ from bridge.sandbox.backend import Bind, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.job import Job, JobSpec
 from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
-from bridge.sandbox.process.compiling import Compiled, compiled_for
+from bridge.sandbox.process.compiling import compiled_for, loader_command
 from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
 from bridge.sandbox.process.grouping import Grouping
@@ -59,7 +59,7 @@ class Found:
 
     bwrap: str
     interpreter: Interpreter
-    compiled: Compiled
+    stage: bytes
     filters: tuple[bytes, ...]
     around: Surroundings
     shelf: Shelf
@@ -158,14 +158,14 @@ class BubblewrapBackend:
         async with self._groups.group(found.shelf, found.owner, spec.limits) as group:
             start = replace(
                 self._start(found, spec, group),
-                inside=lambda descriptors: jobs.inside(
+                stage=lambda descriptors: jobs.stage_input(
                     spec,
                     found.interpreter,
                     found.around,
                     descriptors,
                     filters,
                     code=code,
-                    compiled=found.compiled,
+                    stage=found.stage,
                 ),
                 options=lambda descriptors: joined(
                     jobs.options(spec, found.interpreter, found.around, descriptors)
@@ -247,7 +247,7 @@ class BubblewrapBackend:
         return Found(
             bwrap=bwrap,
             interpreter=interpreter,
-            compiled=compiled_for(interpreter),
+            stage=compiled_for(interpreter),
             filters=libseccomp.filters(self._seccomp),
             around=around,
             shelf=shelf,
@@ -289,8 +289,9 @@ class BubblewrapBackend:
         filters = libseccomp.lane_filters(self._seccomp) if spec.lane else found.filters
         return Start(
             command=words,
-            inside=lambda descriptors: command.inside(
-                spec, found.interpreter, found.around, descriptors, filters, found.compiled
+            inside=lambda descriptors: loader_command(found.interpreter, str(descriptors.stage)),
+            stage=lambda descriptors: command.stage_input(
+                spec, found.interpreter, found.around, descriptors, filters, found.stage
             ),
             options=lambda descriptors: joined(
                 command.options(spec, found.interpreter, found.around, descriptors)

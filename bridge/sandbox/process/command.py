@@ -8,6 +8,7 @@ thing that runs inside, does what bubblewrap cannot and locks up.
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,7 @@ from bridge.model import MEBIBYTE, Isolation, Json, Limits
 from bridge.sandbox.backend import Bind, LanePlan, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
-from bridge.sandbox.process.compiling import Compiled, stage_command
-from bridge.sandbox.process.compiling import stage_text as stage_text
+from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.interpreter import Interpreter
 
 WORKSPACE = "/workspace"
@@ -87,6 +87,7 @@ class Descriptors:
         passwd, group: Hold the texts of those files.
         data: Hold further files, in the order of `Start.data`.
         leave: Where the stage reads that it may go on, when it was asked what it sees.
+        stage: Holds the stage and its plan.
     """
 
     info: int
@@ -95,6 +96,7 @@ class Descriptors:
     group: int = -1
     data: tuple[int, ...] = ()
     leave: int = -1
+    stage: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,17 +120,17 @@ class Surroundings:
     processes_per_namespace: bool = True
 
 
-def inside(
+def stage_input(
     spec: LaunchSpec,
     interpreter: Interpreter,
     around: Surroundings,
     descriptors: Descriptors,
     filters: Sequence[bytes],
-    compiled: Compiled | None = None,
-) -> list[str]:
-    """Make the command that bubblewrap starts: the stage, and what it is to do."""
+    stage: str | bytes,
+) -> bytes:
+    """Make what bubblewrap's command reads: the stage, and what it is to do."""
     plan = stage_plan(spec, interpreter, around, filters)
-    return stage_command(interpreter, {**plan, "status": descriptors.status}, compiled)
+    return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
 
 
 def options(

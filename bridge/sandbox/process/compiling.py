@@ -1,9 +1,8 @@
-"""Code for the interpreter inside, compiled outside and once.
+"""What a sandbox's interpreter begins with: a short command, and a descriptor that holds the rest.
 
-Owns what stands on a sandbox's command line in place of the stage's text, and beside the program's:
-code as `marshal` writes it, in hexadecimal digits, since a command line holds no NUL. Compiling the
-stage in every start would cost 8 ms there, the guest's bootstrap another 2; to load them costs a
-tenth of a millisecond.
+Owns the stage's command line, which is read by people and by scanners of endpoints, and what lies
+behind it: the stage as code and its plan. Compiling the stage in every start would cost 8 ms there;
+to load it costs a tenth of a millisecond.
 
 Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is asked to
 compile for itself.
@@ -14,28 +13,32 @@ from __future__ import annotations
 import json
 import marshal
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from types import CodeType
 
 from bridge.errors import LaunchError
-from bridge.model import Json
-from bridge.sandbox.bundle import BOOTSTRAP_ARGV, INTERPRETER, own_tag
+from bridge.sandbox.bundle import INTERPRETER, own_tag
 from bridge.sandbox.process.interpreter import Interpreter
 
 COMPILE_SECONDS = 60.0
 """For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
 
 LIST_VERSION = 2
-"""Of what `marshal` writes, for a list of bytes: every Python 3 reads it."""
+"""Of what `marshal` writes, for a list of texts and bytes: every Python 3 reads it."""
 
-LOADER = (
-    "import gc, marshal, sys\ngc.disable()\nexec(marshal.loads(bytes.fromhex(sys.argv.pop(1))))\n"
-)
-"""Runs the code that the first word after it holds, and leaves it the words after that. No garbage
-is looked for before the stage is done: that would make loading modules a third longer."""
+LOADER = """\
+# mcp-code-bridge starts a sandbox: what does it lies on the descriptor that the next word names.
+import gc, marshal, sys
+gc.disable()
+with open(int(sys.argv[1]), "rb") as given:
+    step, *words = marshal.loads(given.read())
+sys.argv[1:2] = words
+exec(step if isinstance(step, str) else marshal.loads(step))
+"""
+"""Runs what a descriptor holds, as `loaded` made it, with its words in place of the number. No
+garbage is looked for before the stage is done: that would make loading modules a third longer."""
 
 _COMPILE = """
 import json, marshal, sys
@@ -45,60 +48,37 @@ for text in texts:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """What every start of one interpreter is given.
-
-    Attributes:
-        stage: The words before the plan: the interpreter, and the stage as code.
-        programs: What was compiled of programs, by their text.
-    """
-
-    stage: tuple[str, ...] = field(repr=False)
-    programs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-
-    def command(self, plan: Mapping[str, Json]) -> list[str]:
-        """Make the command that becomes the stage and does what the plan says."""
-        code = self.programs.get(str(plan["text"]))
-        if code is not None:
-            plan = {**plan, "code": code.hex()}
-        return [*self.stage, _document(plan)]
-
-
 @cache
 def stage_text() -> str:
     """Return the stage's source."""
     return resources.files(__package__).joinpath("stage.py").read_text(encoding="utf-8")
 
 
-def stage_command(
-    interpreter: Interpreter, plan: Mapping[str, Json], compiled: Compiled | None
-) -> list[str]:
-    """Make the command that becomes the stage and does what the plan says."""
-    if compiled is not None:
-        return compiled.command(plan)
-    return [interpreter.executable, *INTERPRETER[1:], stage_text(), _document(plan)]
+def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
+    """Make the command that does what a descriptor holds, the number of which comes first."""
+    return [interpreter.executable, *INTERPRETER[1:], LOADER, *words]
 
 
-def _document(plan: Mapping[str, Json]) -> str:
-    return json.dumps(plan, separators=(",", ":"))
+def loaded(step: str | bytes, *words: str) -> bytes:
+    """Return what the descriptor is to hold.
+
+    Args:
+        step: A program, as text or as `marshal` writes its code.
+        words: What it finds in `sys.argv`.
+    """
+    return marshal.dumps([step, *words], LIST_VERSION)
 
 
-def compiled_for(interpreter: Interpreter) -> Compiled:
-    """Compile what every sandbox starts with. Blocks where another interpreter is asked.
+def compiled_for(interpreter: Interpreter) -> bytes:
+    """Return the stage as code for an interpreter. Blocks where another one is asked.
 
     Raises:
-        LaunchError: That one cannot.
+        LaunchError: That one cannot compile it.
     """
-    texts = (stage_text(), BOOTSTRAP_ARGV[-1])
     if interpreter.tag == own_tag():
-        codes = [marshal.dumps(_compile(text)) for text in texts]
-    else:
-        codes = compiled_by(interpreter.executable, texts, name="<string>")
-    return Compiled(
-        stage=(interpreter.executable, *INTERPRETER[1:], LOADER, codes[0].hex()),
-        programs={texts[1]: codes[1]},
-    )
+        return marshal.dumps(_compile(stage_text()))
+    [code] = compiled_by(interpreter.executable, [stage_text()], name="<string>")
+    return code
 
 
 def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:

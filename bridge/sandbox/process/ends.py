@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
@@ -44,6 +45,7 @@ class Ends:
         self.leave = self._pipe() if asks else (-1, -1)
         self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
         self._data = tuple(map(self._file, data))
+        self.stage = self._file(b"")
 
     @property
     def descriptors(self) -> Descriptors:
@@ -53,6 +55,7 @@ class Ends:
             status=self.status[1],
             data=self._data,
             leave=self.leave[0],
+            stage=self.stage,
             **self._files,
         )
 
@@ -61,7 +64,7 @@ class Ends:
         """What is handed down besides stdin, stdout and stderr."""
         leave = (self.leave[0],) if self.leave[0] >= 0 else ()
         own = (self.info[1], self.status[1], self.options[0], *leave)
-        return (*own, *self._files.values(), *self._data)
+        return (*own, *self._files.values(), *self._data, self.stage)
 
     def take(self, descriptor: int) -> int:
         """Leave a descriptor to the caller, who closes it."""
@@ -83,13 +86,21 @@ class Ends:
         return reader, writer
 
     def _file(self, content: bytes) -> int:
-        descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
         self._open.add(descriptor)
+        self.fill(descriptor, content)
+        return descriptor
+
+    def fill(self, descriptor: int, content: bytes) -> None:
+        """Have a file that is handed down hold this."""
         written = 0
         while written < len(content):
             written += os.write(descriptor, content[written:])
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return descriptor
 
     def _close(self, descriptor: int) -> None:
         if descriptor in self._open:

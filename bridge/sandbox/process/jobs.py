@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from bridge.sandbox import syscalls
 from bridge.sandbox.job import HOME, JobSpec
 from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
-from bridge.sandbox.process.compiling import Compiled, stage_command
+from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.examination import examination
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.syscalls import Refusal
@@ -106,7 +107,7 @@ LOCAL_ARGUMENTS: tuple[Refusal, ...] = (
 """What is refused without one."""
 
 
-def inside(
+def stage_input(
     spec: JobSpec,
     interpreter: Interpreter,
     around: Surroundings,
@@ -114,9 +115,9 @@ def inside(
     filters: Sequence[bytes],
     *,
     code: str,
-    compiled: Compiled | None = None,
-) -> list[str]:
-    """Make the command that bubblewrap starts: the stage, and what it is to do.
+    stage: str | bytes,
+) -> bytes:
+    """Make what bubblewrap's command reads: the stage, and what it is to do.
 
     Args:
         code: What the stage looks around with; see `examination`.
@@ -128,7 +129,7 @@ def inside(
         unnamed="" if interpreter.executable in _executes(spec) else interpreter.executable,
         leave=descriptors.leave,
     )
-    return stage_command(interpreter, {**plan, "status": descriptors.status}, compiled)
+    return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
 
 
 def options(

@@ -26,6 +26,7 @@ from bridge.sandbox.process import (
     rundir,
 )
 from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.compiling import compiled_for, loader_command
 from bridge.sandbox.process.group import Group, find_shelf
 from bridge.sandbox.process.groups import lacking
 from bridge.sandbox.process.interpreter import find
@@ -103,8 +104,10 @@ class LandlockBackend(PlainBackend[Found]):
             # Without a namespace they are counted over all that this user runs.
             processes_per_namespace=False,
         )
+        interpreter = find(packages=self._packages, only=self._interpreter, as_stranger=stranger)
         return Found(
-            interpreter=find(packages=self._packages, only=self._interpreter, as_stranger=stranger),
+            interpreter=interpreter,
+            stage=compiled_for(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_stranger=stranger),
             uid=command.UID if stranger else None,
             owner=owner,
@@ -121,9 +124,11 @@ class LandlockBackend(PlainBackend[Found]):
         )
         stranger = found.uid is not None
         return Start(
-            command=plain.keeper_command(found.interpreter),
-            inside=lambda descriptors: plain.stage_command(
-                spec, found.interpreter, place, descriptors, steps
+            command=loader_command(found.interpreter),
+            data=(plain.keeper(),),
+            inside=lambda descriptors: plain.stage_command(found.interpreter, place, descriptors),
+            stage=lambda descriptors: plain.stage_input(
+                spec, found.interpreter, place, descriptors, steps, found.stage
             ),
             options=lambda descriptors: plain.order(spec, place, descriptors, adopts=True),
             environ={},

@@ -42,11 +42,12 @@ class Packages:
         return self.version is None or tuple(version[:2]) == self.version
 
 
-def read_packages(place: Path, *, as_stranger: bool) -> Packages:
+def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) -> Packages:
     """Find the packages of a virtual environment, or take a directory as it is.
 
     Args:
         as_stranger: Whether they must be readable by users that own nothing.
+        setting: Where the place is set, for errors.
 
     Raises:
         SettingsError: They cannot be offered; it says what to do.
@@ -54,33 +55,33 @@ def read_packages(place: Path, *, as_stranger: bool) -> Packages:
     version = None
     directory = place
     if (place / "pyvenv.cfg").is_file():
-        version = _made_for(place)
+        version = _made_for(place, setting)
         directory = place / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
     real = Path(os.path.realpath(directory))
     if not real.is_dir():
-        message = f"{VARIABLE}: the packages in {place} cannot be offered: there is no {directory}."
+        message = f"{setting}: the packages in {place} cannot be offered: there is no {directory}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
     if as_stranger and not open_to_all(real):
-        message = f"{VARIABLE}: the packages in {place} cannot be offered: as the bridge runs as "
+        message = f"{setting}: the packages in {place} cannot be offered: as the bridge runs as "
         message += "root, programs run as nobody, who may not read them."
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
         raise SettingsError(message, remedy=remedy)
     return Packages(named=str(place), directory=str(real), version=version)
 
 
-def check_environment(place: Path) -> None:
+def check_environment(place: Path, setting: str = VARIABLE) -> None:
     """See that a setting names a virtual environment, before any backend is tried.
 
     Raises:
         SettingsError: It does not.
     """
     if not place.is_dir():
-        message = f"{VARIABLE}: there is no directory {place}."
+        message = f"{setting}: there is no directory {place}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
     if not (place / "pyvenv.cfg").is_file():
-        message = f"{VARIABLE}: {place} is no virtual environment: it has no pyvenv.cfg."
+        message = f"{setting}: {place} is no virtual environment: it has no pyvenv.cfg."
         raise SettingsError(message, remedy=f"Make one with `{_MAKER} DIRECTORY` and name that.")
-    read_packages(place, as_stranger=False)
+    read_packages(place, as_stranger=False, setting=setting)
 
 
 def other_version(
@@ -105,16 +106,16 @@ def open_to_all(path: Path) -> bool:
         return False
 
 
-def _made_for(environment: Path) -> tuple[int, int]:
+def _made_for(environment: Path, setting: str) -> tuple[int, int]:
     """Return the version in pyvenv.cfg; venv and virtualenv name its line differently."""
     try:
         with (environment / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
             text = file.read(MAX_CONFIG_BYTES)
     except OSError as error:
-        message = f"{VARIABLE}: {environment}/pyvenv.cfg cannot be read: {error.strerror}."
+        message = f"{setting}: {environment}/pyvenv.cfg cannot be read: {error.strerror}."
         raise SettingsError(message) from error
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", text, re.MULTILINE)
     if found is None:
-        message = f"{VARIABLE}: {environment}/pyvenv.cfg does not say which Python it is for."
+        message = f"{setting}: {environment}/pyvenv.cfg does not say which Python it is for."
         raise SettingsError(message, remedy=f"Make it anew with `{_MAKER} --clear {environment}`.")
     return int(found[1]), int(found[2])

@@ -14,7 +14,8 @@ from importlib import resources
 
 from bridge.model import Json
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors, stage_text
+from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors
+from bridge.sandbox.process.compiling import loaded, loader_command
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.rundir import RunDirectory
 
@@ -28,14 +29,9 @@ _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
 
 
 @cache
-def keeper_text() -> str:
-    """Return the keeper's source."""
-    return resources.files(__package__).joinpath("keeper.py").read_text(encoding="utf-8")
-
-
-def keeper_command(interpreter: Interpreter) -> list[str]:
-    """Make the command that stands where bubblewrap would."""
-    return [interpreter.executable, *PYTHON[1:], keeper_text()]
+def keeper() -> bytes:
+    """Return what the keeper's command reads: its source."""
+    return loaded(resources.files(__package__).joinpath("keeper.py").read_text(encoding="utf-8"))
 
 
 def environment(env: Mapping[str, str], place: RunDirectory) -> dict[str, str]:
@@ -63,13 +59,21 @@ def order(
 
 
 def stage_command(
+    interpreter: Interpreter, place: RunDirectory, descriptors: Descriptors
+) -> list[str]:
+    """Make the command that the keeper starts; its last word is what the keeper knows it by."""
+    return loader_command(interpreter, str(descriptors.stage), place.path.name)
+
+
+def stage_input(
     spec: LaunchSpec,
     interpreter: Interpreter,
     place: RunDirectory,
     descriptors: Descriptors,
     steps: Mapping[str, Json],
-) -> list[str]:
-    """Make the command that the keeper starts: the stage, and what it is to do.
+    stage: str | bytes,
+) -> bytes:
+    """Make what that command reads: the stage, and what it is to do.
 
     Args:
         steps: What this backend adds: limits, and what else shuts the program in.
@@ -91,8 +95,7 @@ def stage_command(
         "status": descriptors.status,
         **steps,
     }
-    document = json.dumps(plan, separators=(",", ":"))
-    return [interpreter.executable, *PYTHON[1:], stage_text(), document]
+    return loaded(stage, json.dumps(plan))
 
 
 def lacking_processes(*, adopts: bool) -> str:

@@ -40,12 +40,14 @@ class Ground:
     """What every such backend finds out once.
 
     Attributes:
+        stage: What runs in it ahead of a program, compiled; see `stage`.
         base: Where runs' directories are made.
         uid: Whom programs run as; None for the bridge's own user.
         shelf: Where control groups are made, if anywhere.
     """
 
     interpreter: Interpreter
+    stage: bytes
     base: Path
     uid: int | None
     owner: Owner

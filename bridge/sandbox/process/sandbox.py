@@ -61,6 +61,7 @@ class Start:
     Attributes:
         command: bubblewrap or a keeper, and what may stand in front of it.
         inside: Makes the command that it starts, once the descriptors are known.
+        stage: Makes what that command reads from `Descriptors.stage`.
         options: Makes the bytes that it reads its options from.
         environ: The environment of that process itself; the sandbox gets none of it.
         uid: Whom to become first; None to stay.
@@ -85,6 +86,7 @@ class Start:
 
     command: Sequence[str]
     inside: Callable[[Descriptors], list[str]]
+    stage: Callable[[Descriptors], bytes]
     options: Callable[[Descriptors], bytes]
     environ: dict[str, str]
     uid: int | None
@@ -242,7 +244,11 @@ def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
     On the event loop's own thread, or on one that lives as long, since the kernel ties "die with
     parent" to the thread that forks. Waited for here: it takes a millisecond or two.
     """
+    ends.fill(ends.stage, start.stage(ends.descriptors))
     words = [*start.command, "--args", str(ends.options[0]), "--", *start.inside(ends.descriptors)]
+    if start.keeps:
+        # What it is lies in the first of the files.
+        words[len(start.command) : len(start.command)] = [str(ends.descriptors.data[0])]
     uid, gid = start.uid, start.uid if start.gid is None else start.gid
     if start.setpriv and uid is not None and gid is not None:
         words = [start.setpriv, *becoming(uid, gid), *words]

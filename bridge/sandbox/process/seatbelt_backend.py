@@ -23,6 +23,7 @@ from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.process import command, host, plain, rundir, seatbelt
 from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.compiling import compiled_for, loader_command
 from bridge.sandbox.process.group import Group, Shelf
 from bridge.sandbox.process.interpreter import find
 from bridge.sandbox.process.plain_backend import Ground, PlainBackend, nobody
@@ -98,8 +99,10 @@ class SeatbeltBackend(PlainBackend[Found]):
         around = Surroundings(
             landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
         )
+        interpreter = find(packages=self._packages, only=self._interpreter, as_stranger=stranger)
         return Found(
-            interpreter=find(packages=self._packages, only=self._interpreter, as_stranger=stranger),
+            interpreter=interpreter,
+            stage=compiled_for(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_stranger=stranger),
             uid=nobody() if stranger else None,
             owner=current_owner(),
@@ -128,12 +131,16 @@ class SeatbeltBackend(PlainBackend[Found]):
         }
 
         def inside(descriptors: Descriptors) -> list[str]:
-            words = plain.stage_command(spec, found.interpreter, place, descriptors, steps)
+            words = plain.stage_command(found.interpreter, place, descriptors)
             return seatbelt.arguments(paths, words, sandbox_exec=found.sandbox_exec)
 
         return Start(
-            command=plain.keeper_command(found.interpreter),
+            command=loader_command(found.interpreter),
+            data=(plain.keeper(),),
             inside=inside,
+            stage=lambda descriptors: plain.stage_input(
+                spec, found.interpreter, place, descriptors, steps, found.stage
+            ),
             options=lambda descriptors: plain.order(spec, place, descriptors, adopts=False),
             environ={},
             uid=found.uid,

@@ -1,13 +1,12 @@
 """The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
 
-It is given to `python3 -I -S -c` by bubblewrap or a keeper, as text or compiled, so it imports
-only the standard library and keeps to Python 3.9. It mounts the writable directories (bubblewrap
-cannot say "noexec"), gives up the two capabilities that took, sets limits, Landlock and the system
-call filters, says so on the status pipe and becomes the program. Asked to, it looks around before,
-says what it sees and waits for leave to go on. Where there is no bubblewrap its plan has fewer
-steps.
-Any step that fails ends it: a program never runs half shut in. What is put in force was decided
-outside; see `command`.
+It is run by `python3 -I -S -c` with a loader (see `compiling`), started by bubblewrap or a keeper,
+so it imports only the standard library and keeps to Python 3.9. It mounts the writable directories
+(bubblewrap cannot say "noexec"), gives up the two capabilities that took, sets limits, Landlock and
+the system call filters, says so on the status pipe and becomes the program. Asked to, it looks
+around before, says what it sees and waits for leave to go on. Where there is no bubblewrap its plan
+has fewer steps. Any step that fails ends it: a program never runs half shut in. What is put in
+force was decided outside; see `command`.
 
 A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
 """
@@ -292,12 +291,7 @@ def main() -> NoReturn:
         os.write(status, SHUT_IN)
         if plan["text"] is None:
             become(argv, plan.get("file"))
-        compiled = plan.get("code")
-        code: Any = (
-            marshal.loads(bytes.fromhex(compiled))
-            if compiled
-            else compile(plan["text"], "<string>", "exec", dont_inherit=True)
-        )
+        code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
     except BaseException as error:
         problem = str(error) or repr(error)
         if isinstance(error, OSError) and plan["text"] is None:

@@ -13,6 +13,7 @@ from bridge.engine.intake.pictures import (
     MAX_SIDE,
     Picture,
     examine,
+    mended,
 )
 from tests.png import chunk, write_png
 
@@ -119,6 +120,22 @@ def test_pictures_of_four_kinds_are_measured(
 def test_what_is_broken_too_large_or_something_else_is_no_picture(data: bytes) -> None:
     """Services refuse such, and a conversation that has one in it cannot go on."""
     assert examine(data) is None
+
+
+def test_a_part_that_the_picture_can_do_without_goes_if_its_checksum_is_wrong() -> None:
+    """A colour profile, say; nothing else goes, and what is sound stays as it is."""
+    packed, profile = zlib.compress(bytes(4 * 16)), chunk(b"iCCP", b"sRGB\0\0x")
+    broken = profile[:-1] + bytes([profile[-1] ^ 1])
+    data = png(5, 4, packed, extra=broken + chunk(b"tEXt", b"a\0b") + broken)
+    assert examine(data) is None
+    assert mended(data) == png(5, 4, packed, extra=chunk(b"tEXt", b"a\0b"))
+    assert examine(mended(data)) == Picture(mime_type="image/png", width=5, height=4)
+    for whole in (png(5, 4, packed, extra=profile), jpeg(7, 3), b"", SIGNATURE, PNG[:-3]):
+        assert mended(whole) is whole
+    palette = chunk(b"PLTE", bytes(6))
+    critical = png(2, 1, zlib.compress(bytes(3)), colours=3, extra=palette[:-1] + b"?")
+    assert mended(critical) is critical
+    assert examine(critical) is None
 
 
 def test_one_of_more_parts_than_any_has_is_no_picture() -> None:

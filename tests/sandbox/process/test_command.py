@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,11 @@ from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.process.command import (
     Descriptors,
     Surroundings,
-    inside,
     isolation,
     lane_plan,
     options,
+    stage_input,
     stage_plan,
-    stage_text,
 )
 from bridge.sandbox.process.host import counts_processes_per_namespace
 from bridge.sandbox.process.interpreter import Bind, Interpreter
@@ -106,9 +106,10 @@ def test_bubblewraps_options_are_these() -> None:
 
 def test_the_stage_runs_first_and_knows_what_to_do() -> None:
     """With the program in its plan, since both run in one interpreter."""
-    words = inside(SPEC, INTERPRETER, FULL, DESCRIPTORS, (b"12345678",))
-    assert words[:5] == ["/usr/bin/python3.11", "-I", "-S", "-c", stage_text()]
-    plan = json.loads(words[5])
+    given = stage_input(SPEC, INTERPRETER, FULL, DESCRIPTORS, (b"12345678",), b"stage")
+    stage, text = marshal.loads(given)
+    plan = json.loads(text)
+    assert stage == b"stage"
     assert plan["status"] == 11
     assert plan["text"] == "print(1)"
     assert plan["packages"] == ["/srv/packages"]

@@ -120,9 +120,9 @@ from dataclasses import replace
 from bridge.sandbox.process.backend import BubblewrapBackend
 from tests.sandbox.process.rig import FOREVER, spec
 async def main():
-    marked = replace(spec(""), argv=("python3", "-c", FOREVER, sys.argv[2]))
+    forever = replace(spec(""), argv=("python3", "-c", FOREVER))
     async with BubblewrapBackend(environ=os.environ, bwrap=sys.argv[1]) as backend:
-        async with backend.launch(marked):
+        async with backend.launch(forever):
             pass
 anyio.run(main)
 """
@@ -141,14 +141,14 @@ pathlib.Path({told!r}).touch()
 while bridge.exists():
     time.sleep(0.01)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as it is without this
-os.execv({bwrap!r}, [{bwrap!r}, *sys.argv[1:]])
+os.execv({bwrap!r}, sys.argv)  # by the name of this, which is marked
 """
 
 
 @contextmanager
-def late_bwrap(python: str, bwrap: str) -> Iterator[tuple[Path, Path]]:
+def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]]:
     """Make a bubblewrap that waits for its bridge's end, and the place where it says so."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(prefix=mark) as made:
         directory = Path(made)
         directory.chmod(0o777)  # whoever it runs as
         late, told = directory / "bwrap", directory / "told"
@@ -163,8 +163,8 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     """bubblewrap was told everything; nobody would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
-    with late_bwrap(found.interpreter.executable, found.bwrap) as (late, told):
-        argv = [sys.executable, "-c", LAUNCHER, str(late), mark]
+    with late_bwrap(found.interpreter.executable, found.bwrap, mark) as (late, told):
+        argv = [sys.executable, "-c", LAUNCHER, str(late)]
         async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:
             await until_exists(told)
             assert len(with_argument(mark)) > 1
