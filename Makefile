@@ -76,7 +76,7 @@ help: ## this list
 
 # --- set-up; each script returns at once when there is nothing to do ---------------------------------
 
-.PHONY: packages venv node
+.PHONY: packages venv node more-clients
 packages:
 	@scripts/system-packages
 
@@ -85,6 +85,10 @@ venv: packages
 
 node: venv
 	@scripts/node-peers
+
+# The clients that only `make test-all` and `make clients` drive: 800 MB.
+more-clients: node
+	@scripts/node-peers tests/clients/node
 
 .PHONY: install
 install: packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
@@ -137,6 +141,7 @@ test: ## every check and every test, on real engines and servers
 test-all: ## as `make test`, with every case of every matrix
 	@$(MAKE) packages venv
 	@$(MAKE) check
+	@$(MAKE) more-clients
 	@$(MAKE) pytest PYTEST_ARGS="-m ''"
 
 .PHONY: test-lanes
@@ -165,6 +170,13 @@ SOAK_BACKENDS ?= bubblewrap,podman,docker
 .PHONY: soak
 soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
 	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS)
+
+# Of claude, codex, gemini, qwen, opencode, copilot; all unless given.
+CLIENTS ?=
+
+.PHONY: clients
+clients: packages venv $(if $(filter-out claude codex,$(or $(CLIENTS),all)),more-clients,node) ## what reaches real clients' models, into docs/clients.md; CLIENTS names some
+	@$(VENV)/python -m tests.clients $(CLIENTS)
 
 # What `python -m benchmarks --help` lists: BENCH_ARGS='--quick --engine podman --only warm'.
 BENCH_ARGS ?=

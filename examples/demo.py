@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -130,6 +131,20 @@ async def show(client: Client, code: str) -> int:
     return 0
 
 
+def price(repository: Path, runtime: str) -> str:
+    """Return what the first program costs a model in Claude Code; nothing where that is missing."""
+    if not (REPOSITORY / "tests/node/node_modules/.bin/claude").exists():
+        return ""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.clients.cost", runtime, json.dumps(servers(repository))],
+        input=f"REPOSITORY = {str(repository)!r}\n{(HERE / 'repository_report.py').read_text()}",
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
+
+
 def main() -> int:
     """Parse the flags and run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -140,7 +155,8 @@ def main() -> int:
     if status == 0:
         bridge = shutil.which("mcp-code-bridge") or SCRIPTS / "mcp-code-bridge"
         print("To add the bridge to Claude Code:\n")
-        print(f"  claude mcp add --scope user code-bridge -- {bridge}\n")
+        print(f"  claude mcp add --scope user code-bridge -- {bridge}\n", flush=True)
+        print(price(arguments.repository.resolve(), arguments.runtime), end="")
     return status
 
 

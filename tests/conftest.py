@@ -10,6 +10,7 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 BUBBLEWRAP_TESTS = (
+    "tests/clients/",
     "tests/sandbox/process/",
     "tests/sandbox/test_choose.py",
     "tests/engine/test_commands.py",

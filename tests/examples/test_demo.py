@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,5 @@ def test_the_demonstration_uses_nothing_of_the_user_that_runs_it(tmp_path: Path)
     assert "mine" not in done.stdout
     # 12 of the git server, 2 of the time server, 14 of the filesystem server.
     assert "in place of 28 tools" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert re.match(r"In Claude Code \S+ a model pays about \d+ tokens for this result", last)
