@@ -26,14 +26,14 @@ from itertools import chain
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
-from bridge.catalog.tokens import count_tokens
+from bridge.tokens import count_tokens
 
 MAX_ATTEMPTS = 4
 """Lines are counted one by one, and together come to a little more or less; then it is tried again
 with that much less room."""
 
 _HEADING_TOKENS = 24
-"""Of the longest heading, whichever tokenizer counts."""
+"""Of the longest heading."""
 
 _SENTENCE_CHARS = 80
 _SERVER_CHARS = 100

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bridge.catalog import disclosure
 from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
 from bridge.catalog.entries import ServerEntry, server_entries
-from bridge.catalog.tokens import count_tokens
 from bridge.model import Tool
+from bridge.tokens import count_tokens
 
 WIDE: dict[str, Any] = {
     "type": "object",
@@ -157,7 +157,7 @@ def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch)
 def test_the_budget_holds_although_lines_together_cost_more_than_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What counts may be any tokenizer; then it is tried again with less room."""
+    """Then it is tried again with less room."""
 
     def count(text: str) -> int:
         return len(text) // 4 + 7 * text.count("\n")

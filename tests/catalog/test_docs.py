@@ -20,8 +20,8 @@ from bridge.catalog.docs import (
     tool_docs,
 )
 from bridge.catalog.entries import ServerEntry, server_entries
-from bridge.catalog.tokens import count_tokens
 from bridge.model import Limits, Tool
+from bridge.tokens import count_tokens
 
 STRING: dict[str, Any] = {"type": "string"}
 CREATE = Tool(

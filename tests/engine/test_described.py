@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bridge.catalog.tokens import count_tokens
 from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest
 from bridge.settings import PreflightMode, Settings
+from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 
