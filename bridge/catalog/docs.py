@@ -196,7 +196,7 @@ def tool_description(
         tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
             to the servers.
         checked: Whether programs are checked before they run.
-        offers: Which packages it may ask for, and which directories it has.
+        offers: Which packages it has or may ask for, and which directories it has.
     """
     beside = offers_line(offers or Offers())
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
@@ -210,14 +210,13 @@ variables, filter and join them in code, print only what you need.
 - Call: `{_sample_call(servers)}`. Always `await`, at top level too. At once: `import asyncio`, \
 then `await asyncio.gather(call1, call2)`.
 - Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a \
-shortened sample first: `print(str(value)[:500])`.
+shortened sample first: `print(repr(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. {refusal}
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): \
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library; in the "data" image, if it was built, also numpy, pandas, \
-matplotlib and openpyxl.{beside} No network. Of files only those in `out/` come back. \
+- Importable: the standard library{beside} No network. Of files only those in `out/` come back. \
 {_limits_text(limits, max_timeout)}
 
 """

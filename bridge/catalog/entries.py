@@ -8,7 +8,7 @@ here too, marked so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.model import Json, Tool
@@ -67,6 +67,7 @@ class ServerEntry:
         tools: In the server's order, each name once.
         known: Whether the server has been asked for its tools; if not, `tools` is empty.
         loaded: Whether the run at hand has it as `mcp_<alias>`.
+        twin: Alias of an earlier server with the same tools; see `told_once`.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ServerEntry:
     tools: tuple[ToolEntry, ...] = ()
     known: bool = False
     loaded: bool = False
+    twin: str = ""
 
 
 def server_entries(
@@ -102,6 +104,29 @@ def server_entries(
             loaded=name in loaded,
         )
         for name, description in descriptions.items()
+    )
+
+
+def told_once(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
+    """Return the servers, of which those with the tools of an earlier one name that instead."""
+    first: dict[tuple[str, ...], list[ServerEntry]] = {}
+    found = []
+    for server in servers:
+        alike = first.setdefault(tuple(entry.tool.name for entry in server.tools), [])
+        twin = next((other for other in alike if _same_tools(server, other)), None)
+        if twin is not None and server.tools:
+            found.append(replace(server, tools=(), twin=twin.alias))
+            continue
+        alike.append(server)
+        found.append(server)
+    return tuple(found)
+
+
+def _same_tools(one: ServerEntry, other: ServerEntry) -> bool:
+    return all(
+        (mine.tool.description, mine.tool.input_schema, returns(mine))
+        == (theirs.tool.description, theirs.tool.input_schema, returns(theirs))
+        for mine, theirs in zip(one.tools, other.tools, strict=True)
     )
 
 

@@ -21,6 +21,7 @@ from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import Match, ToolIndex
 from bridge.catalog.typed import server_stub
 from bridge.engine.proposed import waiting
+from bridge.engine.sandboxes import runs_in_data_image
 from bridge.engine.servers import Servers
 from bridge.engine.skills.shelf import SKILLS_SERVER, Shelf
 from bridge.errors import UsageError
@@ -92,6 +93,7 @@ class Guide:
         allowed = settings.dependencies.allow if settings.packages_allowed else ()
         return Offers(
             packages=tuple(entry.text for entry in allowed),
+            data=runs_in_data_image(settings),
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
         )
