@@ -86,8 +86,8 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
         return docs
     docs["description"] = valid_text(tool.description)
     docs["inputSchema"] = dict(tool.input_schema)
-    if tool.output_schema is not None:
-        docs["outputSchema"] = dict(tool.output_schema)
+    if tool.result_schema is not None:
+        docs["outputSchema"] = dict(tool.result_schema)
     elif entry.observed is not None:
         docs["observedSchema"] = dict(entry.observed)
         docs["observations"] = entry.observations
@@ -148,9 +148,9 @@ Calls are async: each needs `await`, at top level too. Arguments go by keyword, 
 the order of the schema.
 
 ## What a call returns
-Structured content if the tool gives any; else its text, parsed when it is a JSON object or array; \
-else the text. Images, audio and binary resources are a `Blob`: `.mime_type`, `.data`, \
-`.save(path)`. Several blocks are a list. In dicts `value.key` is `value["key"]`.
+Structured content if the tool gives any; else its text, parsed when it is an object or array in \
+JSON or in Python; else the text. Images, audio and binary resources are a `Blob`: `.mime_type`, \
+`.data`, `.save(path)`. Several blocks are a list. In dicts `value.key` is `value["key"]`.
 
 ## When a call fails
 `MCPError` (has `.server`, `.tool`, `.data`) when the tool or its server failed; `TypeError` for \
@@ -209,8 +209,8 @@ variables, filter and join them in code, print only what you need.
 
 - Call: `{_sample_call(servers)}`. Always `await`, at top level too. At once: `import asyncio`, \
 then `await asyncio.gather(call1, call2)`.
-- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a \
-shortened sample first: `print(repr(value)[:500])`.
+- Value: structured content, else text, parsed if it is JSON or a Python literal. If no return \
+type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. {refusal}
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): \
 print(d["signature"], d["description"])`. One tool's typed stub: \

@@ -156,6 +156,6 @@ def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
     What a tool declares is a promise; what it was seen to return may differ the next time. None if
     neither is known.
     """
-    if entry.tool.output_schema is not None:
-        return entry.tool.output_schema, False
+    if entry.tool.result_schema is not None:
+        return entry.tool.result_schema, False
     return entry.observed, entry.observed is not None

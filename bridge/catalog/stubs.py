@@ -46,7 +46,7 @@ def signature(
         result: The schema of what it returns, if that is known otherwise than from the tool.
         returns: Whether to say what it returns.
     """
-    result = tool.output_schema if result is None else result
+    result = tool.result_schema if result is None else result
     result = result if returns else None
     for budget in _TYPE_BUDGETS:
         text = _head(tool, alias, parameters(tool.input_schema, budget=budget))

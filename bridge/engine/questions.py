@@ -155,7 +155,9 @@ class Questions:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        value = await aside(result, partial(wire_value, result))
+        known = self._servers.known.tool(server, tool)
+        wrapped = known is not None and known.wraps_result
+        value = await aside(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
             self._servers.known.observe(server, tool, value)

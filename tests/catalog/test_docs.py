@@ -117,7 +117,7 @@ FIXED = """\
 Run a Python program that calls the tools of the MCP servers below. Only what it prints, shows (`display(x)`: figures, images, data frames) and the value of its last expression comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
 
 - Call: `%s`. Always `await`, at top level too. At once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
-- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a shortened sample first: `print(repr(value)[:500])`.
+- Value: structured content, else text, parsed if it is JSON or a Python literal. If no return type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
