@@ -167,7 +167,9 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
     text = _text(request, found, left_out, servers.names() if only is None else (only,))
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
-        text = f"{text}\n{waiting(servers.discovery.proposed)}"
+        if not found or found[0].get("poor"):
+            # One of those may have it.
+            text = f"{text}\n{waiting(servers.discovery.proposed)}"
     return types.CallToolResult(
         content=[types.TextContent(text=text)], structured_content=document, is_error=False
     )
