@@ -133,4 +133,4 @@ def _offer_display(run: Run, client: Client) -> None:
     _offer = (client, run.limits)
     # Found by modules of the program, too, and no part of what a session holds.
     builtins.display = display  # type: ignore[attr-defined]
-    builtins.help = show_help
+    builtins.help = show_help  # type: ignore[assignment]
