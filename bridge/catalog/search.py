@@ -205,10 +205,10 @@ class ToolIndex:
         scores = ranked(words_scores, limit, named)
         for row in named:
             scores[row] += _EXACT_NAME_BONUS
-        least = min(heapq.nlargest(limit, scores.values()), default=0.0) - SAME_SCORE
-        best = {row: score for row, score in scores.items() if score >= least}
+        best = self._best(scores, limit)
         fits = self._fits(best, zip(terms, words_scores, strict=False), unknown)
-        return self._best(best, {**fits, **dict.fromkeys(named, 1.0)}, limit)
+        fits.update(dict.fromkeys(fits.keys() & set(named), 1.0))
+        return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _fits(
         self, rows: Iterable[int], found: Iterable[tuple[_Term, Scores]], unknown: int
@@ -236,16 +236,15 @@ class ToolIndex:
         )
         return {row for (row,) in found}
 
-    def _best(
-        self, scores: Mapping[int, float], fits: Mapping[int, float], limit: int
-    ) -> list[Match]:
-        """Return the best, in order."""
+    def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
+        """Return the best, in order; the scores of most are only compared."""
+        least = min(heapq.nlargest(limit, scores.values()), default=0.0) - SAME_SCORE
         found = [
-            Match(tool=self._tools[row], score=round(score, _SCORE_DIGITS), fit=fits[row])
-            for row, score in scores.items()
+            (row, round(score, _SCORE_DIGITS)) for row, score in scores.items() if score >= least
         ]
-        found.sort(key=lambda match: (-match.score, match.tool.server, match.tool.name))
-        return found[:limit]
+        tools = self._tools
+        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
+        return dict(found[:limit])
 
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
