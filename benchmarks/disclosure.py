@@ -33,13 +33,13 @@ from benchmarks.disclosure_servers import CROWD_SERVERS, Given, crowd, packages,
 from benchmarks.disclosure_speed import Speed, speed
 from benchmarks.machine import machine
 from bridge.catalog.search import ToolIndex
-from bridge.catalog.tokens import count_tokens, definition_text, tokenizer_name
 from bridge.engine import open_engine
 from bridge.engine.tool_cache import Listing
 from bridge.model import Tool
 from bridge.server.app import offered
 from bridge.server.search_tool import search_result
 from bridge.settings import Settings, load
+from bridge.tokens import count_tokens, definition_text
 
 Tools = Mapping[str, tuple[Tool, ...]]
 
@@ -134,7 +134,7 @@ async def report(*, misses: bool) -> None:
 async def _print_costs(found: Mapping[str, Listing], tools: Tools, settings: Settings) -> None:
     here = machine()
     system = f"{here.cpu}, {here.cores} cores, Python {here.python}, load {here.load_before}"
-    print(f"Tokens counted with {tokenizer_name()}. {system}.")
+    print(f"Tokens are estimated. {system}.")
     print("\n| server | version | tools | start, s | bytes | tokens | alone behind the bridge |")
     print("|---|---|--:|--:|--:|--:|--:|")
     cheaper = 0

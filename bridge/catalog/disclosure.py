@@ -7,14 +7,16 @@ From the most to the least that is said of a server:
 
     SUMMARIES   each tool's signature and a sentence on it
     SIGNATURES  each tool's signature
+    ARGUMENTS   each tool's arguments, and not what it returns
     SENTENCES   each tool's name and a sentence on it
     NAMES       each tool's name
     COUNTED     how many tools there are, and a sentence on the server
     BARE        how many tools there are
 
-All servers get the fullest level at which all of them fit. What is left over then raises servers
-above it, those with the fewest tools first: one server with five hundred tools must not take the
-signatures away from ten that have three.
+A server with the same tools as an earlier one says so instead. All servers get the fullest level at
+which all of them fit. What is left over then raises servers above it, those with the fewest tools
+first: one server with five hundred tools must not take the signatures away from ten that have
+three.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 
-from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.entries import ServerEntry, ToolEntry, told_once
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
-from bridge.catalog.tokens import count_tokens
+from bridge.tokens import count_tokens
 
 MAX_ATTEMPTS = 4
 """Lines are counted one by one, and together come to a little more or less; then it is tried again
 with that much less room."""
 
 _HEADING_TOKENS = 24
-"""Of the longest heading, whichever tokenizer counts."""
+"""Of the longest heading."""
 
 _SENTENCE_CHARS = 80
 _SERVER_CHARS = 100
@@ -53,8 +55,9 @@ class Level(IntEnum):
     COUNTED = 1
     NAMES = 2
     SENTENCES = 3
-    SIGNATURES = 4
-    SUMMARIES = 5
+    ARGUMENTS = 4
+    SIGNATURES = 5
+    SUMMARIES = 6
 
 
 def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
@@ -64,7 +67,7 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
     """
     if not servers:
         return "No MCP servers are configured; programs can still compute."
-    room = tokens
+    room, servers = tokens, told_once(servers)
     for _ in range(MAX_ATTEMPTS):
         levels = choose_levels(servers, room - _HEADING_TOKENS)
         if levels is None:
@@ -190,19 +193,25 @@ def _least(server: ServerEntry, level: Level) -> int:
 
 
 def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
-    signed = [level >= Level.SIGNATURES for level in levels]
+    signed = [level >= Level.ARGUMENTS for level in levels]
+    whole = all(level >= Level.SIGNATURES for level in levels)
     listed = (
         level >= Level.NAMES and server.known for server, level in zip(servers, levels, strict=True)
     )
     if not any(listed):
         return "Servers (search for their tools):"
     optional = "optional arguments after `*`" if any(signed) else ""
-    missing = "" if all(signed) else "search for what is not shown"
+    missing = "" if whole else "search for what is not shown"
     return f"Servers and their tools ({'; '.join(filter(None, (optional, missing)))}):"
 
 
 def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
     """Yield a server's lines."""
+    if server.twin:
+        yield _server_line(
+            server, f" (same tools as mcp_{server.twin})", sentence=level > Level.BARE
+        )
+        return
     if level <= Level.COUNTED:
         yield _server_line(server, _count(server), sentence=level == Level.COUNTED)
         return
@@ -236,11 +245,12 @@ def _count(server: ServerEntry) -> str:
 
 def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:
     summary = ""
-    if level != Level.SIGNATURES:
+    if level in (Level.SENTENCES, Level.SUMMARIES):
         summary = first_sentence(entry.tool.description, _SENTENCE_CHARS)
     if level == Level.SENTENCES:
         return f"  {entry.alias}: {summary}" if summary else f"  {entry.alias}"
-    call = call_signature(server.alias, entry).removeprefix(f"mcp_{server.alias}.")
+    call = call_signature(server.alias, entry, returns=level != Level.ARGUMENTS)
+    call = call.removeprefix(f"mcp_{server.alias}.")
     return f"  .{call}  # {summary}" if summary else f"  .{call}"
 
 

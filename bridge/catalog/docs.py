@@ -20,10 +20,10 @@ from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature, is_argument_name
-from bridge.catalog.tokens import count_tokens
 from bridge.catalog.typed import tool_stub
 from bridge.model import Limits
 from bridge.text import valid_text
+from bridge.tokens import count_tokens
 
 Detail = Literal["summary", "full"]
 
@@ -94,8 +94,8 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
         return docs
     docs["description"] = valid_text(tool.description)
     docs["inputSchema"] = dict(tool.input_schema)
-    if tool.output_schema is not None:
-        docs["outputSchema"] = dict(tool.output_schema)
+    if tool.result_schema is not None:
+        docs["outputSchema"] = dict(tool.result_schema)
     elif entry.observed is not None:
         docs["observedSchema"] = dict(entry.observed)
         docs["observations"] = entry.observations
@@ -156,9 +156,9 @@ Calls are async: each needs `await`, at top level too. Arguments go by keyword, 
 the order of the schema.
 
 ## What a call returns
-Structured content if the tool gives any; else its text, parsed when it is a JSON object or array; \
-else the text. Images, audio and binary resources are a `Blob`: `.mime_type`, `.data`, \
-`.save(path)`. Several blocks are a list. In dicts `value.key` is `value["key"]`.
+Structured content if the tool gives any; else its text, parsed when it is an object or array in \
+JSON or in Python; else the text. Images, audio and binary resources are a `Blob`: `.mime_type`, \
+`.data`, `.save(path)`. Several blocks are a list. In dicts `value.key` is `value["key"]`.
 
 ## When a call fails
 `MCPError` (has `.server`, `.tool`, `.data`) when the tool or its server failed; `TypeError` for \
@@ -204,7 +204,7 @@ def tool_description(
         tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
             to the servers.
         checked: Whether programs are checked before they run.
-        offers: Which packages it may ask for, and which directories it has.
+        offers: Which packages it has or may ask for, and which directories it has.
     """
     beside = offers_line(offers or Offers())
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
@@ -217,15 +217,14 @@ variables, filter and join them in code, print only what you need.
 
 - Call: `{_sample_call(servers)}`. Always `await`, at top level too. At once: `import asyncio`, \
 then `await asyncio.gather(call1, call2)`.
-- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a \
-shortened sample first: `print(str(value)[:500])`.
+- Value: structured content, else text, parsed if it is JSON or a Python literal. If no return \
+type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. {refusal}
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): \
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library; in the "data" image, if it was built, also numpy, pandas, \
-matplotlib and openpyxl.{beside} No network. Of files only those in `out/` come back. \
+- Importable: the standard library{beside} No network. Of files only those in `out/` come back. \
 {_limits_text(limits, max_timeout)}
 
 """

@@ -8,7 +8,7 @@ here too, marked so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.model import Json, Tool
@@ -67,6 +67,7 @@ class ServerEntry:
         tools: In the server's order, each name once.
         known: Whether the server has been asked for its tools; if not, `tools` is empty.
         loaded: Whether the run at hand has it as `mcp_<alias>`.
+        twin: Alias of an earlier server with the same tools; see `told_once`.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ServerEntry:
     tools: tuple[ToolEntry, ...] = ()
     known: bool = False
     loaded: bool = False
+    twin: str = ""
 
 
 def server_entries(
@@ -105,6 +107,29 @@ def server_entries(
     )
 
 
+def told_once(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
+    """Return the servers, of which those with the tools of an earlier one name that instead."""
+    first: dict[tuple[str, ...], list[ServerEntry]] = {}
+    found = []
+    for server in servers:
+        alike = first.setdefault(tuple(entry.tool.name for entry in server.tools), [])
+        twin = next((other for other in alike if _same_tools(server, other)), None)
+        if twin is not None and server.tools:
+            found.append(replace(server, tools=(), twin=twin.alias))
+            continue
+        alike.append(server)
+        found.append(server)
+    return tuple(found)
+
+
+def _same_tools(one: ServerEntry, other: ServerEntry) -> bool:
+    return all(
+        (mine.tool.description, mine.tool.input_schema, returns(mine))
+        == (theirs.tool.description, theirs.tool.input_schema, returns(theirs))
+        for mine, theirs in zip(one.tools, other.tools, strict=True)
+    )
+
+
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
     """Return the tools of one server with their aliases; of two with one name the first counts.
 
@@ -131,6 +156,6 @@ def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
     What a tool declares is a promise; what it was seen to return may differ the next time. None if
     neither is known.
     """
-    if entry.tool.output_schema is not None:
-        return entry.tool.output_schema, False
+    if entry.tool.result_schema is not None:
+        return entry.tool.result_schema, False
     return entry.observed, entry.observed is not None

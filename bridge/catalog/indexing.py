@@ -40,10 +40,10 @@ COLUMNS: Mapping[str, float] = {
     "parameters": 0.7,
     "details": 0.7,
 }
-"""What a tool is found by, and how much a word counts there: its name, other words for those of the
-name, its server, its description's first sentence and the rest, its parameters' names, and what
-their descriptions and choices say. Settled on the first half of the labelled queries in
-`benchmarks/disclosure_queries.toml`."""
+"""What a tool is found by, and how much a word counts there: its name, other words for those of its
+name and its server's, its server, its description's first sentence and the rest, its parameters'
+names, and what their descriptions and choices say. Settled on the first half of the labelled
+queries in `benchmarks/disclosure_queries.toml`."""
 
 _NAMES = ", ".join(COLUMNS)
 _MARKS = ", ".join("?" * (1 + len(COLUMNS)))
@@ -63,7 +63,7 @@ def columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
     names = (parameter[:_MAX_PARAMETER_CHARS] for parameter in islice(given, _MAX_PARAMETERS))
     return (
         indexed(tool.name[:_MAX_NAME_CHARS]),
-        " ".join(same(name)),
+        " ".join(same([*name, *words(tool.server[:_MAX_NAME_CHARS])])),
         indexed(tool.server[:_MAX_NAME_CHARS]),
         indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
         # Prose, in which few words are joined; to look for them takes as long as all the rest.

@@ -24,17 +24,19 @@ class Offers:
 
     Attributes:
         packages: Entries of `allow`; empty where none may be asked for.
+        data: Whether programs run in the `data` image.
         roots: Names of directories that the user's client or settings have open.
     """
 
     packages: tuple[str, ...] = ()
+    data: bool = False
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
 
 
 def offers_line(offers: Offers) -> str:
-    """Return what the description of `run_python` says of it; empty for nothing."""
-    parts = []
+    """Return what the description of `run_python` says of it, behind "the standard library"."""
+    parts = [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
     if offers.packages:
         parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
     if offers.directories:

@@ -12,7 +12,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry, ToolEntry, returns
+from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.entries import returns as result_schema
 from bridge.catalog.prose import one_line
 from bridge.catalog.schema import Parameter, is_open, parameters, schema_order, type_text
 from bridge.catalog.typed_methods import tool_data
@@ -31,7 +32,9 @@ _MAX_NAME_CHARS = 64
 """A parameter with a longer name is left to the full documentation."""
 
 
-def signature(tool: Tool, alias: str, result: Mapping[str, Json] | None = None) -> str:
+def signature(
+    tool: Tool, alias: str, result: Mapping[str, Json] | None = None, *, returns: bool = True
+) -> str:
     """Return how to call `tool`, as the head of an async function.
 
     Arguments before the bare `*` may be given by position: they are the required ones that the
@@ -41,8 +44,10 @@ def signature(tool: Tool, alias: str, result: Mapping[str, Json] | None = None) 
 
     Args:
         result: The schema of what it returns, if that is known otherwise than from the tool.
+        returns: Whether to say what it returns.
     """
-    result = tool.output_schema if result is None else result
+    result = tool.result_schema if result is None else result
+    result = result if returns else None
     for budget in _TYPE_BUDGETS:
         text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
         text = f"{text} -> {_returns(result, budget)}"
@@ -57,13 +62,14 @@ def signature(tool: Tool, alias: str, result: Mapping[str, Json] | None = None) 
     return f"async def {alias}(**arguments) -> {_returns(result, 0)}"
 
 
-def call_signature(server_alias: str, entry: ToolEntry) -> str:
+def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True) -> str:
     """Return the signature as a program has to write the call: `mcp_github.create_issue(...)`.
 
     A return type of `Any` says nothing, so it is left out. One that was only observed looks like
     one that is declared: the full documentation tells them apart.
     """
-    text = signature(entry.tool, entry.alias, returns(entry)[0]).removeprefix("async def ")
+    result = result_schema(entry)[0]
+    text = signature(entry.tool, entry.alias, result, returns=returns).removeprefix("async def ")
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 

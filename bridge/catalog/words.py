@@ -37,6 +37,9 @@ _SAME = (
     ("search", "find", "query", "lookup", "look", "locate"),
     ("update", "edit", "modify", "change", "set", "patch"),
     ("send", "post", "publish", "tell"),
+    ("sum", "add", "total", "plus"),
+    ("memory", "remember", "memorize", "recall"),
+    ("observation", "fact"),
     ("list", "enumerate", "browse"),
     ("run", "execute", "invoke"),
     ("write", "save", "store"),
@@ -100,9 +103,9 @@ _FILLERS = frozenset(
         does everyone everything for from give had has have he her here his how i if in into is it
         its just kind let may me might more most much must my need no not of off on once one only or
         other our out over please she should so some somebody someone something such take than that
-        the their them then there these they thing things this those to too tool up us use used
-        using want was we were what whatever when where whether which while who whom whose why will
-        with would you your
+        the their them then there these they thing things this those to too tool tools up us use
+        used using want was we were what whatever when where whether which while who whom whose
+        why will with would you your
         """,
     )
 )
@@ -112,6 +115,8 @@ _SHORT_FOR: Mapping[str, tuple[str, ...]] = {
     "prs": ("pull", "request"),
     "mr": ("merge", "request"),
     "mrs": ("merge", "request"),
+    # What remembers has also what forgets.
+    "remember": ("remember", "add"),
 }
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 
-from bridge.catalog.tokens import count_tokens, definition_text, tokenizer_name
 from bridge.cli.output import redraw, table, terminal_width, visible, write_json, write_out
 from bridge.engine import Engine
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.server.app import offered
+from bridge.tokens import count_tokens, definition_text
 
 AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
@@ -83,7 +83,6 @@ async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any
             key: sum(row.get(key, 0) for row in rows) for key in ("tools", "schemaBytes", "tokens")
         },
         "bridge": {"tools": len(own), "tokens": sum(map(count_tokens, definitions))},
-        "tokenizer": tokenizer_name(),
     }
 
 
@@ -96,11 +95,10 @@ def _write(document: dict[str, Any]) -> None:
     for row in rows:
         if "reason" in row:
             write_out(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
-    about = "" if document["tokenizer"] != "estimate" else "about "
     directly, through = totals["tokens"], bridge["tokens"]
     write_out(
-        f"\nA client that loads these tools itself pays {about}{directly:,} tokens for them in "
-        f"every conversation; through the bridge {about}{through:,}.\n"
+        f"\nA client that loads these tools itself pays about {directly:,} tokens for them in "
+        f"every conversation; through the bridge about {through:,}.\n"
     )
 
 

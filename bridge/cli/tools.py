@@ -57,6 +57,8 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
         write_err(none_found(settings))
+    elif found and found[0].get("poor") and not arguments.json:
+        write_err("No good match; these come nearest. `mcp-code-bridge tools` lists all.\n")
     elif not found and not arguments.json:
         write_err(
             "No tool matches; `mcp-code-bridge tools` lists all.\n"

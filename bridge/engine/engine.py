@@ -241,9 +241,7 @@ class Engine:
         problems += [str(found) for found in check.verdict.certain]
         message = self._servers.unknown("; ".join(problems))
         missed = [reference.text.strip("`'") for reference in named.unknown]
-        slips = all(reference.nearest for reference in named.unknown)
-        told = self._servers.left_out(missed, slips=slips)
-        return UnknownServerError(message, host_detail=told)
+        return UnknownServerError(message, host_detail=self._servers.left_out(missed))
 
     def _job(
         self,

@@ -369,6 +369,7 @@ def receipt_of(result: RunResult, gate: Gate, watch: Watch) -> Receipt:
     returned = bytes_returned(result)
     return Receipt(
         calls=dict(tally.made),
+        changing=tally.changing,
         replayed=sum(found.count for found in tally.replayed),
         held=0 if holding is None else holding.count,
         refused=sum(found.count for found in tally.refused),

@@ -25,9 +25,10 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
-from bridge.catalog.search import Match, ToolIndex
+from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.typed import server_stub
 from bridge.engine.proposed import waiting
+from bridge.engine.sandboxes import runs_in_data_image
 from bridge.engine.servers import Servers
 from bridge.engine.skills.shelf import SKILLS_SERVER, Shelf
 from bridge.errors import UsageError
@@ -40,6 +41,9 @@ MAX_LISTED = 50
 
 MAX_GUIDES = 32
 """Guides kept, each of 2,500 characters: one for every set of servers that programs use."""
+
+MAX_NEAREST = 3
+"""Hits of a search that found nothing good."""
 
 SCORE_DIGITS = 3
 """Of a hit's score, as it is shown; it compares with those of the same search only."""
@@ -105,6 +109,7 @@ class Guide:
         allowed = settings.dependencies.allow if settings.packages_allowed else ()
         return Offers(
             packages=tuple(entry.text for entry in allowed),
+            data=runs_in_data_image(settings),
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
         )
@@ -226,6 +231,9 @@ class Guide:
     ) -> list[dict[str, Any]]:
         """Return the documentation of the tools that fit `query`, best first, each with its score.
 
+        A tool that several servers have alike is told once, with the others' aliases as `also`. If
+        none fits well, `MAX_NEAREST` that come nearest, each with `poor`.
+
         Args:
             server: Look only among this server's tools.
             skills: Whether saved skills are looked among, too.
@@ -240,9 +248,11 @@ class Guide:
             if skills and self._shelf is not None:
                 tools[SKILLS_SERVER] = await self._shelf.indexed()
             matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
-        documents = []
+        poor = bool(matches) and matches[0].fit < GOOD_FIT
+        documents: list[dict[str, Any]] = []
+        told: list[tuple[Tool, dict[str, Any]]] = []
         by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
-        for match in matches:
+        for match in matches[: MAX_NEAREST if poor else None]:
             name = match.tool.server
             if name == SKILLS_SERVER and self._shelf is not None:
                 found = self._shelf.docs(match.tool.name)
@@ -256,11 +266,15 @@ class Guide:
                 entry = known.entry(name)
                 by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
             entry, entries = by_server[name]
-            if match.tool.name in entries:
+            same = next((docs for tool, docs in told if _alike(tool, match.tool)), None)
+            if same is not None:
+                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            elif match.tool.name in entries:
                 document = partial(tool_docs, entry, entries[match.tool.name], detail)
                 docs = await anyio.to_thread.run_sync(document)
                 documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
-        return documents
+                told.append((match.tool, documents[-1]))
+        return [{**docs, "poor": True} for docs in documents] if poor else documents
 
     def _find(
         self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
@@ -284,3 +298,12 @@ class Guide:
 
 def _named(entry: ServerEntry, tool: str) -> ToolEntry | None:
     return next((each for each in entry.tools if tool in (each.tool.name, each.alias)), None)
+
+
+def _alike(one: Tool, other: Tool) -> bool:
+    """Whether two servers have the same tool."""
+    return one.server != other.server and (one.name, one.description, one.input_schema) == (
+        other.name,
+        other.description,
+        other.input_schema,
+    )

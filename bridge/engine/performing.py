@@ -186,7 +186,8 @@ class Performance:
         if error is not None:
             self.steps.append(Step(request=request, status="failed", error=error))
             return
-        shape = wire_value(result)
+        known = self._servers.known.tool(request.call.server, request.call.tool)
+        shape = wire_value(result, wrapped=known is not None and known.wraps_result)
         self._servers.known.observe(request.call.server, request.call.tool, shape)
         if self._awaited[request.number]:
             self._known[request.number] = Known(call=str(request), shape=shape)

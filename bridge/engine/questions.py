@@ -73,6 +73,12 @@ def answering(answer: Answer) -> Answer:
     return answered
 
 
+LONG_REMEDY = 120
+"""Characters of a remedy that is told once in a run: a rule to be written, say."""
+
+SAID_BEFORE = "What can be done was said with the first such call of this run."
+
+
 class Questions:
     """Answers one run's calls.
 
@@ -97,6 +103,7 @@ class Questions:
         self._more = more
         self._show = show
         self._made: Mapping[str, Answer] | None = None
+        self._told: set[str] = set()
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
             "list_servers": self._list_servers,
@@ -139,6 +146,14 @@ class Questions:
                 message = f"{what} has {len(text):,} characters; the limit is {most:,}."
                 raise CallFailedError(message, kind="usage")
 
+    def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
+        """Return what the program is told of an error; a long remedy once."""
+        if error.remedy in self._told:
+            error.remedy = SAID_BEFORE
+        elif len(error.remedy) > LONG_REMEDY:
+            self._told.add(error.remedy)
+        return as_failed_call(error, server=server, tool=tool)
+
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
         name, tool = _text(params, "server"), _text(params, "tool")
         arguments = params.get("arguments")
@@ -151,7 +166,7 @@ class Questions:
             server = self._servers.resolve(name)
             result = await self._gate.call(server, tool, arguments)
         except BridgeError as error:
-            raise as_failed_call(error, server=name, tool=tool) from error
+            raise self._failed(error, server=name, tool=tool) from error
         if isinstance(result, Held) or params.get("raw") is True:
             return result
         error_text = None
@@ -161,7 +176,9 @@ class Questions:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        value = await aside(result, partial(wire_value, result))
+        known = self._servers.known.tool(server, tool)
+        wrapped = known is not None and known.wraps_result
+        value = await aside(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
             self._servers.known.observe(server, tool, value)
@@ -215,7 +232,7 @@ class Questions:
 
             result = await self._gate.obtain(server, READ_RESOURCE, asked, ask, "contents")
         except BridgeError as error:
-            raise as_failed_call(error, server=name) from error
+            raise self._failed(error, server=name) from error
         return await aside(result, partial(resource_value, result))
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
@@ -236,7 +253,7 @@ class Questions:
             asked = {"name": prompt, "arguments": arguments}
             result = await self._gate.obtain(server, GET_PROMPT, asked, ask, "messages")
         except BridgeError as error:
-            raise as_failed_call(error, server=name) from error
+            raise self._failed(error, server=name) from error
         return await aside(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:

@@ -6,6 +6,7 @@ business; how one waits, `bridge.sandbox.pool`'s.
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +23,7 @@ from bridge.engine.lane_session import LaneSession, open_lane
 from bridge.engine.lanes import Lanes, Reserved, lane_first
 from bridge.errors import LaunchError
 from bridge.model import Limits
+from bridge.private import make_directory
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.demand import PoolReport
@@ -29,7 +31,10 @@ from bridge.sandbox.lanes import SPARE_LANES, LanePool
 from bridge.sandbox.pool import Keep, WarmPool, keep_nothing
 from bridge.sandbox.reaper import tidy_up
 from bridge.sandbox.recipe import Recipe, recipe_for
+from bridge.saving import replace_file
 from bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 GUEST_ENVIRONMENT = {
     "HOME": "/workspace",
@@ -43,6 +48,9 @@ GUEST_ENVIRONMENT = {
 }
 """Everything a program finds in its environment."""
 
+
+_FLAVOUR = "flavour"
+"""File in the state directory: the flavour of the image that programs ran in last."""
 
 LASTING_SECONDS = 24 * 3600.0
 """Of CPU time that a session's process may use in all."""
@@ -106,6 +114,8 @@ class Sandboxes:
         async with self._choosing:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)
+                flavour = str(getattr(self._backend, "flavour", ""))
+                await anyio.to_thread.run_sync(_remember_flavour, self._settings, flavour)
                 await tidy_up(self._backend)
                 self._tasks.start_soon(self._backend.tend, self._drain)
             return self._backend
@@ -197,6 +207,27 @@ class Sandboxes:
                 remedy = "Put it back, or name the other in config.toml and start the bridge again."
                 # Where it leads is for nobody who runs programs.
                 raise LaunchError(message, remedy=remedy)
+
+
+def runs_in_data_image(settings: Settings) -> bool:
+    """Return whether programs found the `data` image's packages when they last ran here.
+
+    What a bridge tells of itself before its first run must not wait for an engine.
+    """
+    try:
+        return (settings.state_dir / _FLAVOUR).read_text(encoding="utf-8") == "data"
+    except (OSError, ValueError):
+        return False
+
+
+def _remember_flavour(settings: Settings, flavour: str) -> None:
+    path = settings.state_dir / _FLAVOUR
+    try:
+        if not path.exists() or path.read_text(encoding="utf-8") != flavour:
+            make_directory(path.parent)
+            replace_file(path, flavour.encode())
+    except (OSError, ValueError) as error:
+        logger.warning("which image programs run in is not remembered: %s", error)
 
 
 def _launch(recipe: Recipe) -> LaunchSpec:

@@ -29,7 +29,7 @@ from bridge.engine.known import Known
 from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
 from bridge.engine.look import Look
 from bridge.engine.observed import Loaded, Observed
-from bridge.engine.proposed import called, unapproved, waiting
+from bridge.engine.proposed import called, unapproved
 from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
 from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
@@ -195,6 +195,8 @@ class Servers:
             self.known.introduce(name, listing.info.get("about", ""))
         self._pool.update(self.discovery.servers)
         self._lister.take(self.discovery.servers, known)
+        for entry in self.discovery.skipped:
+            logger.info("%s is configured but left out: %s", entry.name, entry.reason)
         for warning in self.discovery.warnings:
             # Among many clients' files there is always something to mend, which `servers` and
             # `doctor` list. What the bridge's own settings name is another matter.
@@ -262,26 +264,15 @@ class Servers:
             shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
-    def left_out(self, missed: Sequence[str], *, slips: bool) -> str:
-        """Return what configuration could not be used, and why; it may be what is missed.
+    def left_out(self, missed: Sequence[str]) -> str:
+        """Return why what is called so is configured and cannot be used; empty if nothing is.
 
-        Args:
-            missed: Names or aliases of no server; entries that are called so are told alone.
-            slips: Whether each is like the name of a server that there is. Then no other entry is
-                told: it would only hide the answer.
+        All that was left out is in the log and in `servers`: it is for people to mend.
         """
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not called(entry.name).isdisjoint(missed)]
-        told = [f"{entry.name}: {entry.reason}" for entry in meant or (() if slips else skipped)]
-        if not meant and not slips and self.discovery.proposed:
-            told.append(waiting(self.discovery.proposed).rstrip("."))
-        if not meant and not slips:
-            told += [str(warning) for warning in self.discovery.warnings if not warning.key]
-        if not told:
-            return ""
-        shown = "; ".join(told[:MAX_LEFT_OUT])
-        more = f" (and {len(told) - MAX_LEFT_OUT} more)" if len(told) > MAX_LEFT_OUT else ""
-        return f"Configured but left out: {shown}{more}."
+        told = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
+        return f"Configured but left out: {told}." if told else ""
 
     def is_current(self, name: str) -> bool:
         """Tell whether a server's tools are known as it lists them now.

@@ -431,6 +431,7 @@ class Gate:
         entry = self._sent(wish, effect)
         self.calls += 1
         self.tally.made[call.server] += 1
+        self.tally.changing += effect != "read"
         started = time.monotonic()
         with self.tally.under_way():
             try:

@@ -27,6 +27,7 @@ class Tally:
         self._unknown: Counter[tuple[str, str, str]] = Counter()
         self._sent: Counter[tuple[str, str, str]] = Counter()
         self.made: Counter[str] = Counter()
+        self.changing = 0
 
     @contextmanager
     def under_way(self) -> Iterator[None]:

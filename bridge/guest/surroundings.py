@@ -106,6 +106,13 @@ def display(*values: Any) -> None:
     shower().show(*values)
 
 
+def show_help(*things: Any) -> None:
+    """Print what there is to know of something."""
+    from bridge.guest.helping import show_help
+
+    show_help(*things)
+
+
 def shower() -> Display:
     """Return what shows things for the run that goes on."""
     global _offer
@@ -126,3 +133,4 @@ def _offer_display(run: Run, client: Client) -> None:
     _offer = (client, run.limits)
     # Found by modules of the program, too, and no part of what a session holds.
     builtins.display = display  # type: ignore[attr-defined]
+    builtins.help = show_help  # type: ignore[assignment]

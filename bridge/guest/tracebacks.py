@@ -1,4 +1,4 @@
-"""An exception as text for the model: the program's own frames, bounded.
+"""An exception as text for the model: the program's own frames, bounded, without rows of carets.
 
 Owns which frames are shown and how much of a text is kept. Chained causes, notes and exception
 groups stay; the guest's frames go wherever they stand.
@@ -7,6 +7,7 @@ groups stay; the guest's frames go wherever they stand.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import types
 
@@ -40,6 +41,8 @@ MAX_FRAMES = 2000
 
 MAX_EXCEPTIONS = 64
 """Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
+
+_STANDARD = os.path.dirname(os.__file__) + os.sep
 
 packages_offered = False
 """Whether a run may ask for packages here."""
@@ -175,7 +178,7 @@ def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
     """Return the frames from the program's first to its last and what these called.
 
     What leads up to the program is ours (event loop included), and so is what the program's last
-    frame reached through us.
+    frame reached through us. Those of the standard library are left out.
     """
     own = [index for index, frame in enumerate(stack) if is_program(frame.filename)]
     if not own:
@@ -187,11 +190,20 @@ def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
         if frame.filename in guest_files:
             if index > own[-1]:
                 break
-        elif index <= own[-1]:
-            kept.append(frame)
-        elif not frame.filename.startswith("<frozen importlib"):
-            below.append(frame)
+        elif not _is_standard(frame.filename):
+            (kept if index <= own[-1] else below).append(frame)
+    for frame in kept + below:
+        # Carets, which Python has since 3.11, cost as much as the line itself.
+        if hasattr(frame, "colno"):
+            frame.colno = frame.end_colno = None
     return kept + _without_middle(below)
+
+
+def _is_standard(filename: str) -> bool:
+    """Whether a file is of the standard library, whose lines tell less than its message."""
+    return filename.startswith("<frozen ") or (
+        filename.startswith(_STANDARD) and "-packages" + os.sep not in filename
+    )
 
 
 def _without_middle(frames: List[Any]) -> List[Any]:

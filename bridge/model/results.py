@@ -147,6 +147,7 @@ class Receipt:
 
     Attributes:
         calls: Server to the calls that went out to it.
+        changing: How many of them were of tools that may change something.
         replayed, held, refused, unknown: Calls answered from a journal, held back for a plan, not
             allowed, and sent without anybody knowing what became of them.
         result_bytes: Of what servers returned.
@@ -157,6 +158,7 @@ class Receipt:
     """
 
     calls: Mapping[str, int] = field(default_factory=dict)
+    changing: int = 0
     replayed: int = 0
     held: int = 0
     refused: int = 0

@@ -126,6 +126,10 @@ def short_digest(digest: str) -> str:
     return digest[: len("sha256:") + 12]
 
 
+_WRAPS = "x-fastmcp-wrap-result"
+"""In an output schema: the object is only there because MCP wanted one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tool:
     """One tool of one server, as its server describes it."""
@@ -137,3 +141,21 @@ class Tool:
     input_schema: Mapping[str, Json] = field(default_factory=dict)
     output_schema: Mapping[str, Json] | None = None
     annotations: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def wraps_result(self) -> bool:
+        """Whether the server puts what is no object into one, as FastMCP does: `{"result": 3}`."""
+        return self.output_schema is not None and self.output_schema.get(_WRAPS) is True
+
+    @property
+    def result_schema(self) -> Mapping[str, Json] | None:
+        """The schema of what programs get for a call, if the server declares one."""
+        schema = self.output_schema
+        if schema is None or not self.wraps_result:
+            return schema
+        properties = schema.get("properties")
+        inner = properties.get("result") if isinstance(properties, Mapping) else None
+        if not isinstance(inner, Mapping):
+            return {}
+        # What `$ref`s in it point to.
+        return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **inner}

@@ -3,21 +3,15 @@
 Owns the bounds: on what is held in memory of a stream, on what of it a model is shown, and on what
 is passed on to be kept. Bytes in, bytes out; where those that are kept go is somebody else's
 business. What a guest sends may be anything, and as much as it likes.
-
-What text costs a model is estimated from its bytes: letters and spaces, other characters of ASCII,
-and all the rest cost differently, and that is counted in microseconds. Measured against the
-estimate in `bridge.catalog.tokens`, which takes milliseconds: prose, code, logs, tables, JSON,
-Chinese and Russian come out between a fifth too low and a fifth too high; rows of spaces too high,
-and random letters too low.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.text import counted
+from bridge.tokens import count_tokens
 
 MAX_LINES = 50_000
 """Lines shown of a run's output. Structured content lists them one by one, which takes clients
@@ -33,22 +27,16 @@ MEMORY_BYTES = 128 * 1024
 OUTPUT_BYTES = 32 * 1024 * 1024
 """Kept of a stream at most, whatever its guest was told to send."""
 
-_LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + b" "
-_ASCII = bytes(range(128))
-_LETTER_COST, _FOREIGN_COST, _OTHER_COST = 0.22, 0.33, 0.5
-"""Tokens of a byte, about."""
+_BYTES_PER_TOKEN = 8
+"""More than text has of them, but for rows of equal characters, of which less is shown then."""
 
 _WHOLE_LINES_WITHIN = 2048
 """A cut is moved to the end of a line if there is one so near."""
 
 
-def cost(data: bytes | bytearray) -> float:
-    """Return what text costs a model, in tokens, about. The cost of parts adds up to the whole."""
-    unlettered = data.translate(None, _LETTERS)
-    foreign = unlettered.translate(None, _ASCII)
-    letters = len(data) - len(unlettered)
-    others = len(unlettered) - len(foreign)
-    return letters * _LETTER_COST + len(foreign) * _FOREIGN_COST + others * _OTHER_COST
+def cost(data: bytes | bytearray) -> int:
+    """Return what text costs a model, in tokens, about."""
+    return count_tokens(data.decode("utf-8", "replace"))
 
 
 def shares(costs: Sequence[float], most: float) -> list[float]:
@@ -170,7 +158,7 @@ class OutputBuffer:
         return self._size == len(self._start)
 
     @property
-    def cost(self) -> float:
+    def cost(self) -> int:
         """What all of it would cost, in tokens, if it is held here; else, what its beginning would.
 
         That is more than may be shown in any case: it is held for that.
@@ -208,7 +196,7 @@ class OutputBuffer:
             # Without anything missing in between an end may reach further back.
             start = end = start + end
         head = start[: _fitting(start, most / 2, lines // 2)]
-        tail = end[len(end) - _fitting(end[::-1], most / 2, lines // 2) :]
+        tail = end[len(end) - _fitting(end, most / 2, lines // 2, at_end=True) :]
         # What is shown twice would be counted twice.
         overlap = len(head) + len(tail) - self._size
         tail = tail[max(0, overlap) :]
@@ -233,13 +221,22 @@ class OutputBuffer:
         )
 
 
-def _fitting(data: bytes, most: float, lines: int) -> int:
-    """Return how much of the beginning of `data` fits."""
-    reach = data[: int(most / _LETTER_COST) + 1]
-    size = bisect.bisect_right(range(1, len(reach) + 1), most, key=lambda n: cost(reach[:n]))
-    if reach.count(b"\n", 0, size) <= lines:
+def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
+    """Return how much of the beginning of `data`, or of its end, fits."""
+
+    def part(size: int) -> bytes:
+        return data[len(data) - size :] if at_end else data[:size]
+
+    size = min(len(data), int(most * _BYTES_PER_TOKEN))
+    while size and (tokens := cost(part(size))) > most:
+        # What is left costs as much a byte as all of it, about; else it is tried again.
+        size = min(size - 1, int(size * most / tokens))
+    kept = part(size).split(b"\n")
+    if len(kept) <= lines + 1:
         return size
-    return len(b"\n".join(reach[:size].split(b"\n", lines)[:lines])) + 1 if lines else 0
+    if not lines:
+        return 0
+    return len(b"\n".join(kept[-lines - 1 :] if at_end else kept[:lines])) + (not at_end)
 
 
 def _whole_head(head: bytes) -> bytes:

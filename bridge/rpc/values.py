@@ -1,10 +1,10 @@
 """What a program gets for a tool's result, a resource or a prompt.
 
 Owns the mapping from an MCP `CallToolResult` to the value that user code works with: structured
-content if there is any, else the text parsed when it is a JSON object or array, else the text;
-binary content as a blob. Resources have types, and so the text of one is parsed only when its type
-says JSON, or nothing. The text of a prompt is for a model to read, and never parsed. Pure. The
-guest turns these shapes into objects:
+content if there is any, else the text parsed when it is a JSON object or array, or the same as
+Python writes it, else the text; binary content as a blob. Resources have types, and so the text of
+one is parsed only when its type says JSON, or nothing. The text of a prompt is for a model to read,
+and never parsed. Pure. The guest turns these shapes into objects:
 
     {"json": value}                                    plain data
     {"blob": {"mimeType", "data", "uri", "name"}}      base64 content
@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from bridge.model import Json
+from bridge.rpc.literals import literal_as_json
 
 MAX_PARSED_VALUES = 500_000
 """In a text that is parsed: a parser of JSON lets nothing else of the process run meanwhile."""
@@ -51,9 +52,15 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
     return message
 
 
-def wire_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the shape that stands for a successful result."""
+def wire_value(result: Mapping[str, Json], *, wrapped: bool = False) -> dict[str, Json]:
+    """Return the shape that stands for a successful result.
+
+    Args:
+        wrapped: Whether the tool puts what is no object into one; see `Tool.wraps_result`.
+    """
     structured = result.get("structuredContent")
+    if wrapped and isinstance(structured, Mapping) and structured.keys() == {"result"}:
+        return {"json": structured["result"]}
     if structured is not None:
         return {"json": structured}
     shapes = [_block(block) for block in _blocks(result)]
@@ -151,7 +158,7 @@ def _blob(holder: Mapping[str, Json], data: Json) -> dict[str, Json]:
 
 
 def _parsed(text: Json) -> Json:
-    """Return the object or array that `text` is, else `text`.
+    """Return the object or array that `text` is in JSON or in Python, else `text`.
 
     A bare number or string stays text: "007" and "true" are more often words than data. So does
     what may hold more than `MAX_PARSED_VALUES`, which the program can parse itself.
@@ -160,10 +167,12 @@ def _parsed(text: Json) -> Json:
         return text
     if sum(map(text.count, ",[{")) > MAX_PARSED_VALUES:
         return text
-    try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return text
+    for read in (str, literal_as_json):
+        try:
+            return json.loads(read(text), parse_constant=_refuse, parse_float=_finite)
+        except (ValueError, RecursionError):
+            continue
+    return text
 
 
 def _refuse(token: str) -> None:

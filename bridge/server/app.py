@@ -92,7 +92,9 @@ async def offered(engine: Engine) -> list[types.Tool]:
         name=TOOL,
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
-        input_schema=input_schema(settings.max_timeout, settings.timeout),
+        input_schema=input_schema(
+            settings.max_timeout, settings.timeout, packages=engine.guide.offers_packages
+        ),
         output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
         annotations=types.ToolAnnotations(
             title="Run Python with MCP tools",

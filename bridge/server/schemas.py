@@ -41,8 +41,11 @@ _KEPT: dict[str, Any] = {
 """Arguments about what outlives a run."""
 
 
-def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
-    """Return the JSON Schema of the tool's arguments."""
+def input_schema(
+    max_timeout: float, default_timeout: float, *, packages: bool = True
+) -> dict[str, Any]:
+    """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
+    kept = {name: one for name, one in _KEPT.items() if packages or name != "packages"}
     return {
         "type": "object",
         "properties": {
@@ -84,7 +87,7 @@ def input_schema(max_timeout: float, default_timeout: float) -> dict[str, Any]:
                 "default": "replay",
                 "description": "With retry_of: whether reads are answered so too, or made again.",
             },
-            **_KEPT,
+            **kept,
         },
         "additionalProperties": False,
     }

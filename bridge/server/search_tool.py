@@ -170,7 +170,9 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
     text = _text(request, found, left_out, servers.names() if only is None else (only,))
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
-        text = f"{text}\n{waiting(servers.discovery.proposed)}"
+        if not found or found[0].get("poor"):
+            # One of those may have it.
+            text = f"{text}\n{waiting(servers.discovery.proposed)}"
     return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
 
@@ -180,7 +182,8 @@ def _text(
     left_out: Mapping[str, str],
     names: Sequence[str],
 ) -> str:
-    lines = _hits(found) if found else [_nothing(request, names)]
+    good = found and not found[0].get("poor")
+    lines = _hits(found) if good else [_nothing(request, names, found)]
     for name, reason in list(left_out.items())[:MAX_LEFT_OUT]:
         lines.append(f"Not searched: {name}: {reason}")
     if len(left_out) > MAX_LEFT_OUT:
@@ -207,6 +210,8 @@ def hit_lines(docs: Mapping[str, Any]) -> list[str]:
     if docs.get("description"):
         # Indented to the last: a line at the margin would read like the bridge's own.
         lines += [f"    {line}" for line in paragraphs(docs["description"].strip())]
+    if docs.get("also"):
+        lines.append(f"    The same: {', '.join(docs['also'])}")
     for key in ("inputSchema", "outputSchema"):
         if key in docs:
             schema = json.dumps(docs[key], ensure_ascii=False, separators=(",", ":"))
@@ -216,9 +221,17 @@ def hit_lines(docs: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _nothing(request: SearchRequest, names: Sequence[str]) -> str:
+def _nothing(
+    request: SearchRequest, names: Sequence[str], nearest: Sequence[Mapping[str, Any]]
+) -> str:
     if not names:
         return "No MCP servers are configured, so there are no tools to find."
+    if nearest:
+        calls = ", ".join(docs["signature"].partition("(")[0] for docs in nearest)
+        return (
+            f"No good match for {request.query!r:.100}. Nearest: {calls}. Try other words, such as "
+            "a verb and what it acts on, or the name of a server."
+        )
     if request.server is not None:
         return (
             f"No tool of {names[0]} fits {request.query!r:.100}. Try other words, leave out "

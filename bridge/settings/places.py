@@ -56,11 +56,3 @@ def runtime_dir(settings: Settings) -> Path:
 def home(environ: Mapping[str, str]) -> Path:
     """Return the user's home directory as the given environment sees it."""
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-
-
-def token_table_directory() -> Path | None:
-    """Return where tiktoken keeps its tables in this process; None if it is told to keep none."""
-    for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
-        if variable in os.environ:
-            return Path(os.environ[variable]) if os.environ[variable] else None
-    return Path(tempfile.gettempdir()) / "data-gym-cache"

@@ -14,15 +14,21 @@ _MAX_READ = 4_000
 def introduction(client: ClientSession) -> str:
     """Return a line on what the server is for; empty if it says nothing of that.
 
-    From its description, else the first paragraph of its instructions, else its title.
+    From its description, else its title, else the first paragraph of its instructions, which are
+    written for a model that has the server's tools at hand.
     """
     info = client.server_info
     told = (
         info.description if info else None,
+        info.title if info and _letters(info.title) != _letters(info.name) else None,
         _first_paragraph(client.instructions or ""),
-        info.title if info and info.title != info.name else None,
     )
     return next((line for text in told if text and (line := _line(text))), "")
+
+
+def _letters(text: str | None) -> str:
+    """Return what a name says, however it is written: a title that is no more says nothing."""
+    return "".join(filter(str.isalnum, (text or "")[:MAX_CHARS].casefold()))
 
 
 def _first_paragraph(text: str) -> str:

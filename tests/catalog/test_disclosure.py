@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bridge.catalog import disclosure
 from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
 from bridge.catalog.entries import ServerEntry, server_entries
-from bridge.catalog.tokens import count_tokens
 from bridge.model import Tool
+from bridge.tokens import count_tokens
 
 WIDE: dict[str, Any] = {
     "type": "object",
@@ -27,7 +27,13 @@ def servers(*counts: int | None, description: str = "What it is for.") -> tuple[
     names = {f"server_{number}": description for number in range(len(counts))}
     tools = {
         name: [
-            Tool(server=name, name=f"tool_{n}", description="Does something.", input_schema=WIDE)
+            Tool(
+                server=name,
+                name=f"tool_{n}",
+                description="Does something.",
+                input_schema={**WIDE, "title": name},
+                output_schema={"type": "object", "properties": {"id": {"type": "integer"}}},
+            )
             for n in range(count)
         ]
         for name, count in zip(names, counts, strict=True)
@@ -45,7 +51,7 @@ def levels(entries: Sequence[ServerEntry], tokens: int) -> list[Level]:
 
 @pytest.mark.parametrize("level", list(Level))
 def test_servers_of_one_size_get_the_fullest_level_at_which_all_fit(level: Level) -> None:
-    """The order is the issue's: signatures, names with a line each, servers with a count."""
+    """Signatures with and without what they return, names with a line each, only a count."""
     entries = servers(*[5] * 8)
     needed = disclosure._Costs(entries).total(level, 10_000)
     assert needed is not None
@@ -59,7 +65,7 @@ def test_what_is_left_over_goes_to_the_smallest_servers_first() -> None:
     found = levels(servers(500, 3, 40, 2), 600)
     assert found[0] == Level.COUNTED
     assert found[1] == found[3] == Level.SUMMARIES
-    assert Level.COUNTED < found[2] < Level.SIGNATURES
+    assert Level.COUNTED < found[2] < Level.SUMMARIES
 
 
 def test_a_server_that_was_not_asked_has_its_line_at_every_level() -> None:
@@ -83,16 +89,38 @@ def test_each_level_in_full() -> None:
     """As a model reads it."""
     entries = servers(2, 1)
     arguments = ", ".join(f"argument_{number}: str = ..." for number in range(6))
-    line = f".tool_0(*, {arguments})"
+    line, result = f".tool_0(*, {arguments})", " -> {'id'?: int}"
     shown = {level: "\n".join(disclosure._lines(entries[1], level)) for level in Level}
     assert shown == {
-        Level.SUMMARIES: f"mcp_server_1: What it is for.\n  {line}  # Does something.",
-        Level.SIGNATURES: f"mcp_server_1: What it is for.\n  {line}",
+        Level.SUMMARIES: f"mcp_server_1: What it is for.\n  {line}{result}  # Does something.",
+        Level.SIGNATURES: f"mcp_server_1: What it is for.\n  {line}{result}",
+        Level.ARGUMENTS: f"mcp_server_1: What it is for.\n  {line}",
         Level.SENTENCES: "mcp_server_1: What it is for.\n  tool_0: Does something.",
         Level.NAMES: "mcp_server_1: What it is for.\n  tool_0",
         Level.COUNTED: "mcp_server_1: What it is for. (1 tool)",
         Level.BARE: "mcp_server_1 (1 tool)",
     }
+
+
+def test_servers_with_the_same_tools_are_told_once() -> None:
+    """The same server, configured twice; which of them to use, their own lines say."""
+    tools = {
+        name: [Tool(server=name, name="read", input_schema=WIDE), Tool(server=name, name="write")]
+        for name in ("work", "home", "other")
+    }
+    tools["other"] = tools["other"][:1]
+    entries = server_entries(
+        {"work": "At work.", "home": "At home.", "other": "", "new": ""}, tools
+    )
+    lines = disclosed(entries, 500).splitlines()
+    assert [line for line in lines if line.startswith("mcp_")] == [
+        "mcp_work: At work.",
+        "mcp_home: At home. (same tools as mcp_work)",
+        "mcp_other",
+        "mcp_new (search for its tools)",
+    ]
+    assert sum(".write(" in line for line in lines) == 1
+    assert sum(".read(" in line for line in lines) == 2
 
 
 TEXT = st.text(st.characters(codec=None), max_size=40)
@@ -157,7 +185,7 @@ def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch)
 def test_the_budget_holds_although_lines_together_cost_more_than_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What counts may be any tokenizer; then it is tried again with less room."""
+    """Then it is tried again with less room."""
 
     def count(text: str) -> int:
         return len(text) // 4 + 7 * text.count("\n")

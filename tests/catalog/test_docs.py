@@ -22,8 +22,8 @@ from bridge.catalog.docs import (
     tool_docs,
 )
 from bridge.catalog.entries import ServerEntry, server_entries
-from bridge.catalog.tokens import count_tokens
 from bridge.model import Limits, Tool
+from bridge.tokens import count_tokens
 
 STRING: dict[str, Any] = {"type": "string"}
 CREATE = Tool(
@@ -60,7 +60,10 @@ def many(count: int, *, tools: int = 5, known: bool = True) -> tuple[ServerEntry
                 server=name,
                 name=f"tool_{number}",
                 description="Does something that takes a sentence to tell. And another.",
-                input_schema={"properties": {f"argument_{n}": STRING for n in range(6)}},
+                input_schema={
+                    "title": name,
+                    "properties": {f"argument_{n}": STRING for n in range(6)},
+                },
             )
             for number in range(tools)
         ]
@@ -119,11 +122,11 @@ FIXED = """\
 Run a Python program that calls the tools of the MCP servers below. Only what it prints, shows (`display(x)`: figures, images, data frames) and the value of its last expression comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
 
 - Call: `%s`. Always `await`, at top level too. At once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
-- Value: structured content, else text, parsed if it is JSON. If no return type is shown, print a shortened sample first: `print(str(value)[:500])`.
+- Value: structured content, else text, parsed if it is JSON or a Python literal. If no return type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 - Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library; in the "data" image, if it was built, also numpy, pandas, matplotlib and openpyxl. No network. Of files only those in `out/` come back. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 5,000 tokens; more is kept (`runtime.read_output`).
+- Importable: the standard library. No network. Of files only those in `out/` come back. Time: 30 s, up to 120 s with `timeout`. Memory: 512 MiB. Output: 5,000 tokens; more is kept (`runtime.read_output`).
 
 """  # noqa: E501  # the text as the model sees it
 

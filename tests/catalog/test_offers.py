@@ -29,8 +29,15 @@ def test_names_and_modes_are_told_and_never_a_place_on_the_host() -> None:
 
 
 def test_where_there_is_nothing_nothing_is_said() -> None:
-    assert offers_line(Offers()) == offers_section(Offers()) == ""
+    assert offers_section(Offers()) == ""
+    assert "Importable: the standard library. No network" in tool_description((), Limits())
     assert "Packages and directories" not in capabilities(())
+
+
+def test_the_packages_of_the_data_image_are_told_where_programs_run_in_it() -> None:
+    told = tool_description((), Limits(), offers=Offers(data=True, packages=("polars",)))
+    modules = "the standard library, numpy, pandas, matplotlib, openpyxl."
+    assert f"Importable: {modules} With `packages`: polars. No network" in told
 
 
 def test_long_lists_are_counted() -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import MAX_LIMIT, MAX_TOOLS_PER_SERVER, Match, ToolIndex
+from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, MAX_TOOLS_PER_SERVER, Match, ToolIndex
 from bridge.catalog.words import indexed, mended, words
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
+from tests.catalog.real_tools import real_tools
 
 
 def tool(server: str, name: str, description: str = "", *parameters: str) -> Tool:
@@ -81,6 +82,36 @@ CATALOG = (
 )
 def test_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
     assert search(CATALOG, query)[0].name == best
+
+
+REAL = ToolIndex()
+REAL.update(real_tools())
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("add numbers", "everything.get-sum"),
+        ("remember a fact", "memory.add_observations"),
+        ("what facts are remembered", "memory"),
+        ("run a SQL query", "sqlite"),
+        ("download a web page", "fetch.fetch"),
+        ("rename a file", "filesystem.move_file"),
+        ("list tables", "sqlite.list_tables"),
+    ],
+)
+def test_among_real_servers_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
+    found = REAL.search(query)[0]
+    assert f"{found.tool.server}.{found.tool.name}".startswith(best)
+    assert found.fit >= GOOD_FIT
+
+
+@pytest.mark.parametrize(
+    "query", ["send slack message", "create issue", "nope.read", "tools nope.read", "book a flight"]
+)
+def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
+    """Whatever else has one of the words."""
+    assert not any(match.fit >= GOOD_FIT for match in REAL.search(query)[:1])
 
 
 def test_a_name_in_camel_case_is_found_as_one_word_too() -> None:

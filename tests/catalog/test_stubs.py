@@ -19,6 +19,7 @@ from bridge.catalog.stubs import (
     signature,
     to_call,
 )
+from bridge.catalog.typed import tool_stub
 from bridge.catalog.typed_methods import tool_data
 from bridge.model import Tool
 
@@ -247,3 +248,19 @@ def test_a_description_that_looks_like_a_template_or_code_stays_data() -> None:
 def test_a_server_that_was_never_asked_is_marked_so() -> None:
     asked, unasked = server_entries({"a": "", "b": ""}, {"a": []})
     assert (asked.known, unasked.known) == (True, False)
+
+
+def test_a_result_that_is_wrapped_only_for_mcp_is_told_as_programs_get_it() -> None:
+    """Types that it refers to included."""
+    row = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    schema = {
+        "type": "object",
+        "$defs": {"Row": row},
+        "properties": {"result": {"type": "array", "items": {"$ref": "#/$defs/Row"}}},
+        "required": ["result"],
+        "x-fastmcp-wrap-result": True,
+    }
+    rows = Tool(server="s", name="rows", output_schema=schema)
+    [entry] = tool_entries([rows])
+    assert call_signature("s", entry) == "mcp_s.rows() -> list[{'id': int}]"
+    assert "list[" in tool_stub(entry, "s")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bridge.catalog.tokens import estimate
+from bridge.tokens import count_tokens
 from tests.clients.claude_code import CLIENT
 from tests.clients.exchange import play
 from tests.clients.model import program
@@ -31,7 +31,7 @@ def main() -> int:
             json.loads(servers),
             **{**environ, "MCP_BRIDGE_RUNTIME": runtime},
         )
-    result = estimate(exchange.received["program"].text)
+    result = count_tokens(exchange.received["program"].text)
     print(
         f"In {CLIENT.title} {CLIENT.version} a model pays about {result} tokens for this result "
         f"and {tools_tokens(exchange):,} for the bridge's tools."

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.catalog.tokens import estimate
+from bridge.tokens import count_tokens
 from tests.clients.client import Client
 from tests.clients.exchange import SERVERS, Exchange, play
 from tests.clients.model import FIND, Call, Step, program
@@ -123,10 +123,10 @@ def observe(client: Client, plain: Exchange, structured: Exchange) -> Observatio
         tools_tokens=tools_tokens(plain),
         instructions=_instructions(plain),
         names_known=all(told(plain, name) for name in SERVERS),
-        sum_tokens=estimate(bare),
-        around_tokens=estimate(received["sum"]) - estimate(bare),
-        error_tokens=estimate(received["raises"]),
-        text_tokens=estimate(sent_text(plain, "raises")),
+        sum_tokens=count_tokens(bare),
+        around_tokens=count_tokens(received["sum"]) - count_tokens(bare),
+        error_tokens=count_tokens(received["raises"]),
+        text_tokens=count_tokens(sent_text(plain, "raises")),
         cut_told=bool(_KEPT.search(received["cut"])),
         picture=bool(plain.received["picture"].pictures),
         link=received["link"].count("bridge://") > sent_text(plain, "link").count("bridge://"),

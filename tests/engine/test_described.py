@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bridge.catalog.tokens import count_tokens
 from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest
 from bridge.settings import PreflightMode, Settings
+from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -24,7 +24,8 @@ async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_o
     assert await engine.guide.tool_description() == before
     await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
     after = await engine.guide.tool_description()
-    assert after.count(".add(a: float, b: float)") == 2
+    assert after.count(".add(a: float, b: float)") == 1
+    assert "(same tools as mcp_first)" in after
 
 
 async def test_it_changes_at_once_with_the_configuration(
@@ -59,6 +60,21 @@ async def test_it_keeps_to_the_budget_of_the_settings(
             made = await opened.guide.tool_description()
         assert tokens * 0.7 < count_tokens(made) <= tokens
         assert ("refused before anything runs" in made) is (preflight == "check")
+
+
+async def test_packages_of_the_data_image_are_told_once_programs_ran_in_it(
+    settings: Settings, finder: ListFinder, backend: FakeBackend
+) -> None:
+    """A bridge tells of itself before it knows its engine, so the one before left word of it."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    for flavour, told in (("data", False), ("slim", True), ("", False)):
+        backend.flavour = flavour
+        async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+            assert ("numpy" in await opened.guide.tool_description()) is told
+            await opened.backend()
 
 
 async def test_a_server_of_which_the_configuration_says_nothing_introduces_itself(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.engine import Engine, open_engine
+from bridge.engine.questions import SAID_BEFORE
 from bridge.errors import SettingsError
 from bridge.model import RunRequest
 from bridge.settings import Settings, load
@@ -72,6 +73,27 @@ async def test_a_policy_is_read_again_when_its_file_changes(
                 await engine.run(RunRequest(code="1"))
         write(config, "# gone")
         assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
+
+
+async def test_the_rule_that_would_allow_a_call_is_told_once_in_a_run(
+    settings: Settings, finder: ListFinder, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """However many calls need it; it is eighty tokens long."""
+    config = tmp_path / "config.toml"
+    write(config, DENY.replace('"deny"', '"ask"'))
+    code = f"""
+for _ in range(3):
+    try:
+        {ADD}
+    except MCPError as error:
+        print(error)
+"""
+    async with opened(settings, finder, backend, config) as engine:
+        for _ in range(2):
+            told = (await engine.run(RunRequest(code=code))).stdout
+            assert told.count("needs a person's approval (rule 'no sums')") == 3
+            assert told.count("[[policy.rules]]") == 1
+            assert told.count(SAID_BEFORE) == 2
 
 
 async def test_a_result_has_a_receipt(engine: Engine) -> None:

@@ -514,7 +514,7 @@ async def test_a_skipped_server_is_not_called_unknown_without_a_word(
 async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """It alone, however many come before it; and none if the name is only misspelt."""
+    """It alone, however many come before it; and none if what it names is none of them."""
 
     class Finder(ListFinder):
         def find(self) -> Discovery:
@@ -536,4 +536,7 @@ async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
             assert "reason 1" not in str(caught.value)
         with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
             await _run(engine, "await mcp_work_shp.add(a=1, b=1)")
+        assert "left out" not in str(caught.value)
+        with pytest.raises(UnknownServerError) as caught:
+            await _run(engine, "await mcp_elsewhere.add(a=1, b=1)")
         assert "left out" not in str(caught.value)

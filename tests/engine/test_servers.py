@@ -207,13 +207,13 @@ async def test_a_file_that_is_half_written_keeps_its_servers(
             assert await servers.refresh()
             assert servers.names() == ("one", "two")
             assert servers.resolve("one") == "one"
-        assert str(file) in servers.left_out((), slips=False)
+        assert str(file) in str(servers.discovery.warnings)
         assert str(file) in caplog.text
         assert servers.pool.states()["one"].pid == pid
         file.write_text(config("two", "three"))
         await servers.refresh()
         assert servers.names() == ("two", "three")
-        assert servers.left_out((), slips=False) == ""
+        assert not any(not warning.key for warning in servers.discovery.warnings)
 
 
 async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
         other.unlink()
         await servers.refresh()
         assert servers.names() == ()
-        assert str(other) in servers.left_out((), slips=False)
+        assert str(other) in str(servers.discovery.warnings)
 
 
 async def test_a_running_program_outlives_a_torn_file(

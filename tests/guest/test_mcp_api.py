@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from bridge.guest.client import Client
-from bridge.guest.mcp_api import Runtime
+from bridge.guest.helping import show_help
+from bridge.guest.mcp_api import PUBLIC, Runtime, build
 from bridge.guest.values import ArgumentsError, MCPError
 from bridge.guest.wire import Call, Run
+from bridge.tokens import count_tokens
 
 
 class FakeClient:
@@ -59,6 +63,16 @@ DISCOVERED = [
     {"name": "git-hub", "alias": "git_hub", "description": "Repositories and issues"},
     {"name": "mail", "alias": "mail_2", "description": "Letters"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def _modules_stay_as_they_were() -> Iterator[None]:
+    """What `build` makes importable is the run's alone."""
+    before, finders = dict(sys.modules), list(sys.meta_path)
+    yield
+    sys.modules.clear()
+    sys.modules.update(before)
+    sys.meta_path[:] = finders
 
 
 @pytest.fixture
@@ -332,3 +346,36 @@ async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: 
     assert params["arguments"] == {"text": "a", "n": "5", "flag": "true", "many": '[1, "ü"]'}
     with pytest.raises(TypeError, match="arguments must be a dict of the prompt's arguments"):
         await runtime.get_prompt("git-hub", "review", ["a"])  # type: ignore[arg-type]
+
+
+def test_help_on_a_server_lists_its_tools(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
+    given = build(run, cast("Client", client))
+    for thing in (given["mcp_git_hub"], sys.modules["mcp.servers.git_hub"]):
+        show_help(thing)
+        assert capsys.readouterr().out.splitlines() == [
+            "mcp_git_hub: Repositories and issues",
+            "  .create_issue(title: str = ...)  # Open an issue in a repository.",
+            "  .list_commits(branch: str = ...)  # Return the commits of a branch.",
+            "Each call needs `await`. All of one tool: help(mcp_git_hub.name)",
+        ]
+
+
+def test_help_on_runtime_is_a_line_for_each_helper(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    runtime = build(Run(code="", servers=SERVERS), cast("Client", client))["runtime"]
+    show_help(runtime)
+    told = capsys.readouterr().out
+    assert "\nawait call_tool(server, tool, arguments=None)\n" in told
+    assert "\nsave_memory(key, value, metadata=None)\n" in told
+    assert all(name in told for name in PUBLIC)
+    assert "__" not in told
+    assert count_tokens(told) <= 400
+
+
+def test_help_on_anything_else_is_what_it_always_was(capsys: pytest.CaptureFixture[str]) -> None:
+    show_help(len)
+    assert "Return the number of items in a container." in capsys.readouterr().out

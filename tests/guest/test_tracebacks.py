@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -48,8 +49,29 @@ def test_frames_between_the_programs_own_are_left_out_too() -> None:
 
 
 def test_what_a_library_did_for_the_program_is_shown() -> None:
-    text = describe(failure("import json\njson.loads('{')"), OURS)
-    assert "decoder.py" in text
+    inside: dict[str, Callable[..., object]] = {}
+    exec(compile("def look(): return [][0]", "/x/site-packages/library.py", "exec"), inside)
+    assert "library.py" in describe(failure("call()", inside["look"]), OURS)
+
+
+def test_lines_of_the_standard_library_and_carets_are_left_out() -> None:
+    """They cost more than the message and say less."""
+    text = describe(failure("import json\nx = [json.loads('{'), 1]"), OURS)
+    assert text.startswith(
+        "Traceback (most recent call last):\n"
+        '  File "<run_python>", line 2, in <module>\n'
+        "    x = [json.loads('{'), 1]\n"
+        "json.decoder.JSONDecodeError: "
+    )
+    source = "import functools\ncall(lambda a, b: a / 0, [1, 2])"
+    between = failure(source, lambda key, items: functools.reduce(key, items))
+    assert "functools.py" not in describe(between, OURS)
+
+
+def test_a_syntax_error_keeps_its_caret() -> None:
+    with pytest.raises(Refused) as refused:
+        compile_program("x = (1,, 2)\n")
+    assert "^" in refused.value.text
 
 
 def test_an_error_without_a_frame_of_the_program_is_one_line() -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.tokens import estimate
 from bridge.rpc.output import Ends, OutputBuffer, as_bytes, cost, cut_notice, shares
 
 pieces = st.lists(
@@ -54,7 +53,7 @@ def test_what_is_shown_and_what_is_kept_are_what_was_written(
     assert stored.startswith(ends.head)
     assert stored.endswith(ends.tail)
     assert len(ends.head) + len(ends.tail) + ends.left_out == len(written)
-    assert cost(ends.head) + cost(ends.tail) <= max(most, 0) + 1e-6
+    assert cost(ends.head) + cost(ends.tail) <= max(most, 0)
     if not ends.is_cut:
         assert ends.head == stored
     elif not buffer.dropped:
@@ -86,7 +85,7 @@ def test_lines_are_bounded_like_tokens() -> None:
     buffer = OutputBuffer()
     buffer.append(b"a\nb\nc\nd\ne\nf\n")
     ends = buffer.shown(1000, lines=4)
-    assert (ends.head, ends.tail, ends.lines) == (b"a\nb\n", b"f\n", 3)
+    assert (ends.head, ends.tail, ends.lines) == (b"a\nb\n", b"e\nf\n", 2)
 
 
 def test_memory_stays_bounded_however_much_comes() -> None:
@@ -129,21 +128,6 @@ def test_two_streams_share_what_a_run_may_cost(
 ) -> None:
     """A warning must not push half of the results out, nor be pushed out."""
     assert shares(costs, most) == each
-
-
-SAMPLES = {
-    "prose": "The bridge starts a sandbox, runs the program in it, and says how it went. " * 40,
-    "table": "\n".join(f"{n},{n * 7 % 13}.{n * 977 % 10007},{n * 31}" for n in range(500)),
-    "json": '{"id": 17, "name": "Ann", "tags": ["a", "b"], "score": 0.731},' * 60,
-    "log": "2026-11-21 12:04:33 INFO worker 7 finished task 91 in 33 ms\n" * 60,
-    "chinese": "我们今天去公园散步，看到很多人在跳舞。" * 40,
-}
-
-
-@pytest.mark.parametrize("text", SAMPLES.values(), ids=SAMPLES)
-def test_the_quick_count_of_tokens_is_near_the_careful_one(text: str) -> None:
-    """A fifth either way, as its module says."""
-    assert 0.75 < cost(text.encode()) / estimate(text) < 1.3
 
 
 def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:

@@ -135,3 +135,12 @@ def test_a_prompt_s_texts_stay_as_they_are() -> None:
         ],
     }
     assert prompt_value({"description": 1, "messages": {}}) == {"description": "", "messages": []}
+
+
+def test_what_a_server_put_into_an_object_only_for_mcp_is_taken_out() -> None:
+    """FastMCP does, and says so in the schema."""
+    result = {"content": [_text("3")], "structuredContent": {"result": 3}}
+    assert wire_value(result, wrapped=True) == {"json": 3}
+    assert wire_value(result) == {"json": {"result": 3}}
+    other = {"structuredContent": {"result": 3, "more": 4}}
+    assert wire_value(other, wrapped=True) == {"json": {"result": 3, "more": 4}}

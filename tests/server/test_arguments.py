@@ -76,6 +76,11 @@ def test_the_schemas_are_schemas() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
+def test_packages_are_offered_only_where_some_are_allowed() -> None:
+    assert "packages" not in input_schema(120, 30, packages=False)["properties"]
+    assert "packages" in input_schema(120, 30, packages=True)["properties"]
+
+
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict):
         yield schema

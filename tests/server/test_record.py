@@ -13,12 +13,12 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from bridge.catalog.tokens import count_tokens
 from bridge.engine import open_engine
 from bridge.server.app import build_server
 from bridge.server.record import RECORD_KEY
 from bridge.server.schemas import OUTPUT_SCHEMA
 from bridge.settings import Settings
+from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of

@@ -30,12 +30,12 @@ def line(instructions: str | None = None, **info: Any) -> str:
     [
         ("Use it.", {"description": "Issues\nand pulls."}, "Issues and pulls."),
         ("# Heading\n\nUse it for\nissues.\n\nMore.", {"title": "S"}, "Use it for issues."),
-        ("# Heading\n---\n", {"title": "Issue tracker"}, "Issue tracker"),
+        ("Audience: written for an LLM.", {"title": "Issue tracker"}, "Issue tracker"),
         (None, {"title": "s"}, ""),
         ("", {}, ""),
     ],
 )
-def test_the_description_comes_first_then_the_instructions_then_the_title(
+def test_the_description_comes_first_then_the_title_then_the_instructions(
     instructions: str | None, info: dict[str, str], told: str
 ) -> None:
     """A title that repeats the name says nothing."""

@@ -69,7 +69,7 @@ def _check(
 
 def _schema(meaning: Meaning) -> tuple[Mapping[str, Json], bool]:
     assert meaning.tool is not None
-    declared = meaning.tool.tool.output_schema
+    declared = meaning.tool.tool.result_schema
     if declared is not None:
         return declared, False
     return meaning.tool.observed or {}, True

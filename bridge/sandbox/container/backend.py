@@ -41,6 +41,7 @@ from bridge.sandbox.container.connection import (
 from bridge.sandbox.container.engines import Surroundings
 from bridge.sandbox.container.examining import seen_from_inside
 from bridge.sandbox.container.facts import EngineFacts, runtime_name
+from bridge.sandbox.container.image import FLAVOURS, local_name
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
@@ -143,6 +144,11 @@ class ContainerBackend:
         """
         connection = await self._connector.connected()
         return SdkImages(connection.api.client, connection.facts.kind)
+
+    @property
+    def flavour(self) -> str:
+        """The flavour of the runtime image, if it is one that the bridge built."""
+        return next((one for one in FLAVOURS if self._image == local_name(one)), "")
 
     def use_image(self, image: str) -> None:
         """Start what is launched from now on from another image."""
