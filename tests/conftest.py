@@ -14,6 +14,7 @@ BUBBLEWRAP_TESTS = (
     "tests/sandbox/test_choose.py",
     "tests/engine/test_commands.py",
     "tests/server/test_command_tool.py",
+    "tests/peers/test_clients.py",
 )
 ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
 ENGINE_MARKS = ("docker", "rootless", "podman")
