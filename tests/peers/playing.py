@@ -34,11 +34,15 @@ async def play(peer, task):
 
 
 def came(result):
-    """Return a result as what a model reads of it."""
-    failed = result.isError if hasattr(result, "isError") else result.is_error
-    kinds = [block.type for block in result.content]
-    text = "".join(block.text for block in result.content if block.type == "text")
-    return {"failed": failed, "kinds": kinds, "text": text}
+    """Return a result as a program and a model read it."""
+    plain = result.model_dump(by_alias=True, mode="json")
+    record = (plain.get("_meta") or {}).get("mcp-code-bridge/result")
+    return {
+        "failed": plain["isError"],
+        "kinds": [block["type"] for block in plain["content"]],
+        "text": "".join(block.get("text", "") for block in plain["content"]),
+        "record": record or plain["structuredContent"],
+    }
 
 
 def main(run):

@@ -17,11 +17,11 @@ class Peer:
         try:
             value = await self.toolset.direct_call_tool("run_python", {"code": code})
         except Exception as error:
-            return {"failed": True, "kinds": ["text"], "text": str(error)}
+            return {"failed": True, "kinds": ["text"], "text": str(error), "record": None}
         values = value if isinstance(value, list) else [value]
         kinds = ["image" if isinstance(each, BinaryContent) else "text" for each in values]
         texts = [str(each) for each in values if not isinstance(each, BinaryContent)]
-        return {"failed": False, "kinds": kinds, "text": "".join(texts)}
+        return {"failed": False, "kinds": kinds, "text": "".join(texts), "record": None}
 
     async def cancel(self, call):
         call.cancel()

@@ -99,6 +99,9 @@ async def test_a_client_lists_calls_and_cancels(
         assert not seen[name]["failed"]
         assert "hello" in seen[name]["text"]
         assert "42" in seen[name]["text"]
+        # pydantic-ai hands on values alone.
+        record = seen[name]["record"]
+        assert record["status"] == "success" if peer != "pydantic_ai" else record is None
     assert seen["error"]["failed"]
     assert "ZeroDivisionError" in seen["error"]["text"]
     assert "image" in seen["picture"]["kinds"]

@@ -27,6 +27,7 @@ async function call(code, rest = {}) {
         failed: Boolean(result.isError),
         kinds: result.content.map((block) => block.type),
         text: texts.map((block) => block.text).join(""),
+        record: result._meta?.["mcp-code-bridge/result"] ?? result.structuredContent,
     };
 }
 
