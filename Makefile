@@ -121,8 +121,15 @@ check: venv ## format, lint, types, imports and sizes, without running anything
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/check_sizes.py
 
+# Which of the peers in tests/peers are installed; all if empty.
+PEERS ?= node mcp1 fastmcp4
+
+.PHONY: peers
+peers: venv
+	@scripts/peers $(PEERS)
+
 .PHONY: pytest
-pytest: venv node
+pytest: venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
 	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
@@ -142,7 +149,7 @@ test-all: ## as `make test`, with every case of every matrix
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
-	@$(MAKE) pytest PYTEST_ARGS="-m ''"
+	@$(MAKE) pytest PEERS= PYTEST_ARGS="-m ''"
 
 .PHONY: test-lanes
 test-lanes: ## the attacks and the contract once more, on runs that share a container one by one

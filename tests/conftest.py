@@ -15,9 +15,10 @@ BUBBLEWRAP_TESTS = (
     "tests/sandbox/test_choose.py",
     "tests/engine/test_commands.py",
     "tests/server/test_command_tool.py",
+    "tests/peers/test_clients.py",
 )
 ENGINE_TESTS = ("tests/contract/", "tests/e2e/", "tests/older_bridge/test_containers.py")
-ENGINE_MARKS = ("docker", "rootless", "podman", "node")
+ENGINE_MARKS = ("docker", "rootless", "podman")
 """In order of strength: what uses rootless podman beside another engine goes with rootless."""
 
 MEASURED_TESTS = (
@@ -52,7 +53,7 @@ def _group(item: pytest.Item) -> str:
         return "bubblewrap"
     marks = [name for name in ENGINE_MARKS if item.get_closest_marker(name) is not None]
     if marks:
-        return "podman" if marks[0] == "node" else marks[0]
+        return marks[0]
     return "podman" if place.startswith(ENGINE_TESTS) else ""
 
 

@@ -164,7 +164,7 @@ def tools_tokens(exchange: Exchange) -> int:
     """Return what the bridge's tools cost a model, at once or when it has searched for them."""
     tools = offered_tools(exchange.first) or offered_tools(exchange.last)
     found = [each.text for each in exchange.last.results if each.call.startswith(FIND)]
-    return sum(map(estimate, map(json.dumps, tools) if tools else found))
+    return sum(map(count_tokens, map(json.dumps, tools) if tools else found))
 
 
 def protocol(exchange: Exchange) -> str:

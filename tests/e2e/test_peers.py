@@ -1,12 +1,10 @@
-"""The bridge against clients and testers that others wrote."""
+"""The bridge against clients and servers that others wrote."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -22,8 +20,6 @@ from tests.e2e.rig import (
     engines,
     text_of,
 )
-from tests.ports import reserved_port
-from tests.waiting import until
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules"
 NODE = SCRIPTS / "node"
@@ -39,21 +35,6 @@ PASSED_ON = (
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
 )
-
-FIXTURE_FREE = [
-    ("conformance", "server-initialize"),
-    ("conformance", "ping"),
-    ("conformance", "server-sse-multiple-streams"),
-    ("conformance", "dns-rebinding-protection"),
-    ("conformance", "tools-list"),
-    ("conformance-next", "server-initialize"),
-    ("conformance-next", "ping"),
-    ("conformance-next", "server-session-lifecycle"),
-    ("conformance-next", "server-sse-multiple-streams"),
-    ("conformance-next", "dns-rebinding-protection"),
-    ("conformance-next", "tools-list"),
-]
-"""Scenarios of the official suite that need no tools or prompts of the suite's own."""
 
 
 @pytest.fixture(
@@ -156,45 +137,3 @@ print(str(read), "|", echo)
     assert "hello from a file" in text_of(result)
     assert "across" in text_of(result)
     assert document_of(result)["servers"] == ["filesystem", "everything"]
-
-
-@pytest.fixture
-def http_bridge(user: User) -> Iterator[str]:
-    """The bridge over HTTP on a free port of this machine."""
-    with reserved_port() as port:
-        process = subprocess.Popen(
-            [str(BRIDGE), "serve", "--http", f"127.0.0.1:{port}"],
-            cwd=user.project,
-            env=user.environ(),
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            anyio.run(_until_listening, port)
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            process.terminate()
-            process.wait(timeout=PATIENCE_SECONDS)
-
-
-async def _until_listening(port: int) -> None:
-    def listening() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    await until(listening)
-
-
-async def test_the_conformance_suites_scenarios_pass(user: User, http_bridge: str) -> None:
-    """Those that need no fixtures, of the released suite and of the next."""
-    failures = []
-    with anyio.fail_after(PATIENCE_SECONDS):
-        for suite, scenario in FIXTURE_FREE:
-            package = PEERS / ("conformance-next" if "next" in suite else "@modelcontextprotocol")
-            entry = package if "next" in suite else package / "conformance"
-            script = entry / json.loads((entry / "package.json").read_text())["bin"]["conformance"]
-            status, text = await _node(
-                user, NODE, script, "server", "--url", http_bridge, "--scenario", scenario
-            )
-            if status != 0 or "0 failed" not in text:
-                failures.append(f"{suite} {scenario}: {text[-800:]}")
-    assert not failures, "\n\n".join(failures)

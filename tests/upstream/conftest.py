@@ -13,6 +13,9 @@ from bridge.upstream.tokens_keyring import unanswered
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
+from tests.wire import wire
+
+__all__ = ["no_keyring", "rig", "ring", "wire"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,11 @@ MORE_THAN_A_PIPE = 300_000
 
 
 @pytest.fixture
+def wire() -> None:
+    """Nothing: what is sent here is no message of the protocol."""
+
+
+@pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     reader, writer = os.pipe()
     for fd in (reader, writer):

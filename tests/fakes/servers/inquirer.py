@@ -1,7 +1,8 @@
 """A stdio MCP server in plain Python that asks its client whatever it is told to ask.
 
 Its tool `ask` takes `method`, `params` and how often (`count`), asks all at once, and returns the
-replies' results and the messages of their errors, each once. Standard library only.
+replies' results and the messages of their errors, each once. An argument is the protocol version
+that it speaks. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
         request_id, params = message.get("id"), message.get("params", {})
         if message.get("method") == "initialize":
             facts = {
-                "protocolVersion": "2025-06-18",
+                "protocolVersion": sys.argv[1] if len(sys.argv) > 1 else "2025-06-18",
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "inquirer", "version": "1"},
             }

@@ -1,0 +1,107 @@
+"""A client for the official suite's scenarios, made of the bridge's own parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from bridge.clock import Clock
+from bridge.errors import LoginRequiredError, UpstreamError
+from bridge.model import Json, OAuthHints, ServerSpec, Source, Tool
+from bridge.upstream.asking import Method, on_behalf_of
+from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_callback import Callback
+from bridge.upstream.oauth_login import log_in
+from bridge.upstream.pool import Pool
+
+MAX_LOGINS = 3
+"""One for the server and one for each step of permissions that a scenario has."""
+
+LOGIN_SECONDS = 20.0
+"""For one login; scenarios in which nothing comes back to the browser's place wait as long."""
+
+EXAMPLES: Mapping[str, Json] = {"string": "a", "integer": 1, "number": 1.5, "boolean": True}
+"""A value of each simple type."""
+
+
+class Consenting:
+    """A run whose client accepts every question with the defaults that its schema names."""
+
+    client = "conformance"
+    clock = Clock()
+    wants_progress = True
+    log_level = "debug"
+
+    async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
+        """Fill in a form; a model is not asked in any scenario."""
+        return {"action": "accept", "content": _filled(params["requestedSchema"])}
+
+    async def refused(self, server: str, method: Method, why: str) -> None:
+        """Nothing is refused."""
+
+    async def report(self, *progress: object) -> None:
+        """Nobody looks at it."""
+
+    async def log(self, *message: object) -> None:
+        """Nobody looks at it."""
+
+
+async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:
+    """List and call all tools of a scenario's server, logging in when told to.
+
+    Args:
+        context: What the scenario tells a client beforehand.
+    """
+    hints = None
+    if "client_id" in context:
+        hints = OAuthHints(
+            client_id=context["client_id"], client_secret=context.get("client_secret", "")
+        )
+    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+    spec = ServerSpec(name="server", transport="http", source=source, url=url, oauth=hints)
+    logins = Logins(directory / "logins")
+    async with Pool([spec], log_dir=directory, environ=os.environ, logins=logins) as pool:
+        for _ in range(MAX_LOGINS + 1):
+            try:
+                with on_behalf_of(Consenting()):
+                    await _use(pool, context)
+            except LoginRequiredError:
+                await log_in(spec, logins.store, _browse, seconds=LOGIN_SECONDS)
+            else:
+                return
+    message = "it never had enough"
+    raise UpstreamError(message, server="server")
+
+
+async def _use(pool: Pool, context: Mapping[str, Any]) -> None:
+    """Make the calls that a scenario wants, or else one of each tool."""
+    tools = await pool.tools("server")
+    wanted = context.get("toolCalls")
+    calls = wanted or [{"name": tool.name, "arguments": _arguments(tool, tools)} for tool in tools]
+    for call in calls:
+        await pool.call_tool("server", call["name"], call["arguments"])
+
+
+def _arguments(tool: Tool, tools: tuple[Tool, ...]) -> dict[str, Json]:
+    if tool.name == "json_schema_echo":
+        # The scenario compares what arrived of the other tool's schema.
+        [other] = [each for each in tools if each is not tool]
+        return {"schema": dict(other.input_schema)}
+    return _filled(tool.input_schema)
+
+
+def _filled(schema: Mapping[str, Any]) -> dict[str, Json]:
+    """Return a value for each property: its default, or one of its type."""
+    return {
+        name: part.get("default", EXAMPLES.get(part.get("type", ""), {}))
+        for name, part in schema.get("properties", {}).items()
+    }
+
+
+async def _browse(url: str, callback: Callback) -> None:
+    async with httpx2.AsyncClient() as browser:
+        await browser.get(url, follow_redirects=True)
