@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Self
 
+import anyio
 import httpx2
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
@@ -25,8 +25,6 @@ from jsonschema.protocols import Validator
 from mcp.shared.message import SessionMessage
 
 from bridge.server.notices import NotifyingServer
-from bridge.server.stdin import StdinMessages
-from bridge.server.stdout import StdoutMessages
 from bridge.upstream.handshake import RecordingDispatcher
 from bridge.upstream.http import CappedClient
 from bridge.upstream.writer import LineWriter
@@ -64,7 +62,24 @@ def schemas() -> Mapping[str, Any]:
     oldest["definitions"]["AudioContent"] = False
     kinds = oldest["definitions"]["JSONRPCMessage"]["anyOf"]
     oldest["definitions"]["JSONRPCMessage"]["anyOf"] = [each for each in kinds if "$ref" in each]
-    return {"2024-11-05": oldest, **newer}
+    found = {"2024-11-05": oldest, **newer}
+    for schema in found.values():
+        _allow_fractions(schema["$defs"] if "$defs" in schema else schema["definitions"])
+    return found
+
+
+def _allow_fractions(definitions: dict[str, Any]) -> None:
+    """Mend the numbers in forms, which a slip of the schemas' generator made integers.
+
+    Their source has numbers, and so has half of the newest.
+    """
+    for name in ("NumberSchema", "ElicitResult"):
+        if name in definitions:
+            text = json.dumps(definitions[name])
+            text = text.replace('{"type": "integer"}', '{"type": "number"}')
+            definitions[name] = json.loads(
+                text.replace('"string", "integer"', '"string", "number"')
+            )
 
 
 @cache
@@ -191,11 +206,11 @@ class _Conversation:
 
 @contextmanager
 def watched() -> Iterator[Wire]:
-    """Check what bridges of this process send meanwhile, over stdio and HTTP, as both ends."""
+    """Check what bridges of this process send meanwhile, as servers and as clients."""
     wire = Wire()
     with pytest.MonkeyPatch.context() as patch:
         _watch_clients(patch, wire)
-        _watch_stdio(patch, wire)
+        _watch_servers(patch, wire)
         _watch_http(patch, wire)
         yield wire
 
@@ -233,26 +248,62 @@ def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
     patch.setattr(RecordingDispatcher, "_dispatch_request", watched_dispatch)
 
 
-def _watch_stdio(patch: pytest.MonkeyPatch, wire: Wire) -> None:
-    receive, send = StdinMessages.receive, StdoutMessages.send
-    conversations: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
+def _watch_servers(patch: pytest.MonkeyPatch, wire: Wire) -> None:
+    run = NotifyingServer.run
 
-    async def watched_receive(self: StdinMessages) -> SessionMessage | Exception:
-        item = await receive(self)
+    async def watched_run(
+        self: NotifyingServer, read: Any, write: Any, *rest: Any, **options: Any
+    ) -> None:
+        talk = _Conversation(wire)
+        await run(self, _Reading(read, talk), _Writing(write, talk), *rest, **options)
+
+    patch.setattr(NotifyingServer, "run", watched_run)
+
+
+class _Stream:
+    """A stream of the SDK, whatever it is made of."""
+
+    def __init__(self, stream: Any, talk: _Conversation) -> None:
+        self._stream = stream
+        self._talk = talk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> Any:
+        return await self._stream.__aexit__(*failure)
+
+
+class _Reading(_Stream):
+    """What a client sends over stdio or in memory."""
+
+    async def receive(self) -> Any:
+        item = await self._stream.receive()
         if isinstance(item, SessionMessage):
-            talk = conversations.setdefault(self._writer, _Conversation(wire))
-            talk.came(item.message.model_dump(by_alias=True, exclude_unset=True))
+            self._talk.came(item.message.model_dump(by_alias=True, exclude_unset=True))
         return item
 
-    async def watched_send(self: StdoutMessages, item: SessionMessage, /) -> None:
-        # Without one a test tries the writer alone.
-        if talk := conversations.get(self):
-            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            _each(text.encode(), talk.goes)
-        await send(self, item)
+    def __aiter__(self) -> Self:
+        return self
 
-    patch.setattr(StdinMessages, "receive", watched_receive)
-    patch.setattr(StdoutMessages, "send", watched_send)
+    async def __anext__(self) -> Any:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+class _Writing(_Stream):
+    """What the bridge sends there."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        _each(text.encode(), self._talk.goes)
+        await self._stream.send(item)
 
 
 def _watch_http(patch: pytest.MonkeyPatch, wire: Wire) -> None:
