@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from opentelemetry.context import Context
 
 from bridge.clock import Clock
 from bridge.errors import LoginRequiredError, UpstreamError
@@ -35,6 +36,7 @@ class Consenting:
     clock = Clock()
     wants_progress = True
     log_level = "debug"
+    trace = Context()
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
         """Fill in a form; a model is not asked in any scenario."""
