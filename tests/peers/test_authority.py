@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from subprocess import DEVNULL
 
 import anyio
 import httpx2
@@ -28,13 +27,15 @@ async def url() -> AsyncIterator[str]:
     """The address of a server that trusts it."""
     with reserved_port() as authority, reserved_port() as server:
         command = [str(NODE), str(NPM / "authority.mjs"), str(authority), str(server)]
-        async with await anyio.open_process(command, stdin=DEVNULL, stderr=None) as process:
+        async with await anyio.open_process(command, stderr=None) as process:
+            assert process.stdin is not None
             assert process.stdout is not None
             told = b""
             while b"ready" not in told:
                 told += await process.stdout.receive()
             yield f"http://127.0.0.1:{server}/mcp"
-            process.kill()
+            # It may be the child of a launcher, which a signal would not reach.
+            await process.stdin.aclose()
 
 
 async def _browse(url: str, callback: Callback) -> None:

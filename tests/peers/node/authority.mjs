@@ -1,5 +1,6 @@
 // oidc-provider as an authorization server, with a person who agrees to everything, and an MCP
-// server behind it: authority.mjs AUTHORITY_PORT SERVER_PORT. Says "ready" once both listen.
+// server behind it: authority.mjs AUTHORITY_PORT SERVER_PORT. Says "ready" once both listen;
+// ends with its stdin.
 import http from "node:http";
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
@@ -72,3 +73,4 @@ async function serve(request, response) {
 
 const server = http.createServer(serve);
 authority.listen(authorityPort, "127.0.0.1", () => server.listen(serverPort, "127.0.0.1", () => console.log("ready")));
+process.stdin.resume().on("end", () => process.exit());
