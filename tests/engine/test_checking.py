@@ -84,7 +84,7 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
         assert result.status == "success", result.error
         assert (await _run(engine, "(await mcp_raw.grown(a=1))['a']")).result == 1
     async with opened(policy=policy) as engine:
-        code = f"{grow}(await runtime.call_tool('raw', 'grown', {{'a': 2}}))['a']"
+        code = f"{grow}(await runtime.call_tool('raw', 'grown'[:], {{'a': 2}}))['a']"
         assert (await _run(engine, code)).result == 2
     async with opened(policy=policy) as engine:
         code = f"{grow}str(await runtime.query_tool_docs('raw', 'grown'))"
