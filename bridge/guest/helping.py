@@ -43,7 +43,7 @@ def _server(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _runtime(module: Any) -> Iterator[str]:
-    yield "runtime, with `await` where it is needed; more: help(runtime.call_tool)"
+    yield "runtime; for more: help(runtime.call_tool)"
     for name in module.__all__:
         helper = getattr(module, name)
         if isinstance(helper, type):

@@ -8,6 +8,7 @@ sandbox that another rung of the ladder, or the remaining layers, made.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import shutil
 import socket
@@ -293,14 +294,13 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Grou
 
         def without(*arguments: object) -> object:
             made = start(*arguments)  # type: ignore[arg-type]
-            inside = made.inside
+            stage = made.stage
 
-            def words(descriptors: object) -> list[str]:
-                command = inside(descriptors)  # type: ignore[arg-type]
-                plan = {**json.loads(command[-1]), "landlock": None}
-                return [*command[:-1], json.dumps(plan)]
+            def given(descriptors: object) -> bytes:
+                step, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
+                return marshal.dumps([step, json.dumps({**json.loads(plan), "landlock": None})], 2)
 
-            return replace(made, inside=words)
+            return replace(made, stage=given)
 
         backend._start = without  # type: ignore[method-assign,assignment]
         assert "landlock" in refused(await on(ground, backend), "isolation_broken")
