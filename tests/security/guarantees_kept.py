@@ -218,7 +218,7 @@ KEPT_GUARANTEES = (
         attacks=(),
         tests=(
             f"{SKILLS_KEPT}::test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_say_so",
-            f"{SKILLS_KEPT}::test_an_answer_about_one_skill_is_not_about_another",
+            f"{SKILLS_KEPT}::test_an_answer_about_skills_holds_for_what_it_said",
             f"{SKILLS_KEPT}::test_nobody_known_replaces_or_removes_anything",
             f"{SKILLS_KEPT}::test_rules_decide_on_what_is_kept_and_the_log_has_it",
             f"{TRACES}::test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed",

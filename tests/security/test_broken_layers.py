@@ -8,6 +8,7 @@ sandbox that another rung of the ladder, or the remaining layers, made.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import shutil
 import socket
@@ -32,6 +33,7 @@ from bridge.model import RunRequest, RunResult
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose, survey
 from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
@@ -293,14 +295,13 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Grou
 
         def without(*arguments: object) -> object:
             made = start(*arguments)  # type: ignore[arg-type]
-            inside = made.inside
+            stage = made.stage
 
-            def words(descriptors: object) -> list[str]:
-                command = inside(descriptors)  # type: ignore[arg-type]
-                plan = {**json.loads(command[-1]), "landlock": None}
-                return [*command[:-1], json.dumps(plan)]
+            def given(descriptors: object) -> bytes:
+                step, *words, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
+                return loaded(step, *words, json.dumps({**json.loads(plan), "landlock": None}))
 
-            return replace(made, inside=words)
+            return replace(made, stage=given)
 
         backend._start = without  # type: ignore[method-assign,assignment]
         assert "landlock" in refused(await on(ground, backend), "isolation_broken")
