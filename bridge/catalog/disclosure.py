@@ -86,7 +86,8 @@ def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
 
     If that does not fit, only their aliases; if not all of those do, how many more there are.
     """
-    for chars in _FEW_WORDS_CHARS:
+    # A line of each is at least one token: most often it is plain that they do not fit.
+    for chars in _FEW_WORDS_CHARS if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
         text = "\n".join(["Servers, in their own words:", *lines])
         if count_tokens(text) <= tokens:

@@ -6,6 +6,7 @@ Owns whom it is offered to, and how often. The login itself is `bridge.upstream.
 from __future__ import annotations
 
 import logging
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -43,9 +44,10 @@ class LoginOffers:
         run.offered_logins.add(spec.name)
 
         async def show(url: str, callback: Callback) -> None:
+            host = safe_name(urlsplit(url).hostname or "", listed=False)
             message = (
-                f"mcp-code-bridge: the server {safe_name(spec.name)} wants you to log in. The "
-                f"browser comes back to port {callback.port} of the bridge's machine."
+                f"mcp-code-bridge: the server {safe_name(spec.name)} wants you to log in at "
+                f"{host}. The browser comes back to port {callback.port} of the bridge's machine."
             )
             answer = await run.elicit({"mode": "url", "message": message, "url": url})
             if answer.get("action") != "accept":

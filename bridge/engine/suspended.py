@@ -296,6 +296,8 @@ class SuspendedRuns:
         try:
             with run.scope:
                 run.result = await work(run)
+                # It holds the arguments, files perhaps, and the result may wait for minutes.
+                del work
                 run.note_change()
                 # It may have ended while its client was away.
                 await run.collected.wait()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+MAX_MARKS = 2_000_000
+"""Quotes and backslashes in a text. What stands for each is kept until all is read: 100 bytes."""
+
 _TOKEN = re.compile(
     r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""
     r"""|(?<![\w.])([A-Za-z_]\w*)|['"\\]"""
@@ -17,7 +20,7 @@ _TOKEN = re.compile(
 _NAMES = {"True": "true", "False": "false", "None": "null"}
 
 _ESCAPE = re.compile(
-    r"""\\(?:x([0-9a-fA-F]{2})|u[0-9a-fA-F]{4}|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))|\""""
+    r"""\\(?:x([0-9a-fA-F]{2})|u[0-9a-fA-F]{4}|U(000[1-9a-fA-F][0-9a-fA-F]{4}|0010[0-9a-fA-F]{4})|(.))|\""""
 )
 
 _SAME = frozenset('\\"nrtbf')
@@ -31,8 +34,11 @@ def literal_as_json(text: str) -> str:
     tuples, and keys that are no texts.
 
     Raises:
-        ValueError: It is certainly none.
+        ValueError: It is certainly none, or has more than `MAX_MARKS`.
     """
+    if sum(map(text.count, "'\"\\")) > MAX_MARKS:
+        message = f"it has more than {MAX_MARKS:,} quotes and backslashes"
+        raise ValueError(message)
     return _TOKEN.sub(_token, text)
 
 
@@ -51,7 +57,7 @@ def _escape(match: re.Match[str]) -> str:
     if byte is not None:
         return f"\\u00{byte}"
     if wide is not None:
-        # As JSON has it: control characters are never written so long.
+        # As JSON has it: quotes and control characters are never written so long.
         return chr(int(wide, 16))
     if match[0] == '"':
         return '\\"'

@@ -9,9 +9,11 @@ from functools import partial
 
 import anyio
 import httpx2
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
 from mcp_types.jsonrpc import INVALID_REQUEST
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,16 +32,25 @@ _EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"n
 
 
 class Bodies:
-    """Reads the body of each request within bounds, and hands its messages on."""
+    """Reads the body of each request within bounds, and hands its messages on.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        guard: Whose requests are taken; of others nothing is read.
+    """
+
+    def __init__(self, app: ASGIApp, guard: TransportSecuritySettings) -> None:
         self._app = app
+        self._guard = TransportSecurityMiddleware(guard)
         self._large = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
+            return
+        refusal = await self._guard.validate_request(Request(scope))
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         large = False
         body = bytearray()

@@ -8,23 +8,24 @@ newer era gets the questions as its answer, so that its run may outlive the requ
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from bridge.aside import aside
 from bridge.engine import Engine
 from bridge.engine.client import Client
 from bridge.engine.outcome import failed_run
 from bridge.engine.suspended import SuspendedRun, Waiting
 from bridge.errors import BridgeError, InvalidRequestError
-from bridge.model import ApplyRequest, RunResult
+from bridge.model import ApplyRequest, Json, RunResult
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     Context,
@@ -99,7 +100,9 @@ class Runs:
         self, context: Context, params: types.CallToolRequestParams
     ) -> RunResult | Waiting | dict[str, Any]:
         suspended = self._engine.suspended
-        owner, request = self.owner(context), _fingerprint(params)
+        owner = self.owner(context)
+        called = [params.name, params.arguments or {}]
+        request = await aside(called, partial(fingerprint, called))
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
             client = run.client
@@ -184,6 +187,18 @@ def _session_id(context: Context) -> str:
     return str(headers.get("mcp-session-id", ""))[:200]
 
 
-def _fingerprint(params: types.CallToolRequestParams) -> Hashable:
-    text = json.dumps(params.arguments or {}, sort_keys=True)
-    return params.name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def fingerprint(value: Json) -> bytes:
+    """Return what only equal values have in common.
+
+    Not of its JSON, to write which keeps the loop even from a thread: 0.3 s for 48 MiB.
+    """
+    kind = type(value).__name__.encode()
+    if isinstance(value, dict):
+        value = [part for key in sorted(value) for part in (key, value[key])]
+    if isinstance(value, list):
+        data = b"".join(map(fingerprint, value))
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+    else:
+        data = repr(value).encode()
+    return hashlib.sha256(b"%b %b" % (kind, data)).digest()

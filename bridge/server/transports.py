@@ -97,7 +97,7 @@ class HttpServer(uvicorn.Server):
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
         config = uvicorn.Config(
-            Bodies(app),
+            Bodies(app, self._guard),
             host=host,
             port=port,
             log_level="warning",

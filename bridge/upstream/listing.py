@@ -143,9 +143,11 @@ def seconds_fresh(page: Page, *, announced: bool) -> float:
     that the list has changed; if the server does not say that, for `LIST_AGAIN_SECONDS`.
     """
     ttl = page.get("ttlMs")
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl <= 0:
+    # NaN is no more than 0.
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return math.inf if announced else LIST_AGAIN_SECONDS
-    return min(max(ttl / 1000, LIST_AGAIN_SECONDS), LONGEST_FRESH_SECONDS)
+    # Before dividing: there are whole numbers that no float can hold.
+    return max(min(ttl, 1000 * LONGEST_FRESH_SECONDS) / 1000, LIST_AGAIN_SECONDS)
 
 
 def named(entry: Json) -> str | None:

@@ -124,7 +124,8 @@ async def _polled(
                 answered.update(new)
                 await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")
-        if isinstance(given, int | float):
+        # Neither NaN nor what is negative says anything.
+        if isinstance(given, int | float) and given > 0:
             # Before dividing: there are whole numbers that no float can hold.
             within = min(max(given, 1000 * LEAST_POLL_SECONDS), 1000 * MOST_POLL_SECONDS)
             pause = within / 1000

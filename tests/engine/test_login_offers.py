@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -51,7 +52,8 @@ async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
         assert (result.status, result.result) == ("success", {"a": 1})
     (asked,) = client.asked
     assert asked["mode"] == "url"
-    assert "the server server wants you to log in" in asked["message"]
+    host = urlsplit(asked["url"]).hostname
+    assert f"the server server wants you to log in at {host}. " in asked["message"]
 
 
 @pytest.mark.parametrize(

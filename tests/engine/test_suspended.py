@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Mapping
 
 import anyio
@@ -55,6 +56,32 @@ async def test_a_run_that_asks_nothing_is_followed_to_its_end(runs: SuspendedRun
     assert await runs.follow(run) == _result("done")
     await run.over.wait()
     assert runs.live == 0
+
+
+async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
+    runs: SuspendedRuns,
+) -> None:
+    """Which may be 48 MiB of files, for each of those that wait."""
+
+    class Given:
+        """What a run is given."""
+
+        async def work(self, run: SuspendedRun) -> RunResult:
+            await run.put("elicitation/create", {"message": "?"})
+            return _result("done")
+
+    given = Given()
+    kept = weakref.ref(given)
+    run = runs.start(OWNER, REQUEST, None, given.work)
+    del given
+    waiting = await runs.follow(run)
+    assert isinstance(waiting, Waiting)
+    assert kept() is not None
+    run.take({})
+    await until(lambda: run.result is not None)
+    assert kept() is None
+    runs.resume(waiting.secret, OWNER, REQUEST)
+    await runs.follow(run)
 
 
 async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.rpc.literals import MAX_MARKS
 from bridge.rpc.values import MAX_PARSED_VALUES, wire_value
 
 
@@ -62,6 +63,7 @@ def test_a_row_of_a_database_is_a_row() -> None:
         "['a",
         "['\\N{BULLET}']",
         "['a' 'b']",
+        r"['\U00000022, \U00000022']",
         "[" * 100_000 + "'",
         "[" + "'a'," * MAX_PARSED_VALUES + "'a']",
     ],
@@ -77,5 +79,17 @@ def test_a_large_literal_takes_a_few_times_its_size() -> None:
     try:
         assert len(parsed(text)) == 20_000
         assert tracemalloc.get_traced_memory()[1] < 15 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("part", ["''", "\\n"])
+def test_a_text_of_quotes_or_escapes_takes_no_multiple_of_its_size(part: str) -> None:
+    """They cost a hundred times what they are, so what has very many stays text."""
+    text = f"['{part * (MAX_MARKS + 1)}']"
+    tracemalloc.start()
+    try:
+        assert parsed(text) == text
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
     finally:
         tracemalloc.stop()

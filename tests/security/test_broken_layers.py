@@ -33,6 +33,7 @@ from bridge.model import RunRequest, RunResult
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose, survey
 from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
@@ -297,8 +298,8 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Grou
             stage = made.stage
 
             def given(descriptors: object) -> bytes:
-                step, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
-                return marshal.dumps([step, json.dumps({**json.loads(plan), "landlock": None})], 2)
+                step, *words, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
+                return loaded(step, *words, json.dumps({**json.loads(plan), "landlock": None}))
 
             return replace(made, stage=given)
 

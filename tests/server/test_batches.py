@@ -176,3 +176,18 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_cou
             ping = await web.post("/mcp", json=request(1, "ping"), headers=headers)
             assert ping.status_code == 200
             tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [({"origin": "https://example.org"}, 403), ({"host": "example.org"}, 421)]
+)
+async def test_what_another_site_s_page_sends_takes_nobody_s_place(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, header: dict[str, str], status: int
+) -> None:
+    """It is refused before anything of it is read."""
+    monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 10)
+    monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 0)
+    async with served(engine) as (_, web):
+        assert (await web.post("/mcp", content=b" " * 11)).status_code == 503
+        answer = await web.post("/mcp", content=b" " * 11, headers=header)
+        assert answer.status_code == status

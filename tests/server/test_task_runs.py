@@ -67,12 +67,19 @@ async def test_a_task_asks_its_client(pool: Pool) -> None:
 
 
 async def test_a_cancelled_task_leaves_nothing(
-    pool: Pool, engine: Engine, backend: FakeBackend
+    pool: Pool, engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a cancelled call does."""
+    """As a cancelled call does, once its client knows of it."""
+    looks = anyio.Event()
+
+    def noting(*given: Any) -> dict[str, Any]:
+        looks.set()
+        return task_runs.looked_at(*given)
+
+    monkeypatch.setattr("bridge.server.app.looked_at", noting)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, pool, "import time\ntime.sleep(60)")
-        await until(lambda: engine.suspended.waiting == 1)
+        await looks.wait()
         tasks.cancel_scope.cancel()
     await until(lambda: not backend.live and not engine.suspended.live)
 

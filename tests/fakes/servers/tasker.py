@@ -47,6 +47,8 @@ class Server:
         """Return the task as `tasks/get` shows it."""
         self.looks += 1
         status: dict[str, Any] = {"status": "working"}
+        if MODERN and self.looks == 1:
+            status["pollIntervalMs"] = float("nan")
         if self.ends == "asks" and not self.name:
             status = {"status": "input_required"}
             status["inputRequests"] = {"q": {"method": "elicitation/create", "params": FORM}}

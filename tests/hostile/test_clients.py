@@ -1,0 +1,34 @@
+"""What clients may send of the largest size, and a loop that goes on meanwhile."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from bridge.aside import aside
+from bridge.model import Json
+from bridge.server.runs import fingerprint
+from bridge.server.stdin import MAX_MESSAGE_BYTES
+from bridge.upstream.framing import MAX_VALUES
+from tests.watchdog import Watchdog
+
+
+@pytest.mark.parametrize(
+    "large", ["\xe9" * (MAX_MESSAGE_BYTES // 2), ["a"] * MAX_VALUES], ids=["text", "values"]
+)
+async def test_no_arguments_keep_the_loop_while_they_are_compared(
+    watchdog: Watchdog, large: Json
+) -> None:
+    """As those of a call are whose client comes back with an answer."""
+    with watchdog.watching():
+        found = await aside(large, partial(fingerprint, large))
+    assert found == fingerprint(large)
+
+
+def test_only_equal_arguments_are_the_same_call() -> None:
+    """Whatever the order of their names."""
+    assert fingerprint({"a": 1, "b": [None]}) == fingerprint({"b": [None], "a": 1})
+    unlike: list[Json] = [{"a": 1}, {"a": "1"}, {"a": True}, {"a": [1]}, ["a", 1], ["a", [1]], "a"]
+    unlike += [["ab"], ["a", "b"], [], {}, "", None, "\udc80"]
+    assert len({fingerprint(each) for each in unlike}) == len(unlike)
