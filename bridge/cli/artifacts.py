@@ -98,7 +98,7 @@ def _named(uri: str) -> Iterator[None]:
     except UnknownArtifactError as error:
         if error.remedy:
             raise
-        remedy = "`artifacts list` shows what is kept; four characters of an id do."
+        remedy = "`artifacts list` shows the ids, of which four characters do."
         raise UnknownArtifactError(error.message, remedy=remedy) from None
 
 

@@ -32,6 +32,10 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
 
     A command profile that cannot be used is told, and changes nothing of the exit status.
     """
+    return await _report(arguments, settings, _describe_gate(settings))
+
+
+async def _report(arguments: argparse.Namespace, settings: Settings, gate: str) -> int:
     probes = await survey(settings)
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
@@ -55,7 +59,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
         for probe in probes:
             write_out(visible(_describe(probe)))
         write_out(visible(_describe_profile(settings)))
-        write_out(visible(_describe_gate(settings)))
+        write_out(visible(gate))
         for check in commands:
             write_out(visible(_describe_command(check)))
         write_out(visible(describe_packages(packages)))
@@ -79,7 +83,7 @@ async def doctor_mistake(
 ) -> int:
     """Try the backends as they are by default, for the settings have a mistake that was told."""
     write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")
-    await doctor(arguments, settings)
+    await _report(arguments, settings, "policy: not known until that is corrected\n")
     return error.exit_status
 
 
@@ -125,7 +129,8 @@ def _gate(settings: Settings) -> dict[str, object]:
 def _describe_gate(settings: Settings) -> str:
     policy = settings.policy
     if policy.present:
-        about = counted(len(policy.rules), "rule")
+        rules, servers = len(policy.rules), len(policy.servers)
+        about = f"{counted(rules, 'rule')}, lines on {counted(servers, 'server')}"
         lines = [f"policy: {about}; `policy explain SERVER TOOL` says what holds for a call"]
         lines.append(f"      servers start: {policy.start}, unless their own lines say otherwise")
     else:

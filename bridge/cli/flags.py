@@ -38,6 +38,15 @@ FLAGS = {
 }
 
 
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says; one with a mistake ends the process, as argparse does."""
+    arguments, unknown = parser().parse_known_args(with_default(argv))
+    if unknown:
+        # By itself argparse shows the usage of no command here.
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
+
+
 def with_default(argv: Sequence[str]) -> list[str]:
     """Put `serve` ahead when no command is given, so that flags alone work."""
     if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
@@ -162,7 +171,7 @@ def _adder(commands: Commands, shared: argparse.ArgumentParser) -> Add:
         command = commands.add_parser(
             name, help=text, description=text, parents=[shared], formatter_class=_BriefUsage
         )
-        command.set_defaults(handler=handler)
+        command.set_defaults(handler=handler, parser=command)
         return command
 
     return add

@@ -18,7 +18,7 @@ from functools import partial
 
 import anyio
 
-from bridge.cli.flags import FLAGS, parser, with_default
+from bridge.cli.flags import FLAGS, parse
 from bridge.cli.output import VisibleFormatter, visible, write_err
 from bridge.cli.repeated import RepeatedLines
 from bridge.errors import BridgeError, SettingsError
@@ -34,7 +34,7 @@ Command = Callable[..., Awaitable[int]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    arguments = parser().parse_args(with_default(sys.argv[1:] if argv is None else argv))
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         try:
             settings = load(_flags(arguments))

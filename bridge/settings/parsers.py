@@ -285,7 +285,7 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """Return what to say of a key that is none: the nearest one, and all there are."""
+    """Return what to say of a key that is none: the nearest one, or all there are."""
     names = sorted(known)
     near = nearest(key, names)
-    return f"{f'Did you mean {near}? ' if near else ''}Known: {', '.join(names)}."
+    return f"Did you mean {near}?" if near else f"Known: {', '.join(names)}."

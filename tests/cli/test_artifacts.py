@@ -88,7 +88,7 @@ def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
     status, _, err = commands("get", "0" * 20)
     assert status == 2
     assert "Nothing is kept as" in err
-    assert "`artifacts list` shows what is kept" in err
+    assert "`artifacts list` shows the ids" in err
 
 
 def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(

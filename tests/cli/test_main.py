@@ -89,6 +89,19 @@ def test_every_command_can_be_found() -> None:
         assert callable(getattr(import_module(module), function))
 
 
+def test_an_unknown_option_is_told_with_its_command_s_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There the right one stands."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "--files", "data.csv", "-c", "1"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: mcp-code-bridge run ")
+    assert "[--file NAME=PATH]" in said
+    assert "unrecognized arguments: --files" in said
+
+
 def test_flags_alone_mean_serve() -> None:
     """A client's configuration needs only the command."""
     assert flags.with_default(["--runtime", "docker"]) == ["serve", "--runtime", "docker"]

@@ -188,8 +188,9 @@ def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
         ("timeout = [1]", "must be a text or a number"),
         (
             "tiemout = 1",
-            "not a setting. Did you mean timeout[?] Known: allow_directories",
+            "not a setting. Did you mean timeout[?]$",
         ),
+        ("xyzzy = 1", "xyzzy is not a setting. Known: allow_directories, "),
         ("timeout =", "could not be read"),
         ('timeout = "soon"', "is not a number of seconds"),
     ],
