@@ -25,12 +25,12 @@ _PIECE = re.compile(
 
 _MORE = (
     # A capitalised word right behind a mark, as in rows: ",Paris".
-    (re.compile(r"[^\w ][A-Z][a-z]{3}"), 1.25),
-    (re.compile(r"[^\w \n'\"][a-z]{4}"), 0.25),
+    (re.compile(r"[^\w\s][A-Z][a-z]{3}"), 1.25),
+    (re.compile(r"[^\w\s'\"][a-z]{4}"), 0.25),
     # Long words, rows of spaces and marks, capitals, and the mixture that encoded data is.
     (re.compile(r"[A-Za-z]{7}"), 0.12),
     (re.compile(r"[A-Za-z]{16}"), 3.0),
-    (re.compile(r"\s{64}"), 1.0),
+    (re.compile(r"[^\S\n]{64}"), 1.0),
     (re.compile(r"[^\s\w]{4}"), 0.5),
     (re.compile(r"[A-Z]{4}"), 0.5),
     (re.compile(r"[a-z][A-Z]{1,3}[a-z]?[A-Z0-9]"), 1.6),
