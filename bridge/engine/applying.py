@@ -82,7 +82,7 @@ class Applying:
             return accounted(result, gate, watch)
         except ApprovalRefusedError:
             begun = True
-            why = f"a person was asked at {_moment()}, and did not approve of it"
+            why = f"the client was asked at {_moment()}, and did not approve of it"
             self._gatekeeping.plans.close(kept, why)
             raise
         finally:

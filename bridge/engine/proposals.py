@@ -74,10 +74,10 @@ class Proposals:
             raise unapproved(proposal, f" {error.why}") from None
         decision = read_answer(answer, ("session", "always"), "session")
         if decision not in ("session", "always"):
-            what = "said no" if decision else "gave no answer"
+            what = "declined" if decision else "gave no answer"
             message = (
                 f"The server {safe_name(proposal.name)} of this project was not started: "
-                f"the person who was asked {what}."
+                f"the client, which was asked, {what}."
             )
             raise ApprovalRefusedError(message, remedy="Do without it.")
         # Before the run begins, so that it has no id yet.

@@ -217,7 +217,7 @@ class Approver:
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
             return Approval()
-        raise plan_refused("said no" if decision else "gave no answer")
+        raise plan_refused("declined" if decision else "gave no answer")
 
     def _known(self, call: CallFacts, asks: Sequence[Decision]) -> Approval | None:
         """Return what earlier answers say of a call; None if it has to be asked about.
@@ -262,7 +262,7 @@ class Approver:
                 return await self._hold(call, open_asks, subjects, choice)
         # Or whoever said no to one call would be asked about each of the others.
         self._refused.update(subjects)
-        raise refused(call, open_asks, "said no" if decision else "gave no answer")
+        raise refused(call, open_asks, "declined" if decision else "gave no answer")
 
     async def _put(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
         if self._ask is None:

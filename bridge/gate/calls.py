@@ -431,13 +431,12 @@ class Gate:
         entry = self._sent(wish, effect)
         self.calls += 1
         self.tally.made[call.server] += 1
-        self.tally.changing += effect != "read"
         started = time.monotonic()
         with self.tally.under_way():
             try:
                 result = await request()
             except BaseException as error:
-                await self._lost(wish, entry, outcome_after(error), started)
+                await self._lost(wish, entry, effect, outcome_after(error), started)
                 if isinstance(error, UpstreamError):
                     said = [error.message, error.host_detail, getattr(error, "data", None)]
                     await aside(said, partial(seen.vault.hide_error, call.server, error))
@@ -447,18 +446,23 @@ class Gate:
         seen.budget.took_in(size)
         outcome = outcome_of(result)
         seen.journal.settle(entry, outcome, result)
+        # What failed is made again, whether or not the run is retried with its journal.
+        self.tally.changing += effect != "read" and outcome == "ok"
         ms = (time.monotonic() - started) * 1000
         await seen.audit.called(wish.number, outcome, size=size, ms=ms)
         if seen.vault.idle:
             return result
         return await aside(result, partial(seen.vault.hide, call.server, result))
 
-    async def _lost(self, wish: _Wish, entry: Entry, outcome: Outcome, started: float) -> None:
+    async def _lost(
+        self, wish: _Wish, entry: Entry, effect: Effect, outcome: Outcome, started: float
+    ) -> None:
         """Record a call that ended without an answer."""
         seen = self._seen
         seen.journal.settle(entry, outcome, None)
         if outcome == "unknown":
             self.tally.lose(wish.call, "no answer came")
+            self.tally.changing += effect != "read"
         ms = (time.monotonic() - started) * 1000
         with anyio.CancelScope(shield=True):
             await seen.audit.called(wish.number, outcome, size=0, ms=ms)

@@ -182,9 +182,9 @@ class Starts:
             self._given[*_key(spec), asker.run] = Approval(holds=holds)
         else:
             asker.refused.add(_key(spec))
-            became = "said no" if said else "gave no answer"
+            became = "declined" if said else "gave no answer"
             message = (
-                f"A person was asked whether {safe_name(spec.name)} may start "
+                f"The client was asked whether {safe_name(spec.name)} may start "
                 f"({because(decision)}), and {became}."
             )
             remedy = "It was not started. Ask the user what to do instead."

@@ -54,7 +54,7 @@ def plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
 
 def plan_refused(said: str) -> ApprovalRefusedError:
     """Return the error on a plan that a person did not approve of."""
-    message = f"A person was asked whether the plan may be carried out, and {said}."
+    message = f"The client was asked whether the plan may be carried out, and {said}."
     remedy = "Nothing of it was done. Ask the user what to do instead."
     return ApprovalRefusedError(message, remedy=remedy)
 
@@ -62,7 +62,7 @@ def plan_refused(said: str) -> ApprovalRefusedError:
 def refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
     """Return the error on a call that a person was asked about."""
     rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
-    message = f"A person was asked whether {named(call)} may be called ({rules}), and {said}."
+    message = f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
     message += led_by(asks)
     remedy = (
         "It was not called. Further calls of it are refused in this run without asking. Ask the "
@@ -74,7 +74,7 @@ def refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRef
 def refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
     """Return the error on a call like one that a person did not approve of in this run."""
     message = (
-        f"{named(call)} was not called: a person did not allow an earlier call of it in this run "
+        f"{named(call)} was not called: an earlier call of it was not allowed in this run "
         f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
     )
     return ApprovalRefusedError(message, remedy="Ask the user what to do instead.")

@@ -147,7 +147,7 @@ class Receipt:
 
     Attributes:
         calls: Server to the calls that went out to it.
-        changing: How many of them were of tools that may change something.
+        changing: How many of them may have changed something: reads and calls that failed did not.
         replayed, held, refused, unknown: Calls answered from a journal, held back for a plan, not
             allowed, and sent without anybody knowing what became of them.
         result_bytes: Of what servers returned.

@@ -94,9 +94,11 @@ def _shown(items: Sequence[Shown]) -> Iterable[types.ContentBlock]:
 
 
 def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
-    for artifact in artifacts[:MAX_LINKS]:
+    # Of the rest of the output the text says how it is read.
+    linked = [artifact for artifact in artifacts if artifact.kind not in ("stdout", "stderr")]
+    for artifact in linked[:MAX_LINKS]:
         yield types.ResourceLink.model_validate(link_fields(artifact))
-    more = len(artifacts) - MAX_LINKS
+    more = len(linked) - MAX_LINKS
     if more > 0:
         text = f"And {counted(more, 'thing')} more that the program left, all among the resources."
         yield types.TextContent(text=text)

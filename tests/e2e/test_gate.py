@@ -160,7 +160,7 @@ for call in (
     made, refused, read = document["result"]
     assert (made, read) == ([1, 2, 3], True)
     assert "rule 'no resets': history is shared" in refused[0]
-    assert "said no" in refused[1]
+    assert "declined" in refused[1]
     assert [message.partition("?")[0].rpartition(" ")[2] for message in person.asked] == [
         "tracker.create",
         "everything.echo",

@@ -142,7 +142,7 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
     write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
     async with bridge(project) as engine:
         no = FakeClient()
-        with pytest.raises(Exception, match="said no"):
+        with pytest.raises(Exception, match="declined"):
             await run(engine, USE_SHOP, no)
         [asked] = no.asked
         message = str(asked["message"])

@@ -57,7 +57,7 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
     assert "mcp-code-bridge skills rm" in alone.error
     assert [refused.why for refused in alone.refused] == ["ask: a skill that is there"]
     no = FakeClient()
-    assert "said no" in (await run(engine, code, no)).error
+    assert "declined" in (await run(engine, code, no)).error
     assert "hello" in no.asked[0]["message"]
     assert file.read_text() == WRITTEN
 

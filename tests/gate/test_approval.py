@@ -102,13 +102,13 @@ async def test_no_is_said_once_in_a_run() -> None:
         first, *others = await _gathered(approver, 5)
         assert len(person.asked) == 1
         assert isinstance(first, ApprovalRefusedError)
-        said = "gave no answer" if answer == {"action": "cancel"} else "said no"
+        said = "gave no answer" if answer == {"action": "cancel"} else "declined"
         assert first.message == (
-            f"A person was asked whether git.push may be called (default for writes), and {said}."
+            f"The client was asked whether git.push may be called (default for writes), and {said}."
         )
         assert "do not try to reach the same in another way" in first.remedy
         assert all("is not asked again" in str(error) for error in others)
-        with pytest.raises(ApprovalRefusedError, match="earlier call of it in this run"):
+        with pytest.raises(ApprovalRefusedError, match="earlier call of it was not allowed"):
             await approver.approve(CALL, [DEFAULT, FLOW])
         with pytest.raises(ApprovalRefusedError, match="was asked"):
             await approver.approve(replace(CALL, tool="pull"), [DEFAULT])

@@ -48,6 +48,25 @@ async def test_a_run_out_of_calls_is_refused() -> None:
         await gate.call("a", "t", {})
 
 
+async def test_calls_that_failed_changed_nothing_and_those_of_unknown_outcome_may_have() -> None:
+    """Only what would not be made again is worth a retry."""
+
+    async def fail(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"content": [], "isError": True}
+
+    async def break_off(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise ConnectionResetError
+
+    for answer, changing in ((_answer, 1), (fail, 0)):
+        gate = Gate(Grant(servers=None, calls=1), answer)
+        await gate.call("s", "t", {})
+        assert (gate.tally.made["s"], gate.tally.changing) == (1, changing)
+    gate = Gate(Grant(servers=None, calls=1), break_off)
+    with pytest.raises(ConnectionResetError):
+        await gate.call("s", "t", {})
+    assert (gate.tally.made["s"], gate.tally.changing) == (1, 1)
+
+
 async def test_questions_are_gated_and_counted_like_calls() -> None:
     """Listing a server's tools starts it, so it takes the same permission."""
     gate = Gate(Grant(servers=frozenset({"a"}), calls=3), _answer)

@@ -154,7 +154,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
             pay = "await mcp_desk.transfer(to='x', amount=1, confirmed=True)"
             code = f"try:\n    {pay}\nexcept MCPError as error:\n    print(error)\n{pay}"
             refused = _error(await call(me, code))
-            assert "A person was asked whether desk.transfer may be called" in refused
+            assert "The client was asked whether desk.transfer may be called" in refused
             assert "is not asked again" in refused
             assert "confirmed = true" in person.asked[0]
             assert person.count() == 1
@@ -166,7 +166,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         assert person.count() == 1
         you = Person("no")
         other = await stack.enter_async_context(_client(engine, era, you, "you"))
-        assert "said no" in _error(await call(other, WRITE))
+        assert "declined" in _error(await call(other, WRITE))
         assert you.count() == 1
 
 
@@ -192,7 +192,7 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
         person.answers = ["no"]
         await until(lambda: _described(engine, "send") == "Other")
         refused = _error(await call(client, send))
-        assert "(rule 'sending', changed tool), and said no" in refused
+        assert "(rule 'sending', changed tool), and declined" in refused
         assert "changed tool (its description changed)" in person.asked[0]
     assert tools_recorded(log).count("send") == 3
 

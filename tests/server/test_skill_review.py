@@ -57,9 +57,7 @@ async def test_each_skill_is_shown_to_the_person_before_its_first_use(
             Client(server, mode=era, elicitation_callback=person)
         )
         refused = await call(client, USE)
-        assert "'bow' was not used: the person who was asked to review it said no" in text_of(
-            refused
-        )
+        assert "'bow' was not used: the client, asked for a review, declined" in text_of(refused)
         assert ["return 'greet'" in person.asked[0], "return 'bow'" in person.asked[1]] == [
             True
         ] * 2

@@ -177,8 +177,8 @@ class Review:
         decision = read_answer(answer, choices, "once")
         if decision not in choices:
             self._answers[key] = False
-            what = "said no" if decision else "gave no answer"
-            raise _refused(skill, f"was not used: the person who was asked to review it {what}")
+            what = "declined" if decision else "gave no answer"
+            raise _refused(skill, f"was not used: the client, asked for a review, {what}")
         self._seen.add(key)
         if decision == "always":
             try:
