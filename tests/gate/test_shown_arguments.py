@@ -270,8 +270,11 @@ _VALUES = st.recursive(
     max_leaves=8,
 )
 _ARGUMENTS = st.dictionaries(
-    st.sampled_from(["url", "password", "token"]) | st.text(max_size=10), _VALUES, max_size=4
-)
+    st.sampled_from(["url", "password", "token"]) | st.text(max_size=10),
+    _VALUES,
+    max_size=4,
+    # A plan refuses what begins as a placeholder does.
+).filter(lambda arguments: "HELDRESULT" not in repr(arguments))
 
 
 @settings(deadline=None, max_examples=60)
