@@ -158,14 +158,16 @@ async def _output(command: Sequence[str], directory: str) -> str:
         "TY_MAX_PARALLELISM": "1",
     }
     try:
-        process = await anyio.open_process(
-            command,
-            stdin=DEVNULL,
-            stderr=DEVNULL,
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-        )
+        # Cancelled in the middle, it would leave a process that nobody waits for.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                command,
+                stdin=DEVNULL,
+                stderr=DEVNULL,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
     except OSError:
         return ""
     try:
