@@ -31,6 +31,7 @@ _SHOW = f'import base64\ndisplay(base64.b64decode("{_PICTURE}"))'
 _FORM = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
 _QUESTION = {"message": "Which colour?", "requestedSchema": _FORM}
 
+_SECONDS = re.compile(r"\b\d+\.\d+ seconds\b")
 _KEPT = re.compile(r'read_output\(\\?"(\w+)\\?"')
 """How a result says that more of it is kept."""
 
@@ -112,7 +113,10 @@ class Observation:
 
 def observe(client: Client, plain: Exchange, structured: Exchange) -> Observation:
     """Return what was seen when a client's model took `STEPS` and `STRUCTURED_STEPS`."""
-    received = {name: each.text for name, each in plain.received.items()}
+    # How long something took is now a digit longer and now shorter.
+    received = {
+        name: _SECONDS.sub("0.0000 seconds", each.text) for name, each in plain.received.items()
+    }
     bare = client.unwrapped(received["sum"])
     answer = re.search(r"'action': '(\w+)'", received["question"])
     return Observation(
