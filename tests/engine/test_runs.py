@@ -463,7 +463,7 @@ async def test_a_program_whose_sandbox_stands_still_runs_in_a_new_one(
         os.killpg(process, signal.SIGSTOP)
         result = await _run(engine, "print('fine')")
         assert (result.status, result.stdout) == ("success", "fine\n")
-        assert process not in backend.live
+        await until(lambda: process not in backend.live)
 
 
 async def test_the_strict_profile_asks_for_servers_by_name(
