@@ -78,6 +78,10 @@ class ServerEntry:
     loaded: bool = False
     twin: str = ""
 
+    def named(self, tool: str) -> ToolEntry | None:
+        """Return the tool of that name or alias, if there is one."""
+        return next((each for each in self.tools if tool in (each.tool.name, each.alias)), None)
+
 
 def server_entries(
     descriptions: Mapping[str, str],

@@ -54,8 +54,8 @@ __all__ = [
     "ProposedServer",
     "SkippedServer",
     "Stamp",
-    "current_stamp",
     "discover",
+    "survey",
 ]
 
 Stamp = tuple[str | Fingerprint, ...]
@@ -106,7 +106,7 @@ class Discovery:
         proposed: Definitions of the project that wait for a person's approval.
         first_seen: Approvals of clients that were never seen before, to be kept.
         warnings: What the owners of the files should mend.
-        stamp: Equal to `current_stamp` for as long as no file has changed.
+        stamp: Equal to `survey(context).stamp()` for as long as no file has changed.
         references: Files that the configurations name and that were read for them, or would have
             been; a stamp does not know them.
     """
@@ -143,11 +143,9 @@ def discover(context: DiscoveryContext) -> Discovery:
         for candidate in _candidates(context, places, reader.warnings)
     ]
     # Before any read, so that a change during one is noticed by the next comparison.
-    files_now = _survey(context, project, places, candidates).files
-    prints = tuple(map(fingerprint, files_now))
-    stamp: Stamp = (*project.keys, *prints)
+    stamp = _survey(context, project, places, candidates).stamp()
     reader.leave_out(
-        path for path, found in zip(files_now, prints, strict=True) if is_absent(found)
+        Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
     approvals = approvals_of(reader, places, project)
     rows = locations_read(context.sources, context.platform)
@@ -238,11 +236,6 @@ def survey(context: DiscoveryContext) -> Survey:
     """Return which files count. Opens nothing but the one line that a worktree's `.git` is."""
     project, places = _project_and_places(context)
     return _survey(context, project, places, _candidates(context, places, []))
-
-
-def current_stamp(context: DiscoveryContext) -> Stamp:
-    """Return a value that changes when any file that discovery reads, or could read, does."""
-    return survey(context).stamp()
 
 
 def _survey(

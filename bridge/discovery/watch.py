@@ -1,10 +1,10 @@
 """Noticing a changed configuration in a few microseconds.
 
 Owns the directories that a watcher of the file system must be told to watch, and the shortcut: what
-`current_stamp` says stays true for as long as no file that it looked at has changed, and no
+`Survey.stamp` says stays true for as long as no file that it looked at has changed, and no
 directory in which one could appear. There are far fewer of those than files that could be there,
 and they are the same from one look to the next. Whenever they differ, or changed so lately that a
-further change might not show, `current_stamp` is asked itself.
+further change might not show, `Survey.stamp` is asked itself.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _Look = tuple[tuple[int, ...], ...]
 
 
 class Watch:
-    """Says the same as `current_stamp`, most of the time much sooner.
+    """Says the same as `Survey.stamp`, most of the time much sooner.
 
     Attributes:
-        surveys: How often `current_stamp` had to be asked.
+        surveys: How often `Survey.stamp` had to be asked.
     """
 
     def __init__(self, context: DiscoveryContext) -> None:

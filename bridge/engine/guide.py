@@ -208,11 +208,11 @@ class Guide:
             UsageError: The server has no such tool; the text names the nearest.
         """
         entry = self._entry(server)
-        candidate = _named(entry, tool)
+        candidate = entry.named(tool)
         if candidate is None:
             await self._servers.look_again([server])
             entry = self._entry(server)
-            candidate = _named(entry, tool)
+            candidate = entry.named(tool)
         if candidate is not None:
             return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
@@ -294,10 +294,6 @@ class Guide:
 
     def _entry(self, server: str) -> ServerEntry:
         return self._servers.known.entry(server)
-
-
-def _named(entry: ServerEntry, tool: str) -> ToolEntry | None:
-    return next((each for each in entry.tools if tool in (each.tool.name, each.alias)), None)
 
 
 def _alike(one: Tool, other: Tool) -> bool:

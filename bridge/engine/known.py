@@ -147,6 +147,11 @@ class Known:
             tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
         return tools.get(tool)
 
+    def wraps_result(self, name: str, tool: str) -> bool:
+        """Return whether a tool is known to put what is no object into one."""
+        found = self.tool(name, tool)
+        return found is not None and found.wraps_result
+
     def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
         """Learn from what a call has returned, where the tool does not declare it.
 

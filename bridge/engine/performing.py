@@ -186,9 +186,9 @@ class Performance:
         if error is not None:
             self.steps.append(Step(request=request, status="failed", error=error))
             return
-        known = self._servers.known.tool(request.call.server, request.call.tool)
-        shape = wire_value(result, wrapped=known is not None and known.wraps_result)
-        self._servers.known.observe(request.call.server, request.call.tool, shape)
+        server, tool = request.call.server, request.call.tool
+        shape = wire_value(result, wrapped=self._servers.known.wraps_result(server, tool))
+        self._servers.known.observe(server, tool, shape)
         if self._awaited[request.number]:
             self._known[request.number] = Known(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))

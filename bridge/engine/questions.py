@@ -176,8 +176,7 @@ class Questions:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        known = self._servers.known.tool(server, tool)
-        wrapped = known is not None and known.wraps_result
+        wrapped = self._servers.known.wraps_result(server, tool)
         value = await aside(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bridge.aside import LARGE, aside
 from bridge.server.batches import VERSION, BatchRefusal, parse_batch
 from bridge.server.stdin import MAX_MESSAGE_BYTES
-from bridge.upstream.framing import MAX_VALUES, Line, has_too_many_values
+from bridge.upstream.framing import MAX_VALUES, Line, encode, has_too_many_values
 
 LARGE_BODY = 4 * 1024 * 1024
 """From here on a body counts as large. Only those with files are."""
@@ -109,7 +109,7 @@ class Bodies:
         events = _Events(send)
 
         async def serve(message: JSONRPCMessage) -> None:
-            body = _json(message).encode()
+            body = encode(message).encode()
             await self._app(scope, _replayed(body, receive), events.sender())
 
         async with anyio.create_task_group() as tasks:
@@ -176,9 +176,5 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 def _refuse(status: int, problem: str) -> Response:
     error = ErrorData(code=INVALID_REQUEST, message=problem)
-    body = _json(JSONRPCError(jsonrpc="2.0", id=None, error=error))
+    body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
     return Response(body, status_code=status, media_type="application/json")
-
-
-def _json(message: JSONRPCMessage) -> str:
-    return message.model_dump_json(by_alias=True, exclude_unset=True)

@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage
 
 from bridge.server.batches import OpenBatches
+from bridge.upstream.framing import encode
 
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: as much as a pipe that says it is ready takes without blocking."""
@@ -61,7 +62,7 @@ class StdoutMessages:
         """
         together = self.batches.take(item.message)
         if together is None:
-            await self._write(_json(item.message))
+            await self._write(encode(item.message))
         else:
             await self.send_batch(together)
 
@@ -72,7 +73,7 @@ class StdoutMessages:
             ClosedResourceError: Nobody is left to write to.
         """
         if messages:
-            await self._write(f"[{','.join(map(_json, messages))}]")
+            await self._write(f"[{','.join(map(encode, messages))}]")
 
     async def _write(self, text: str) -> None:
         async with self._lock:
@@ -122,10 +123,6 @@ class StdoutMessages:
     ) -> bool | None:
         self._closed = True
         return None
-
-
-def _json(message: JSONRPCMessage) -> str:
-    return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 @contextmanager

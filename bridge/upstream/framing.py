@@ -174,6 +174,11 @@ class LineFramer:
         return line
 
 
+def encode(message: JSONRPCMessage) -> str:
+    """Return a message as JSON, on one line and without what was never set."""
+    return message.model_dump_json(by_alias=True, exclude_unset=True)
+
+
 def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     """Parse one line.
 

@@ -149,6 +149,11 @@ class Link:
         return not (self._broken or self._retiring or self._stop.is_set())
 
     @property
+    def modern(self) -> bool:
+        """Whether the newer protocol was agreed on."""
+        return self.client is not None and self.client.discover_result is not None
+
+    @property
     def direct(self) -> Direct | None:
         """The short way for requests, once the connection is ready and if it has one."""
         return None if self.client is None else self.endpoint.direct

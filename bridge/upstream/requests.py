@@ -227,8 +227,8 @@ class Requests:
             return await self._call_directly(link, link.direct, call)
         caller = current_caller()
         # In the older protocol a connection has a level, and not each call.
-        modern = link.client is not None and link.client.discover_result is not None
-        request = _call_request(call, caller.log_level if caller is not None and modern else "")
+        level = caller.log_level if caller is not None and link.modern else ""
+        request = _call_request(call, level)
         progress = progress_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
@@ -272,13 +272,12 @@ class Requests:
             UpstreamError: It did not give them.
         """
         deadline = anyio.current_time() + self._call_timeout
-        modern = link.client is not None and link.client.discover_result is not None
         fresh = math.inf
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
             nonlocal fresh
             page = await fetch_page(cursor)
-            if modern:
+            if link.modern:
                 fresh = min(fresh, seconds_fresh(page, announced=announces(link, "tools")))
             return page
 
@@ -293,7 +292,7 @@ class Requests:
             seconds = max(0.0, deadline - anyio.current_time())
             what = f"{LIST_OF}tools"
             # Of the newer protocol, the SDK leaves out the tools that it forbids to use.
-            if link.direct is not None and not modern:
+            if link.direct is not None and not link.modern:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
                     tool="",

@@ -42,6 +42,7 @@ from bridge.upstream.framing import (
     decode_line,
     decode_oversize,
     decode_too_many,
+    encode,
     has_too_many_values,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
@@ -348,7 +349,7 @@ class StdioEndpoint:
                 async with anyio.create_task_group() as tg:
                     tg.start_soon(pipes.writer.run)
                     async for message in pipes.outbound:
-                        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                        text = encode(message.message)
                         await pipes.writer.room()
                         pipes.writer.put(text.encode() + b"\n")
                     await pipes.writer.drained()

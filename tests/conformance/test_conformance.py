@@ -23,7 +23,8 @@ from bridge.engine import Engine
 from bridge.errors import BridgeError
 from bridge.server.transports import http_server
 from tests.conformance.client import play
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.server.web_rig import serving
+from tests.waiting import PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
 SUITE = HERE.parent / "node" / "node_modules" / "conformance-next"
@@ -62,16 +63,10 @@ async def test_the_bridge_as_a_server_fails_what_it_is_expected_to_and_nothing_e
     tmp_path: Path, engine: Engine, suite: str, era: str
 ) -> None:
     """Over HTTP. What stays in any server's way is what the suite wants of its own fixtures."""
-    server = http_server(engine, "127.0.0.1", 0)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        await until(lambda: server.started)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}/mcp"
+    async with serving(http_server(engine, "127.0.0.1", 0)) as url:
         status, text = await _suite(
-            tmp_path, "server", "--url", url, "--suite", suite, *_expected(era)
+            tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_expected(era)
         )
-        server.should_exit = True
     assert status == 0, text
 
 

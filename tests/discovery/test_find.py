@@ -14,8 +14,8 @@ from bridge.discovery.find import (
     MAX_PROJECT_SERVERS,
     Discovery,
     DiscoveryContext,
-    current_stamp,
     discover,
+    survey,
 )
 from bridge.discovery.reading import MAX_PROJECT_FILE_BYTES
 from tests.discovery.writing import write
@@ -328,8 +328,8 @@ def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None
 def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> None:
     write(context.home / ".claude.json", servers(a="c"))
     found = discover(context)
-    assert found.stamp == current_stamp(context) == discover(context).stamp
-    assert hash(found.stamp) == hash(current_stamp(context))
+    assert found.stamp == survey(context).stamp() == discover(context).stamp
+    assert hash(found.stamp) == hash(survey(context).stamp())
 
 
 @pytest.mark.parametrize(
@@ -345,18 +345,18 @@ def test_the_stamp_follows_files_that_appear_change_and_vanish(
     context: DiscoveryContext, tmp_path: Path, at: str
 ) -> None:
     context = replace(context, extra_config=Path("~/extra.json"))
-    stamps = [current_stamp(context)]
+    stamps = [survey(context).stamp()]
     file = write(tmp_path / at, "{}")
-    stamps.append(current_stamp(context))
+    stamps.append(survey(context).stamp())
     write(file, '{"a": 1}')
-    stamps.append(current_stamp(context))
+    stamps.append(survey(context).stamp())
     replacement = write(file.with_name("replacement"), '{"b": 1}')
     os.utime(replacement, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     replacement.rename(file)
-    stamps.append(current_stamp(context))
+    stamps.append(survey(context).stamp())
     assert len(set(stamps)) == 4
     file.unlink()
-    assert current_stamp(context) == stamps[0]
+    assert survey(context).stamp() == stamps[0]
 
 
 def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
@@ -364,9 +364,9 @@ def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
 ) -> None:
     below = replace(context, cwd=context.cwd / "src")
     below.cwd.mkdir()
-    before = current_stamp(below)
+    before = survey(below).stamp()
     (context.cwd / ".git").mkdir()
-    assert current_stamp(below) != before
+    assert survey(below).stamp() != before
 
 
 def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:

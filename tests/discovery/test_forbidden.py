@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import Discovery, DiscoveryContext, current_stamp, discover
+from bridge.discovery.find import Discovery, DiscoveryContext, discover, survey
 from tests.discovery.writing import write
 
 GIT = {"command": "mcp-git", "args": ["--repository", "."]}
@@ -209,8 +209,8 @@ def test_no_project_gets_the_name_of_a_server_that_is_forbidden(
 
 
 def test_a_change_of_these_files_is_noticed(context: DiscoveryContext, company: Path) -> None:
-    before = current_stamp(context)
+    before = survey(context).stamp()
     write(company / "managed-settings.json", {})
-    between = current_stamp(context)
+    between = survey(context).stamp()
     write(company / "managed-settings.d" / "a.json", {})
-    assert len({before, between, current_stamp(context)}) == 3
+    assert len({before, between, survey(context).stamp()}) == 3

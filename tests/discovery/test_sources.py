@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
-from bridge.discovery.find import DiscoveryContext, current_stamp, discover
+from bridge.discovery.find import DiscoveryContext, discover, survey
 from bridge.discovery.sources import locations_read
 
 
@@ -75,9 +75,9 @@ def test_a_source_that_is_none_is_named_with_the_nearest_and_all(
 
 def test_files_of_sources_that_are_off_are_not_watched_either(four: DiscoveryContext) -> None:
     off = replace(four, sources=("-cursor",))
-    before = current_stamp(off)
+    before = survey(off).stamp()
     (four.home / ".cursor" / "mcp.json").write_text("{}")
-    assert current_stamp(off) == before
+    assert survey(off).stamp() == before
 
 
 def test_the_names_of_sources_are_stable() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import DiscoveryContext, current_stamp
+from bridge.discovery.find import DiscoveryContext, survey
 from bridge.discovery.watch import MAX_WATCHED, Watch, watched_paths
 
 LONG_AGO = 1_000_000_000
@@ -49,7 +49,7 @@ def test_nothing_is_surveyed_while_nothing_changes(context: DiscoveryContext) ->
     watch = Watch(context)
     stamps = {watch.stamp() for _ in range(5)}
     assert watch.surveys == 1
-    assert stamps == {current_stamp(context)}
+    assert stamps == {survey(context).stamp()}
 
 
 def test_what_changed_just_now_is_surveyed_again(context: DiscoveryContext) -> None:
@@ -126,7 +126,7 @@ def test_every_change_that_the_survey_sees_is_seen(
     act(context)
     after = watch.stamp()
     assert after != before
-    assert after == current_stamp(context)
+    assert after == survey(context).stamp()
 
 
 def test_a_link_to_nothing_is_seen_when_there_is_something(
@@ -140,7 +140,7 @@ def test_a_link_to_nothing_is_seen_when_there_is_something(
     before = watch.stamp()
     (tmp_path / "elsewhere" / "servers").mkdir()
     (tmp_path / "elsewhere" / "servers" / "a.json").write_text("{}")
-    assert watch.stamp() == current_stamp(context) != before
+    assert watch.stamp() == survey(context).stamp() != before
 
 
 def test_other_rights_of_a_directory_are_looked_into(context: DiscoveryContext) -> None:

@@ -265,7 +265,7 @@ class Calls:
         if server is None or not server.known:
             return
         names = [entry.tool.name for entry in server.tools]
-        entry = next((e for e in server.tools if texts[1] in (e.tool.name, e.alias)), None)
+        entry = server.named(texts[1])
         if entry is None:
             near = did_you_mean(texts[1], names) or f" Tools: {listed(names)}."
             message = f"the server {quoted(server.name)} has no tool {quoted(texts[1])}.{near}"

@@ -218,7 +218,7 @@ class _Reader:
         if not known or not isinstance(name, str):
             self._any_tool(node.lineno, server, "the tool's name is computed")
             return
-        entry = next((e for e in server.tools if name in (e.tool.name, e.alias)), None)
+        entry = server.named(name)
         arguments, given = bound.get("arguments"), Given()
         if isinstance(arguments, ast.Dict):
             self._given.by_dict(given, arguments, place)
