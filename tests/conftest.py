@@ -31,6 +31,17 @@ MEASURED_TESTS = (
 makes what runs nearly twice as long, so it is paused for all other tests."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Stop the coverage that pytest-cov starts early in a worker of pytest-xdist.
+
+    Once the session starts it makes another for the worker, and pauses that one alone: the first
+    went on tracing every test.
+    """
+    measuring = config.pluginmanager.get_plugin("_cov")
+    if hasattr(config, "workerinput") and measuring is not None:
+        measuring.cov_controller.pause()
+
+
 # First, since pytest-xdist reads the groups in the same hook, and would find none.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
