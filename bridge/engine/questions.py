@@ -300,7 +300,10 @@ class Questions:
         server = await self._loaded(_text(params, "server"))
         detail = _detail(params)
         if params.get("tool") is None:
-            return await self._guide.server_docs(server, detail)
+            docs = await self._guide.server_docs(server, detail)
+            if detail == "full":
+                return docs
+            return [{key: each[key] for key in ("signature", "description")} for each in docs]
         return await self._guide.tool_docs(server, _text(params, "tool"), detail)
 
     async def _search_tool_docs(self, params: Mapping[str, Json]) -> Json:

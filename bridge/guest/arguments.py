@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bridge.guest.parameters import read_parameters
 from bridge.guest.validation import certain_types, convert, problem
-from bridge.guest.values import ArgumentsError, listed, nearest, to_argument
+from bridge.guest.values import ArgumentsError, Result, listed, nearest, to_argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
 
     from bridge.guest.parameters import Parameter
+    from bridge.guest.typetext import Names
 
 MAX_SIGNATURE_CHARS = 1_500
 """Of a signature in a message."""
+
+MAX_KEYS_CHARS = 200
+"""Of a result's keys in a message."""
 
 _WHOLE = frozenset({"anyOf", "oneOf", "allOf", "not", "minProperties", "maxProperties", "$ref"})
 """What an input schema can say of the arguments together."""
@@ -58,14 +62,16 @@ class Parameters:
         self._certain: Dict[str, Any] = {}
         self._whole = not _WHOLE.isdisjoint(self.root)
 
-    def signature(self, tool: Optional[Mapping[str, Any]] = None) -> inspect.Signature:
+    def signature(
+        self, tool: Optional[Mapping[str, Any]] = None, names: Optional[Names] = None
+    ) -> inspect.Signature:
         """Return the signature for `help()`; with the type of the result if `tool` is given."""
         # Not above: all this is for who looks, and most programs only call.
         import inspect
 
         from bridge.guest.signatures import Head
 
-        head = Head({"inputSchema": self.root} if tool is None else tool)
+        head = Head({"inputSchema": self.root} if tool is None else tool, names)
         parameters: List[inspect.Parameter] = []
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         for argument in head.arguments:
@@ -141,6 +147,8 @@ class Parameters:
         if wrong is None:
             bound[name] = plain
         elif value is not None or parameter.required:
+            keys = listed(map(repr, value))[:MAX_KEYS_CHARS] if isinstance(value, Result) else ""
+            wrong += "; this result has the keys: %s" % keys if keys else ""
             self._fail("got a wrong argument: %s" % wrong)
 
     def _place(self, name: str) -> str:

@@ -15,6 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
+MAX_SENTENCE_CHARS = 120
+"""Of a description, behind a tool's signature."""
+
 # Where a query's word is found, and what finding it there is worth.
 _WEIGHTS = {"name": 8, "server": 4, "description": 2, "parameters": 1}
 
@@ -32,6 +35,17 @@ def search(
                 scored.append((-score, len(scored), server, tool))
     scored.sort(key=lambda entry: entry[:2])
     return [(server, tool) for _, _, server, tool in scored]
+
+
+def sentence(tool: Mapping[str, Any]) -> str:
+    """Return the beginning of what a tool's server says of it, as one line."""
+    text = " ".join(str(tool.get("description") or "").split())
+    return text.split(". ")[0][:MAX_SENTENCE_CHARS]
+
+
+def line(server: Mapping[str, Any], tool: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return how one tool of several is called, and what it does in a sentence."""
+    return Result(signature=signature_text(server, tool), description=sentence(tool))
 
 
 def docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dict[str, Any]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import inspect
 import sys
 
+from bridge.guest.finding import sentence
 from bridge.guest.proxies import Server, ServerModule, signature_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Mapping
-
-MAX_SENTENCE_CHARS = 120
-"""Of a description, behind a tool's signature."""
 
 
 def show_help(*things: Any) -> None:
@@ -36,8 +34,7 @@ def _server(server: Mapping[str, Any]) -> Iterator[str]:
     yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
     head = "mcp_%s" % server["alias"]
     for tool in server.get("tools") or ():
-        sentence = " ".join(str(tool.get("description") or "").split()).split(". ")[0]
-        told = "  # " + sentence[:MAX_SENTENCE_CHARS] if sentence else ""
+        told = "  # " + sentence(tool) if sentence(tool) else ""
         yield "  %s%s" % (signature_text(server, tool)[len(head) :], told)
     yield "Each call needs `await`. All of one tool: help(%s.name)" % head
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import errno
 import sys
 
+from bridge.guest.values import Result, listed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from types import FrameType
+    from typing import Any, List
 
 _HINTS = (
     (
@@ -35,7 +38,7 @@ _HINTS = (
 
 _PARSED = (
     "Hint: a tool's result is a Python value already; use it without json.loads, or read a text "
-    'in it: json.loads(result["content"]).'
+    "in it by its key."
 )
 _IS_TEXT = (
     "Hint: this is text: print it to see it; json.loads reads it if it is JSON. A loop over a dict "
@@ -126,6 +129,16 @@ _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, 
 _NO_LIBRARY = ": cannot open shared object file"
 """What the dynamic linker says of a library that is not there, behind its name."""
 
+_ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
+"""In messages of errors that come of taking a result for what is in it."""
+
+MAX_RESULTS = 3
+MAX_KEYS_CHARS = 200
+"""Results whose keys are told, and how much is said of those of one."""
+
+MAX_FRAMES = 200
+"""Of a traceback that are looked at."""
+
 MAX_CAUSES = 64
 """Exceptions of a chain that are looked at."""
 
@@ -161,7 +174,11 @@ def hint(error: BaseException, packages: bool = False) -> str:
         modules = getattr(sys, "stdlib_module_names", ())
         return "\nHint: `import %s` is missing." % name if name in modules else ""
     if isinstance(error, (TypeError, AttributeError)):
-        return _misuse_hint(str(error)) or _plan_hint()
+        message = str(error)
+        told = _misuse_hint(message)
+        if any(part in message for part in _ABOUT_RESULTS):
+            told += _keys_hint(error) if told else _keys_hint(error).replace(" ", "\nHint: ", 1)
+        return told or _plan_hint()
     return ""
 
 
@@ -268,6 +285,27 @@ def _misuse_hint(message: str) -> str:
     for fragments, hint in _MISUSES:
         if all(fragment in message for fragment in fragments):
             return "\n" + hint
+    return ""
+
+
+def _keys_hint(error: BaseException) -> str:
+    """Return which keys the results have that the failing code names."""
+    frames: List[FrameType] = []
+    trace = error.__traceback__
+    while trace is not None and len(frames) < MAX_FRAMES:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
+        own = frame.f_code.co_filename.startswith("<")
+        told = [
+            " %s has the keys: %s."
+            % (name if own else "The result", listed(map(repr, value))[:MAX_KEYS_CHARS])
+            for name, value in ((name, frame.f_locals.get(name)) for name in names)
+            if type(value) is Result
+        ]
+        if told:
+            return "".join(told[:MAX_RESULTS])
     return ""
 
 

@@ -270,7 +270,7 @@ class Runtime(Outputs, Library):
     async def query_tool_docs(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> Any:
-        """Return the documentation of a server's tools, or of one: "summary" or "full"."""
+        """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
         name = self._own_name(_text("server", server))
         params = {
             "server": name,
@@ -299,7 +299,7 @@ class Runtime(Outputs, Library):
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
-        """Return the documentation of a loaded server's tools, or of one, as a list."""
+        """Return what `query_tool_docs` does of a loaded server, as a list."""
         _detail(detail)
         tools = self._tools(server)
         owner = self._loaded[self._own_name(server)]
@@ -311,8 +311,10 @@ class Runtime(Outputs, Library):
                 message = "server %r has no tool %r.%s Tools: %s."
                 _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
             tools = found
-        from bridge.guest.finding import docs
+        from bridge.guest.finding import docs, line
 
+        if tool is None and detail == "summary":
+            return [line(owner, entry) for entry in tools]
         return [docs(owner, entry, detail) for entry in tools]
 
     def search_tool_docs_sync(

@@ -78,11 +78,16 @@ def documentation(tool: Mapping[str, Any]) -> str:
 
 
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
-    """Return how a tool is called and what it returns, as `inspect.signature` has it."""
+    """Return how a tool is called and what it returns, with objects written out as in search."""
     from bridge.guest.arguments import Parameters
+    from bridge.guest.typetext import Names
 
     parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
-    text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], parameters.signature(tool))
+    text = "mcp_%s.%s%s" % (
+        server["alias"],
+        tool["alias"],
+        parameters.signature(tool, Names(inline=True)),
+    )
     # That it may be anything says nothing.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 

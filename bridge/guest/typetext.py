@@ -42,6 +42,9 @@ MAX_LITERAL_CHARS = 80
 MAX_TYPE_CHARS = 1_200
 """Of one annotation; a longer one is `Any`."""
 
+MAX_INLINE_CHARS = 160
+"""Of one object that is written where it is used; a longer one is `dict`. As in search."""
+
 MAX_CLASS_CHARS = 80
 MAX_KEY_CHARS = 100
 
@@ -61,9 +64,22 @@ class Names:
     """How a module's text refers to builtins and `typing`, and which class names are taken."""
 
     def __init__(
-        self, *, builtins: str = "", shadowed: Optional[Collection[str]] = (), typing: str = ""
+        self,
+        *,
+        builtins: str = "",
+        shadowed: Optional[Collection[str]] = (),
+        typing: str = "",
+        inline: bool = False,
     ) -> None:
-        """Args are prefixes; `shadowed` are the builtins that need theirs, None for all."""
+        """Set how to refer to them.
+
+        Args:
+            builtins, typing: Prefixes.
+            shadowed: The builtins that need theirs, None for all.
+            inline: Whether objects are written where they are used, as `{'id'?: int}`, and have no
+                classes.
+        """
+        self.inline = inline
         self._builtins = builtins
         self._shadowed = shadowed
         self.typing = typing
@@ -264,8 +280,10 @@ class TypeWriter:
                 self.names.builtin("str"),
                 inside,
             )
-        name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
-        self._active[key] = name
+        name = ""
+        if not self.names.inline:
+            name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
+            self._active[key] = name
         required = schema.get("required")
         wanted = {one for one in as_list(required) if isinstance(one, str)}
         if len(names) > MAX_FIELDS:
@@ -278,6 +296,10 @@ class TypeWriter:
                 if len(text) > MAX_TYPE_CHARS:
                     text = self._any()
                 fields.append(Field(field, text, field in wanted, own))
+        if self.names.inline:
+            parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
+            text = "{%s}" % ", ".join(parts + ["..."] * (len(names) > len(fields)))
+            return text if len(text) <= MAX_INLINE_CHARS else self.names.builtin("dict")
         is_open = schema.get("additionalProperties") not in (None, False)
         self.objects.append(Object(name, self.root, fields, len(names) - len(fields), is_open))
         return name

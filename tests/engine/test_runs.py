@@ -206,6 +206,19 @@ full = await runtime.query_tool_docs("work-shop", "add", detail="full")
     assert result.result[:3] == [["work-shop"], "add", True]
 
 
+async def test_a_whole_server_is_told_in_signatures_with_a_sentence_each(engine: Engine) -> None:
+    """Everything is there for one tool, or who asks for it."""
+    code = """
+brief = await runtime.query_tool_docs("work-shop")
+full = await runtime.query_tool_docs("work-shop", detail="full")
+[len(brief) == len(full), list(brief[0]), brief[0]["signature"].split("(")[0]]
+"""
+    same, keys, first = (await _run(engine, code)).result
+    assert same
+    assert keys == ["signature", "description"]
+    assert first.startswith("mcp_work_shop.")
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

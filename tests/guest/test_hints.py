@@ -9,6 +9,7 @@ import pytest
 
 from bridge.guest import surroundings
 from bridge.guest.hints import hint
+from bridge.guest.values import Result
 
 
 def missing(path: str) -> str:
@@ -113,3 +114,25 @@ def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it() -> None:
     """Only what Python itself says of it is."""
     assert hint(TypeError("'builtin_function_or_method' object is not subscriptable"))
     assert not hint(TypeError("a skill is a function, not a builtin_function_or_method"))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("json.loads(tree)", "The result has the keys: 'content'."),
+        ("[x['name'] for x in tree]", "tree has the keys: 'content'."),
+        ("[x.name for x in tree]", "tree has the keys: 'content'."),
+        ("'Files: ' + tree", "Hint: tree has the keys: 'content'."),
+        ("other['name'].name", "this is text"),
+    ],
+)
+def test_who_takes_a_result_for_what_is_in_it_is_told_its_keys(line: str, told: str) -> None:
+    """A server may wrap JSON as text: the keys say where it is."""
+    names = {"tree": Result(content='[{"name": "a"}]'), "other": {"name": "a"}}
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        exec(compile("import json\n" + line, "<run_python>", "exec"), names)
+    said = hint(caught.value)
+    assert said.startswith("\nHint: ")
+    assert told in said
+    assert said.count("Hint:") == 1
+    assert ("keys:" in said) == ("tree" in line)

@@ -200,6 +200,10 @@ def test_documentation_has_a_short_and_a_full_form(runtime: Runtime) -> None:
         "description": "Open an issue in a repository.",
         "signature": "mcp_git_hub.create_issue(title: str = ...)",
     }
+    assert runtime.query_tool_docs_sync("git-hub")[0] == {
+        "signature": "mcp_git_hub.create_issue(title: str = ...)",
+        "description": "Open an issue in a repository.",
+    }
     [full] = runtime.query_tool_docs_sync("files", detail="full")
     assert full["outputSchema"] == {"type": "object"}
     assert full["inputSchema"]["type"] == "object"
@@ -361,6 +365,25 @@ def test_help_on_a_server_lists_its_tools(
             "  .list_commits(branch: str = ...)  # Return the commits of a branch.",
             "Each call needs `await`. All of one tool: help(mcp_git_hub.name)",
         ]
+
+
+def test_help_on_a_server_writes_objects_out(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    """As search does; names of classes would say nothing, and one too long is a `dict`."""
+    properties: dict[str, Any] = {"name": {"type": "string"}, "size": {}}
+    item = {"type": "object", "properties": properties, "required": ["name"]}
+    long = {"type": "object", "properties": {f"field_{n}": {} for n in range(40)}}
+    nested: dict[str, Any] = {"type": "object", "properties": {}}
+    nested["properties"]["inner"] = {"$ref": "#"}
+    made = tool("put", "", items={"type": "array", "items": item}, long=long)
+    made["outputSchema"] = nested
+    server = {"name": "s", "alias": "s", "description": "", "tools": [made]}
+    show_help(build(Run(code="", servers=[server]), cast("Client", client))["mcp_s"])
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "  .put(items: list[{'name': str, 'size'?: Any}] = ..., long: dict = ...)"
+        " -> {'inner'?: Any}"
+    )
 
 
 def test_help_on_runtime_is_a_line_for_each_helper(

@@ -225,3 +225,11 @@ def test_carets_stand_under_the_culprit_without_a_final_newline(make_guest: Any)
     carets = lines[culprit + 1]
     if set(carets.strip()) <= set("^~"):  # Pythons before 3.11 draw none
         assert carets.index(carets.strip()[0]) == lines[culprit].index("x/0")
+
+
+@pytest.mark.parametrize(
+    "use", ["json.loads(tree)", "[x['name'] for x in tree]", "for x in tree: x.name"]
+)
+def test_a_result_taken_for_the_json_in_it_is_told_with_its_keys(guest_on: Any, use: str) -> None:
+    finished = guest_on.run(f"import json\ntree = await mcp_git_hub.echo('[]')\n{use}")
+    assert "has the keys: 'text'." in finished.outcome.error

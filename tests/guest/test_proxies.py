@@ -14,6 +14,7 @@ import pytest
 
 from bridge.guest.arguments import Parameters
 from bridge.guest.proxies import Server, ServerModule, Servers, Tools, documentation, usable
+from bridge.guest.values import Result
 
 Sent = list[tuple[str, str, dict[str, Any]]]
 
@@ -358,6 +359,12 @@ async def test_what_does_not_fit_the_schema_raises_before_anything_is_sent(
         )
     assert "Signature: mcp_github.create_issue(repo: str, title: str, " in str(caught.value)
     assert sent == []
+
+
+async def test_a_result_in_place_of_what_is_in_it_is_refused_with_its_keys() -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    with pytest.raises(TypeError, match=r"this result has the keys: 'content'\. Signature"):
+        await server_of(tool("put", schema=schema)).put(text=Result(content="[1]"))
 
 
 async def test_arguments_are_checked_together_where_the_schema_says_so() -> None:
