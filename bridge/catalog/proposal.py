@@ -123,7 +123,8 @@ _HEAD = """\
 # Proposed by `mcp-code-bridge policy init`, from the names of tools and from what servers say of
 # them. Either may be wrong, and a server can lie: check each line, and change what is not so.
 # First of all those that read: they are allowed. A tool that has no line, because it is new, say,
-# is decided by the default for untrusted tools.
+# is decided by the default for untrusted tools. The label "private-data" is for tools that may
+# return what is yours alone; the word in a name that suggests it stands beside it.
 
 [policy]
 pin = true  # ask again about a tool whose description or schema changed since it was allowed
@@ -263,7 +264,7 @@ def _labels(server: str, tool: Tool, effect: Effect) -> Iterator[tuple[str, str]
             yield UNTRUSTED_INPUT, "its server says openWorldHint true"
         word = _first([*own, *whose], _PRIVATE)
         if word:
-            yield PRIVATE_DATA, f"what {word!r} returns may be yours alone"
+            yield PRIVATE_DATA, f"{word!r}"
         word = _first([*own, *whose], _FETCHING)
         if word:
             yield EXFILTRATION, f"an address that {word!r} is given can carry data out"

@@ -214,7 +214,7 @@ def _pin_state(found: _Explained) -> str:
         return "not known, since the server could not be asked"
     if found.call.definition is None:
         return "none: such requests are the protocol's"
-    return "not changed since it was first allowed, if it ever was"
+    return "as it was when first allowed, or never allowed yet"
 
 
 def _flow_text(rule: FlowRule) -> str:

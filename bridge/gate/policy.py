@@ -344,7 +344,7 @@ ORIGINS: Mapping[Origin, str] = {
     "policy": "the policy says so",
     "annotations": "the server's annotations say so, and it is trusted",
     "protocol": "the protocol says so",
-    "nobody": "nobody whom the policy believes says what it does",
+    "nobody": "nobody says what it does: neither the policy nor a server that it trusts",
 }
 
 

@@ -104,7 +104,7 @@ says 'read'
 list = { effect = "read", labels = ["untrusted-input", "private-data"] }  # its server says so \
 (readOnlyHint true)
 #   untrusted-input: what 'mail' returns may be written by anybody
-#   private-data: what 'mail' returns may be yours alone
+#   private-data: 'mail'
 "resources/read" = { labels = ["untrusted-input", "private-data"] }  # as its tools have them
 """
         in text
