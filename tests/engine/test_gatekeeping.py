@@ -75,16 +75,25 @@ async def test_a_policy_is_read_again_when_its_file_changes(
         assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
 
 
+@pytest.mark.parametrize(
+    ("tool", "call"),
+    [("add", ADD), ("prompts/get", 'await runtime.complete("work-shop", "name", "key", "t")')],
+)
 async def test_the_rule_that_would_allow_a_call_is_told_once_in_a_run(
-    settings: Settings, finder: ListFinder, backend: FakeBackend, tmp_path: Path
+    settings: Settings,
+    finder: ListFinder,
+    backend: FakeBackend,
+    tmp_path: Path,
+    tool: str,
+    call: str,
 ) -> None:
     """However many calls need it; it is eighty tokens long."""
     config = tmp_path / "config.toml"
-    write(config, DENY.replace('"deny"', '"ask"'))
+    write(config, DENY.replace('"deny"', '"ask"').replace("add", tool))
     code = f"""
 for _ in range(3):
     try:
-        {ADD}
+        {call}
     except MCPError as error:
         print(error)
 """
