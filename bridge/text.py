@@ -16,6 +16,18 @@ _OBEYED = frozenset({"Cc", "Cf", "Zl", "Zp"})
 """Categories of the characters that a terminal obeys, or that turn, hide or break text."""
 
 
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:\\.|[^'\\])*(?:'|$)|"[^"']*'[^"]*(?:"|$))""", re.DOTALL)
+
+
+def without_values(text: str) -> str:
+    """Return what is said of a setting without the values that `repr` put in quotes, whole or cut.
+
+    A model reads it, and a value may be a secret which was put in the wrong place.
+    """
+    # `repr` takes double quotes only for what has a single one in it; others are ours.
+    return _QUOTED.sub("[its value]", text)
+
+
 def valid_text(text: str) -> str:
     """Return `text` with each lone surrogate written out as `\\udc80`; the rest is unchanged."""
     try:

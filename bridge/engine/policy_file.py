@@ -17,6 +17,7 @@ from bridge.gate.policy import Policy
 from bridge.model import Json
 from bridge.settings import Settings, reload_policy
 from bridge.settings.policy import PolicySpec
+from bridge.text import without_values
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,10 @@ class PolicyFile:
                 self._take(reload_policy(self._settings))
                 self._error = None
             except SettingsError as error:
-                self._error = error
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this one.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
         if self._error is not None:
             raise self._error
         return self._policy, self._flow

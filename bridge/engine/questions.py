@@ -283,7 +283,7 @@ class Questions:
             asked = {key: about, "argument": argument, "value": value, "arguments": known}
             result = await self._gate.obtain(server, method, asked, ask, "completion")
         except BridgeError as error:
-            raise as_failed_call(error, server=name) from error
+            raise self._failed(error, server=name) from error
         completion = result.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         listed = values if isinstance(values, list) else []

@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 MAX_WAITING = 32
 """Runs that wait for their client at a time. Each holds a sandbox."""
 
-KEEP_SECONDS = 60.0
-"""For which the result of a task can be asked for again."""
+KEEP_SECONDS = 120.0
+"""For which a task is kept, under way or over, whose client does not look at it. A client is asked
+to look every two seconds: one that does not is lost."""
 
 WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
@@ -89,6 +90,11 @@ class SuspendedRun:
         self.collected = anyio.Event()
         self.over = anyio.Event()
         self._count = 0
+
+    @property
+    def kept_seconds(self) -> float:
+        """For how long it is kept as a task if nobody looks at it."""
+        return WAIT_SECONDS if self.questions else KEEP_SECONDS
 
     def note_change(self) -> None:
         """Wake whoever follows it."""
@@ -203,7 +209,7 @@ class SuspendedRuns:
             with anyio.move_on_after(patience):
                 await self._wait(run)
             if run.result is None and not run.unseen():
-                if len(self._waiting) < MAX_WAITING:
+                if self._make_room(len(self._waiting)):
                     return self._keep(run)
                 await self._wait(run)
         except BaseException:
@@ -227,8 +233,7 @@ class SuspendedRuns:
         if run is None or run.owner != owner:
             message = "There is no such task: it was cancelled, given up, or never was."
             raise InvalidRequestError(message)
-        seconds = WAIT_SECONDS if run.result is None else KEEP_SECONDS
-        run.scope.deadline = anyio.current_time() + seconds
+        run.scope.deadline = anyio.current_time() + run.kept_seconds
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
@@ -252,17 +257,26 @@ class SuspendedRuns:
         return run
 
     def check_room(self, run: SuspendedRun) -> None:
-        """Make sure that a run may wait for its client.
+        """Make sure that a run may wait for its client; one that is over gives way.
 
         Raises:
             CannotAskError: Too many do.
         """
-        # One that has ended waits too, with its result.
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
         asking = {other for other in self._live if other.questions}
-        if len(others - {run}) >= MAX_WAITING or len(asking - {run}) >= self._asking:
+        if len(asking - {run}) >= self._asking or not self._make_room(len(others - {run})):
             message = f"Nobody can be asked: {len(others - {run})} runs wait for answers already."
             raise CannotAskError(message)
+
+    def _make_room(self, waiting: int) -> bool:
+        """Tell whether one more may wait beside so many; of what is over the oldest give way."""
+        excess = max(0, waiting + 1 - MAX_WAITING)
+        over = [secret for secret, run in self._waiting.items() if run.result is not None]
+        if len(over) < excess:
+            return False
+        for secret in over[:excess]:
+            self._waiting.pop(secret).collected.set()
+        return True
 
     async def _wait(self, run: SuspendedRun) -> None:
         """Return once there is a result, or something to ask."""
@@ -281,7 +295,7 @@ class SuspendedRuns:
     def _keep(self, run: SuspendedRun) -> str:
         secret = secrets.token_urlsafe(SECRET_BYTES)
         self._waiting[secret] = run
-        run.scope.deadline = anyio.current_time() + WAIT_SECONDS
+        run.scope.deadline = anyio.current_time() + run.kept_seconds
         return secret
 
     def _suspend(self, run: SuspendedRun) -> Waiting:

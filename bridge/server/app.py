@@ -140,10 +140,13 @@ class _Surface:
         result = await self._call_tool(context, params)
         # Questions come from the engine, which has seen to them already.
         if isinstance(result, types.CallToolResult):
-            cleared_content(result, self._engine.servers.secrets.redactor)
-            if (told := context.session.client_params) is not None:
-                fit_to(told.client_info.name, result)
+            self._finish(context, result)
         return result
+
+    def _finish(self, context: Context, result: types.CallToolResult) -> None:
+        cleared_content(result, self._engine.servers.secrets.redactor)
+        if (told := context.session.client_params) is not None:
+            fit_to(told.client_info.name, result)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -175,7 +178,7 @@ class _Surface:
         run = self._runs.task(context, params.task_id)
         result = None if run.result is None else self._result(context, run.result)
         if result is not None:
-            cleared_content(result, self._engine.servers.secrets.redactor)
+            self._finish(context, result)
         return looked_at(run, params.task_id, result)
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mcp.types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
-from mcp_types.jsonrpc import INVALID_REQUEST, RequestId
+from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -27,13 +27,19 @@ VERSION = "2025-03-26"
 MAX_BATCH = 100
 """Messages in one batch."""
 
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+"""Of one batch, whose messages are written and read once more. Files come by themselves."""
+
 MAX_OPEN = 16
 """Batches of one client on stdio whose answers are not all there."""
 
 
 @dataclass(frozen=True)
 class BatchRefusal:
-    """What each request of a batch that is not taken gets; nothing if it holds no request."""
+    """What each request of a batch that is not taken gets; nothing if it holds no request.
+
+    As JSON-RPC has it, one answer without an id stands for whatever has none that can be used.
+    """
 
     answers: Sequence[JSONRPCError]
 
@@ -44,37 +50,56 @@ def parse_batch(data: bytes, version: str = VERSION) -> list[JSONRPCMessage] | B
     Args:
         version: The protocol version that was agreed on.
     """
+    if len(data) > MAX_BATCH_BYTES:
+        problem = f"It has {len(data):,} bytes; the limit is {MAX_BATCH_BYTES:,}."
+        return _refusal([None], f"{problem} Send a large message by itself.")
     try:
         entries: list[Any] = from_json(data)
     except ValueError:
-        return BatchRefusal(())
+        # Over stdio it may be anything that a client of another version prints.
+        return _refusal([None] if version == VERSION else [], "It cannot be parsed.", PARSE_ERROR)
     ids, problem = _ids(entries), ""
     if version != VERSION:
         problem = f"Only protocol {VERSION} has batches, and this connection uses {version}."
     elif len(entries) > MAX_BATCH:
         problem = f"It has {len(entries):,} messages; the limit is {MAX_BATCH}."
-    elif len(set(ids)) < len(ids):
+    elif len(set(map(str, ids))) < len(ids):
+        # Also 1 and "1": over HTTP the SDK would answer one of them alone.
         problem = "Two of its requests have the same id."
     elif any(isinstance(entry, dict) and entry.get("method") == "initialize" for entry in entries):
         problem = "`initialize` must be sent alone."
+    elif None in ids:
+        problem = "It has an entry that is no message, or an id that is no text or whole number."
+    elif not entries:
+        ids, problem = [None], "It is empty."
     if problem:
         return _refusal(ids, problem)
     try:
         return [jsonrpc_message_adapter.validate_python(each, by_name=False) for each in entries]
     except ValidationError:
-        return _refusal(ids, "One of its messages is no JSON-RPC message.")
+        return _refusal(ids or [None], "One of its messages is no JSON-RPC message.")
 
 
-def _ids(entries: Sequence[Any]) -> list[RequestId]:
-    return [
-        entry["id"]
-        for entry in entries
-        if isinstance(entry, dict) and "method" in entry and type(entry.get("id")) in (int, str)
-    ]
+def _ids(entries: Sequence[Any]) -> list[RequestId | None]:
+    """Return the ids of the requests; None once for all entries that have none to be used."""
+    # The SDK takes a request whose id is of another type for a notification.
+    found: list[RequestId | None] = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            number = None
+        elif "method" in entry and "id" in entry:
+            number = entry["id"] if type(entry["id"]) in (int, str) else None
+        else:
+            continue
+        if number is not None or None not in found:
+            found.append(number)
+    return found
 
 
-def _refusal(ids: Iterable[RequestId], problem: str) -> BatchRefusal:
-    error = ErrorData(code=INVALID_REQUEST, message=f"The batch is refused. {problem}")
+def _refusal(
+    ids: Iterable[RequestId | None], problem: str, code: int = INVALID_REQUEST
+) -> BatchRefusal:
+    error = ErrorData(code=code, message=f"The batch is refused. {problem}")
     return BatchRefusal([JSONRPCError(jsonrpc="2.0", id=each, error=error) for each in ids])
 
 

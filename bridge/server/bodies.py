@@ -5,7 +5,7 @@ Wraps the SDK's application, which takes one message at a time.
 
 from __future__ import annotations
 
-from functools import partial
+import math
 
 import anyio
 import httpx2
@@ -17,16 +17,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bridge.aside import LARGE, aside
 from bridge.server.batches import VERSION, BatchRefusal, parse_batch
-from bridge.server.stdin import MAX_MESSAGE_BYTES
-from bridge.upstream.framing import MAX_VALUES, Line, encode, has_too_many_values
+from bridge.server.stdin import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
+from bridge.upstream.framing import Line, encode
 
 LARGE_BODY = 4 * 1024 * 1024
 """From here on a body counts as large. Only those with files are."""
 
 MAX_LARGE = 4
 """Requests with a large body at once, of all clients. Each is in memory until it is answered."""
+
+LARGE_SECONDS = 60.0
+"""For a large body to come, or its sender would keep a place from others: 7 Mbit/s are enough."""
 
 _EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
@@ -53,6 +55,7 @@ class Bodies:
             await refusal(scope, receive, send)
             return
         large = False
+        deadline = math.inf
         body = bytearray()
         try:
             declared = Headers(scope=scope).get("content-length", "")
@@ -75,7 +78,16 @@ class Bodies:
                         return
                     self._large += 1
                     large = True
-                message = await receive()
+                    deadline = anyio.current_time() + LARGE_SECONDS
+                with anyio.CancelScope(deadline=deadline) as reading:
+                    message = await receive()
+                if reading.cancelled_caught:
+                    problem = (
+                        f"The message did not come within {LARGE_SECONDS:g} s, "
+                        f"which one of more than {LARGE_BODY} bytes has."
+                    )
+                    await _refuse(408, problem)(scope, receive, send)
+                    return
                 if message["type"] != "http.request":
                     return
                 body += message.get("body", b"")
@@ -85,9 +97,8 @@ class Bodies:
             self._large -= large
 
     async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if len(body) > LARGE and await aside(body, partial(has_too_many_values, Line(body))):
-            problem = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
-            await _refuse(400, problem)(scope, receive, send)
+        if await is_crowded(Line(body)):
+            await _refuse(400, TOO_MANY)(scope, receive, send)
             return
         headers = Headers(scope=scope)
         # Clients of later versions say which one they use; `initialize` comes alone.
@@ -98,7 +109,8 @@ class Bodies:
                 await self._serve_batch(found, scope, receive, send)
                 return
             if found.answers:
-                await _refuse(400, found.answers[0].error.message)(scope, receive, send)
+                error = found.answers[0].error
+                await _refuse(400, error.message, error.code)(scope, receive, send)
                 return
         await self._app(scope, _replayed(body, receive), send)
 
@@ -174,7 +186,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _refuse(status: int, problem: str) -> Response:
-    error = ErrorData(code=INVALID_REQUEST, message=problem)
+def _refuse(status: int, problem: str, code: int = INVALID_REQUEST) -> Response:
+    error = ErrorData(code=code, message=problem)
     body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
     return Response(body, status_code=status, media_type="application/json")

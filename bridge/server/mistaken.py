@@ -16,13 +16,19 @@ from bridge import __version__
 from bridge.errors import BridgeError
 from bridge.server.app import TOOL
 from bridge.server.search_tool import SEARCH_TOOL
+from bridge.text import without_values
 
 
 def mistaken_server(error: BridgeError) -> Server[Any]:
-    """Return a server with the usual tools, each of which answers with the error."""
+    """Return a server with the usual tools, each of which answers with the error.
+
+    It does not repeat what the setting is: that may be a secret which was put in the wrong place.
+    """
+    problem = without_values(str(error))
     said = (
-        f"The bridge's settings have a mistake, so it runs nothing. {error} "
-        "Tell the user: correct it, then reconnect this MCP server."
+        f"The bridge's settings have a mistake, so it runs nothing. {problem} "
+        "Tell the user: correct it (`mcp-code-bridge doctor` shows it whole), then reconnect this "
+        "MCP server."
     )
 
     async def list_tools(

@@ -57,8 +57,15 @@ into lines, and a program."""
 CHUNK_BYTES = 64 * 1024
 """Read at once: what a pipe holds."""
 
+TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
+
 _METHOD = b'"method"'
 """Stands in every request and, outside of values, in no response."""
+
+
+async def is_crowded(line: Line) -> bool:
+    """Tell whether a client's message holds more values than are parsed."""
+    return len(line.data) > LARGE and await aside(line.data, partial(has_too_many_values, line))
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,7 @@ def read_line(
         return _refusal(found, INVALID_REQUEST, problem)
     if crowded:
         found = decode_too_many(line)
-        problem = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
-        return Noise(problem) if found is None else _refusal(found, INVALID_REQUEST, problem)
+        return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
@@ -198,9 +204,7 @@ class StdinMessages:
         await self._writer.send_batch(found.answers)
 
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
-        crowded = False
-        if isinstance(line, Line) and len(line.data) > LARGE:
-            crowded = await aside(line.data, partial(has_too_many_values, line))
+        crowded = isinstance(line, Line) and await is_crowded(line)
         if isinstance(line, Line) and line.data[:1] == b"[" and not crowded:
             await self._read_batch(line)
             return None

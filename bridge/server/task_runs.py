@@ -13,7 +13,7 @@ from typing import Any
 import mcp_types as types
 from pydantic import Field
 
-from bridge.engine.suspended import WAIT_SECONDS, SuspendedRun, Waiting
+from bridge.engine.suspended import SuspendedRun, Waiting
 from bridge.model import Json
 from bridge.server.clients import Context, input_required
 from bridge.upstream.task_calls import EXTENSION
@@ -76,6 +76,6 @@ def _task(run: SuspendedRun, number: str) -> dict[str, Any]:
         "taskId": number,
         "createdAt": run.begun.isoformat(),
         "lastUpdatedAt": now.isoformat(),
-        "ttlMs": int(((now - run.begun).total_seconds() + WAIT_SECONDS) * 1000),
+        "ttlMs": int(((now - run.begun).total_seconds() + run.kept_seconds) * 1000),
         "pollIntervalMs": int(POLL_SECONDS * 1000),
     }

@@ -12,8 +12,10 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from bridge.cli import main as cli
+from bridge.errors import SettingsError
 from bridge.sandbox.backend import Probe
-from bridge.settings import Settings
+from bridge.server.mistaken import mistaken_server
+from bridge.settings import Settings, load
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -41,6 +43,18 @@ async def test_a_mistake_is_the_answer_to_every_call(
                 assert said in text
                 assert "reconnect this MCP server" in text
         assert said in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("value", ["hunter2", "it's hunter2", "'hunter2\" '\n", "h'unter2" * 99])
+async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
+    """It may be a secret that was put in the wrong variable; stderr has it."""
+    with pytest.raises(SettingsError) as caught:
+        load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": value})
+    async with Client(mistaken_server(caught.value)) as client:
+        said = (await client.list_tools()).tools[0].description or ""
+    assert "unter2" not in said
+    assert 'MCP_BRIDGE_MEMORY: [its value] is not a size such as "512m" or "1g".' in said
+    assert "unter2" in str(caught.value)
 
 
 def test_a_person_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,8 @@ async def test_a_policy_is_read_again_when_its_file_changes(
         assert (denied.receipt.refused, denied.receipt.calls) == (1, {})
         write(config, DENY + 'effect = "sometimes"\n')
         for code in (ADD, "1"):
-            with pytest.raises(SettingsError, match=r"config\.toml.*rules\[1\]"):
+            # What is written there may be a secret that was put in the wrong place.
+            with pytest.raises(SettingsError, match=r"config\.toml.*rules\[1\].*\[its value\]"):
                 await engine.run(RunRequest(code=code))
         write(config, DENY.replace("add", "other"))
         assert (await engine.run(RunRequest(code=ADD))).status == "error"  # a write is asked about
@@ -75,16 +76,25 @@ async def test_a_policy_is_read_again_when_its_file_changes(
         assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
 
 
+@pytest.mark.parametrize(
+    ("tool", "call"),
+    [("add", ADD), ("prompts/get", 'await runtime.complete("work-shop", "name", "key", "t")')],
+)
 async def test_the_rule_that_would_allow_a_call_is_told_once_in_a_run(
-    settings: Settings, finder: ListFinder, backend: FakeBackend, tmp_path: Path
+    settings: Settings,
+    finder: ListFinder,
+    backend: FakeBackend,
+    tmp_path: Path,
+    tool: str,
+    call: str,
 ) -> None:
     """However many calls need it; it is eighty tokens long."""
     config = tmp_path / "config.toml"
-    write(config, DENY.replace('"deny"', '"ask"'))
+    write(config, DENY.replace('"deny"', '"ask"').replace("add", tool))
     code = f"""
 for _ in range(3):
     try:
-        {ADD}
+        {call}
     except MCPError as error:
         print(error)
 """

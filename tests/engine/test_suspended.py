@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import anyio
 import pytest
 
-from bridge.engine.suspended import MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
+from bridge.engine.suspended import KEEP_SECONDS, MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
 from tests.waiting import PATIENCE_SECONDS, until
@@ -33,6 +33,11 @@ def _result(summary: str) -> RunResult:
 async def _ask(run: SuspendedRun) -> RunResult:
     answer = await run.put("elicitation/create", {"message": "?"})
     return _result(str(answer))
+
+
+async def _linger(run: SuspendedRun) -> RunResult:
+    await anyio.sleep_forever()
+    raise AssertionError
 
 
 def _start(runs: SuspendedRuns) -> SuspendedRun:
@@ -221,10 +226,10 @@ async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
         runs.check_room(another)
 
 
-async def test_runs_that_ended_while_their_clients_were_away_count_as_well(
+async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest_first(
     runs: SuspendedRuns,
 ) -> None:
-    """Their results are kept for as long."""
+    """To one that asks, and to one that becomes a task."""
 
     async def work(run: SuspendedRun) -> RunResult:
         with anyio.CancelScope() as scope:
@@ -240,8 +245,32 @@ async def test_runs_that_ended_while_their_clients_were_away_count_as_well(
         assert isinstance(await runs.follow(run), Waiting)
     give_up.set()
     await until(lambda: all(run.result is not None for run in ended))
-    with pytest.raises(CannotAskError, match="wait for answers already"):
-        runs.check_room(_start(runs))
+    asking = _start(runs)
+    runs.check_room(asking)
+    await ended[0].over.wait()
+    assert isinstance(await runs.follow(asking), Waiting)
+    task = runs.start(OWNER, REQUEST, None, _linger)
+    assert isinstance(await runs.follow(task, patience=0), str)
+    await ended[1].over.wait()
+    assert (runs.waiting, ended[2].over.is_set()) == (MAX_WAITING, False)
+
+
+async def test_a_task_whose_client_is_lost_ends_soon(runs: SuspendedRuns) -> None:
+    """Unless a person may be about to answer it."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        await go_on.wait()
+        return await _ask(run)
+
+    go_on = anyio.Event()
+    run = runs.start(OWNER, REQUEST, None, work)
+    number = await runs.follow(run, patience=0)
+    assert isinstance(number, str)
+    assert run.scope.deadline <= anyio.current_time() + KEEP_SECONDS
+    go_on.set()
+    await until(run.unseen)
+    runs.task(number, OWNER)
+    assert run.scope.deadline > anyio.current_time() + KEEP_SECONDS
 
 
 async def test_leaving_ends_all() -> None:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.engine import Engine
-from bridge.server.batches import MAX_BATCH, MAX_OPEN, VERSION
+from bridge.server.batches import MAX_BATCH, MAX_BATCH_BYTES, MAX_OPEN, VERSION
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
@@ -81,7 +81,11 @@ async def test_each_request_of_a_batch_is_answered(engine: Engine, over: Any) ->
         ([request(n, "ping") for n in range(MAX_BATCH + 1)], f"the limit is {MAX_BATCH}"),
         ([request(1, "ping"), hello(VERSION)], "sent alone"),
         ([request(1, "ping"), request(1, "ping")], "same id"),
-        ([request(1, "ping"), 7], "no JSON-RPC message"),
+        ([request(1, "ping"), request("1", "ping")], "same id"),
+        ([request(1, "ping"), 7], "no message"),
+        ([request(1, "ping"), {"jsonrpc": "2.0"}], "no JSON-RPC message"),
+        ([request(1, "ping"), request("x", "ping", "y" * MAX_BATCH_BYTES)], "4,194,304"),
+        ([], "empty"),
     ],
 )
 async def test_a_batch_that_is_not_taken_is_refused_with_the_reason(
@@ -89,8 +93,43 @@ async def test_a_batch_that_is_not_taken_is_refused_with_the_reason(
 ) -> None:
     """And nothing of it is done; what comes next is served."""
     async with over(engine, VERSION) as send:
-        assert all(why in each["error"]["message"] for each in await send(batch))
+        answers = await send(batch)
+        assert answers
+        assert all(why in each["error"]["message"] for each in answers)
         assert (await send([request(5, "ping")]))[0]["result"] == {}
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("number", [1.5, 1.0, None, True, [], {}])
+async def test_an_id_that_is_none_is_refused_rather_than_never_answered(
+    engine: Engine, over: Any, number: Any
+) -> None:
+    """With null in its place, as JSON-RPC has it."""
+    async with over(engine, VERSION) as send:
+        answers = await send([request(number, "ping"), request(number, "ping")])
+        assert [each["id"] for each in answers] == [None]
+        assert "no text or whole number" in answers[0]["error"]["message"]
+
+
+@TRANSPORTS
+async def test_ids_that_look_alike_are_answered_each(engine: Engine, over: Any) -> None:
+    """Whatever whole number or text they are."""
+    ids: list[int | str] = [1, 0, -1, "", "1.0", 2**53 + 1, 10**100]
+    async with over(engine, VERSION) as send:
+        answers = await send([request(each, "ping") for each in ids])
+        assert {repr(each["id"]) for each in answers} == set(map(repr, ids))
+        assert all(each["result"] == {} for each in answers)
+
+
+@TRANSPORTS
+async def test_a_batch_that_is_no_json_is_answered(engine: Engine, over: Any) -> None:
+    """Or nests more deeply than any parser goes."""
+    nested: Any = []
+    for _ in range(300):
+        nested = [nested]
+    async with over(engine, VERSION) as send:
+        (answer,) = await send([request(1, "ping", nested)])
+        assert (answer["id"], answer["error"]["code"]) == (None, -32700)
 
 
 async def test_other_versions_have_no_batches(engine: Engine) -> None:
@@ -176,6 +215,23 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_cou
             ping = await web.post("/mcp", json=request(1, "ping"), headers=headers)
             assert ping.status_code == 200
             tasks.cancel_scope.cancel()
+
+
+async def test_a_large_body_that_does_not_come_takes_no_place_for_long(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender is told so, and the place is the next one's."""
+    monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 10)
+    monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 1)
+    monkeypatch.setattr("bridge.server.bodies.LARGE_SECONDS", 0.05)
+
+    async with served(engine) as (_, web):
+        host, port = web.base_url.host, web.base_url.port or 0
+        head = f"POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 11\r\n\r\n".encode()
+        for _again in range(2):
+            async with await anyio.connect_tcp(host, port) as stream:
+                await stream.send(head + b"[")
+                assert b" 408 " in await stream.receive()
 
 
 @pytest.mark.parametrize(

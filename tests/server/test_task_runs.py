@@ -14,6 +14,7 @@ from mcp.types import EmptyResult
 from bridge.engine import Engine
 from bridge.server import task_runs
 from bridge.server.app import build_server
+from bridge.server.record import RECORD_KEY
 from bridge.upstream.asking import on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.task_calls import Method, TaskRequest
@@ -55,6 +56,17 @@ async def test_a_long_run_is_a_task_and_its_result_the_same(pool: Pool) -> None:
     """What it prints, and what goes wrong."""
     assert (await run(pool, "import time\ntime.sleep(0.5)\nprint(6 * 7)")).startswith("42")
     assert "ZeroDivisionError" in await run(pool, "import time\ntime.sleep(0.5)\n1 / 0")
+
+
+async def test_a_task_s_result_is_fit_to_its_client(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a call which is answered at once."""
+    monkeypatch.setattr("bridge.server.record._SHOWS_FAILURES", ("mcp-code-bridge",))
+    code = "import time\ntime.sleep(0.5)\n1 / 0"
+    result = await pool.call_tool("server", "run_python", {"code": code}, timeout=60)
+    assert result["isError"]
+    assert RECORD_KEY not in result.get("_meta", {})
 
 
 async def test_a_task_asks_its_client(pool: Pool) -> None:
