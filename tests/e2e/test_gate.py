@@ -297,7 +297,9 @@ async def test_where_nobody_can_be_asked_the_refusal_says_how_to_allow(
         (office.user.home / "config.toml").write_text("[policy.defaults]\nwrite = 'maybe'\n")
         broken = await _run(client, code="await mcp_tracker.read_note(topic='1')")
     assert broken.is_error is True
-    assert "maybe" in text_of(broken)
+    # The setting, and not its value: that may be a secret in the wrong place.
+    assert "policy.defaults" in text_of(broken)
+    assert "maybe" not in text_of(broken)
     assert refused.is_error is True
     assert "[[policy.rules]]" in text_of(refused)
     assert 'tool = "create"' in text_of(refused)
