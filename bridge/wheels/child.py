@@ -54,15 +54,17 @@ async def run_child(
     """
     python = sys.executable
     words = [python, "-I", "-S", "-c", _START, str(file_bytes), str(os.getpid()), *argv]
-    process = await anyio.open_process(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        cwd=place,
-        start_new_session=True,
-    )
+    # Cancelled in the middle, it would leave a process that nobody waits for.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            cwd=place,
+            start_new_session=True,
+        )
     tail = bytearray()
     try:
         assert process.stdout is not None  # it was asked for

@@ -532,7 +532,7 @@ DURING = (
         "a result parsed whose text was meant",
         "import json\nr = await mcp_git_forge.get_me()\nprint(json.loads(r))",
         "",
-        ('json.loads(result["content"])',),
+        ("by its key", "has the keys: 'login'"),
     ),
     Wrong(
         "a file of the user's machine",

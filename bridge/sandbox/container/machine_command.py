@@ -104,15 +104,17 @@ class SystemRunner:
         """Run `argv` to its end; see `CommandRunner`."""
         with _pipe() as out, _pipe() as err:
             try:
-                process = await anyio.open_process(
-                    list(argv),
-                    stdin=DEVNULL,
-                    stdout=out.write,
-                    stderr=err.write,
-                    cwd=self.cwd,
-                    env=self.env,
-                    start_new_session=True,
-                )
+                # Cancelled in the middle, it would leave a process that nobody waits for.
+                with anyio.CancelScope(shield=True):
+                    process = await anyio.open_process(
+                        list(argv),
+                        stdin=DEVNULL,
+                        stdout=out.write,
+                        stderr=err.write,
+                        cwd=self.cwd,
+                        env=self.env,
+                        start_new_session=True,
+                    )
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
                 return CommandResult(exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing)

@@ -178,18 +178,21 @@ class PodmanService:
             argv = [*wrapper, *argv]
         with (self._directory / _LOG).open("wb") as log:
             try:
-                return await anyio.open_process(
-                    argv,
-                    stdin=DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    # conmon notes an out-of-memory kill as a file in the directory it is in.
-                    cwd=self._directory,
-                    env=self._environ,
-                    start_new_session=True,
-                )
+                # Cancelled in the middle, it would leave a process that nobody waits for.
+                with anyio.CancelScope(shield=True):
+                    process = await anyio.open_process(
+                        argv,
+                        stdin=DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        # conmon notes an out-of-memory kill as a file in the directory it is in.
+                        cwd=self._directory,
+                        env=self._environ,
+                        start_new_session=True,
+                    )
             except OSError as error:
                 raise faults.not_found(_PODMAN) from error
+        return process
 
     async def _wait_listening(self, process: Process) -> None:
         with anyio.move_on_after(START_SECONDS):
