@@ -206,7 +206,9 @@ def make_room(directory: Path, most: int) -> None:
             with suppress(OSError):
                 # Out of sight first: half a set must never be taken for one.
                 (path / "packages").rename(path / "work")
-            shutil.rmtree(path / "work", ignore_errors=True)
+            # Earlier bridges had no turns here.
+            away = path / "work" if (path / "turn").exists() else path
+            shutil.rmtree(away, ignore_errors=True)
             total -= size
         if len(found) - number > MAX_SETS and now - used > LEFT_SECONDS:
             shutil.rmtree(path, ignore_errors=True)

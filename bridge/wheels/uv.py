@@ -22,6 +22,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from bridge.beside import beside
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
 from bridge.wheels.sets import Locked, too_large, within
@@ -39,8 +40,8 @@ MAX_SAID = 64 * 1024
 MAX_WORDS = 900
 """Characters of what it said, in an error."""
 
-FILE_BYTES = 64 * 1024 * 1024
-"""A file that it writes may have as many bytes, or `max_bytes` if that is more."""
+READ_BYTES = 64 * 1024 * 1024
+"""It may write as much beside twice `max_bytes`: what it read to choose versions."""
 
 WATCH_SECONDS = 0.25
 """Between two looks at how much it has written."""
@@ -64,17 +65,14 @@ _USERS = re.compile(
 """Passed on as well where uv's own configuration says where packages come from."""
 
 _START = """
-import os, resource, signal, sys
-size, parent = int(sys.argv[1]), int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+import os, signal, sys
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == parent:
-    os.execv(sys.argv[3], sys.argv[3:])
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Ahead of uv: no file of it grows beyond a bound, and it does not outlive the bridge."""
+"""Ahead of uv, which must not outlive the bridge."""
 
 
 def find_uv(environ: Mapping[str, str]) -> str:
@@ -174,33 +172,55 @@ class Uv:
             raise PackageUnavailableError(message, remedy=_TRY_AGAIN)
 
     async def _run(self, words: Sequence[str]) -> tuple[int, str]:
-        """Run uv to its end, unless it writes too much; return its status and its last output."""
-        most = self._dependencies.max_bytes
-        over = False
-        result = -1, ""
+        """Run uv to its end; return its status and the end of what it wrote.
+
+        Cancelled, it and all that it started are killed first.
+
+        Raises:
+            PackageRefusedError: It writes more than it may.
+            PackageUnavailableError: It cannot be started.
+        """
+        # What is installed is in the cache as well.
+        most = 2 * self._dependencies.max_bytes + READ_BYTES
+        small = True
 
         async def watch() -> None:
-            nonlocal over
-            # What is installed is in the cache as well, and not all that is read is needed.
-            most_written = 2 * most + FILE_BYTES
-            while not over:
+            nonlocal small
+            while small:
                 await anyio.sleep(WATCH_SECONDS)
-                over = not await anyio.to_thread.run_sync(within, self._place, most_written)
-            tasks.cancel_scope.cancel()
+                small = await anyio.to_thread.run_sync(within, self._place, most)
+            scope.cancel()
 
-        async def heard(line: str) -> None:
-            found = _DOWNLOADING.match(line)
-            if found:
-                await self._say(f"fetching {found[1]} ({found[2]})")
-
-        argv = [self._executable, "pip", *words]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            result = await _run_child(argv, self._environ, max(most, FILE_BYTES), heard)
-            tasks.cancel_scope.cancel()
-        if over or result[0] == -signal.SIGXFSZ or "File too large" in result[1]:
+        argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
+        try:
+            process = await anyio.open_process(
+                [*argv, self._executable, "pip", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self._environ,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"uv cannot be started: {error.strerror}."
+            raise PackageUnavailableError(message) from None
+        said = ""
+        with anyio.CancelScope() as scope:
+            try:
+                async with beside(watch):
+                    assert process.stdout is not None  # it was asked for
+                    async for data in process.stdout:
+                        text = data.decode("utf-8", "replace")
+                        said = (said + text)[-MAX_SAID:]
+                        for name, size in _DOWNLOADING.findall(text):
+                            await self._say(f"fetching {name} ({size})")
+                    await process.wait()
+            finally:
+                await _end(process)
+        if not small:
             raise too_large()
-        return result
+        return process.returncode or 0, said
 
     async def _not_found(
         self, texts: Sequence[str], limits: Sequence[str], said: str, *, alone: bool
@@ -227,7 +247,7 @@ _TRY_AGAIN = (
     "Try again; if it stays so, `mcp-code-bridge doctor` tells the person who runs the bridge "
     "whether the index answers."
 )
-_DOWNLOADING = re.compile(r"\s*Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
+_DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
 _UNREACHED = re.compile(r"Failed to fetch|error sending request|Request failed")
 
 
@@ -324,40 +344,6 @@ def _words(text: str, place: Path) -> str:
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= MAX_WORDS else f"{whole[: MAX_WORDS - 1]}…"
-
-
-async def _run_child(
-    argv: Sequence[str], environ: Mapping[str, str], file_bytes: int, heard: Say
-) -> tuple[int, str]:
-    """Run a command to its end; return its status and the end of what it wrote.
-
-    Cancelled, it and all that it started are killed first.
-    """
-    python = sys.executable
-    words = [python, "-I", "-S", "-c", _START, str(file_bytes), str(os.getpid()), *argv]
-    process = await anyio.open_process(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        cwd="/",
-        start_new_session=True,
-    )
-    tail = bytearray()
-    try:
-        assert process.stdout is not None  # it was asked for
-        line = b""
-        async for data in process.stdout:
-            tail += data
-            del tail[:-MAX_SAID]
-            *lines, line = (line + data)[-MAX_SAID:].split(b"\n")
-            for whole in lines:
-                await heard(whole.decode("utf-8", "replace"))
-        await process.wait()
-    finally:
-        await _end(process)
-    return process.returncode or 0, tail.decode("utf-8", "replace")
 
 
 async def _end(process: anyio.abc.Process) -> None:

@@ -48,6 +48,11 @@ async def test_what_was_not_used_for_longest_goes_and_what_it_came_to_is_still_k
     make_room(tmp_path, size_of(tmp_path) - 1)
     assert (old.is_dir(), newer.is_dir(), used.is_dir()) == (False, True, True)
     assert PackageSet(tmp_path, ["old"]).read() == Lock(packages=(), made=1.0)
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/b.py").write_text("of an earlier bridge")
+    aged(tmp_path / "before", KEPT_SECONDS + 200)
+    make_room(tmp_path, size_of(tmp_path) - 1)
+    assert not (tmp_path / "before").exists()
     # What was used lately stays, and nothing is added to it.
     with pytest.raises(PackageUnavailableError, match="too much") as refusal:
         make_room(tmp_path, 10)
