@@ -21,6 +21,7 @@ from bridge.errors import (
 )
 from bridge.model import RunRequest
 from bridge.settings import Settings, packages_dir
+from bridge.settings.dependencies import Dependencies
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.wheels.rig import allowing, wheel
@@ -74,9 +75,10 @@ async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> No
 
 
 async def test_a_program_for_another_python_is_refused_before_it_runs(
-    settings: Settings, opened: Open
+    settings: Settings, opened: Open, tmp_path: Path
 ) -> None:
     code = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
+    settings = replace(settings, dependencies=Dependencies(cache=tmp_path / "cache"))
     async with opened(settings) as engine:
         with pytest.raises(PackageRefusedError, match=r"requires Python >=3\.99; the sandbox has"):
             await engine.run(RunRequest(code=code))
