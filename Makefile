@@ -64,7 +64,6 @@ PURE := \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
     bridge/wheels/allowed.py \
-    bridge/wheels/pins.py \
     bridge/wheels/requirements.py \
     bridge/wheels/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
+import anyio
 
+from bridge.errors import BridgeError
 from bridge.model import Directory
-from bridge.settings import Settings
+from bridge.settings import Settings, packages_dir
 
-INDEX_SECONDS = 5.0
-"""For an index to answer; it is asked for nothing in particular."""
+INDEX_SECONDS = 10.0
+"""For an index to tell of one package that is allowed."""
+
+UVS_OWN = "what uv is configured to use"
 
 MAX_SHOWN = 8
 """Packages that are named."""
@@ -29,13 +32,12 @@ class PackageCheck:
     Attributes:
         allow: What is allowed; empty where nothing is.
         index: Where they come from, without a password.
-        resolver: "uv" or "pip"; empty for neither.
+        cache: Where they are kept.
         problem: Why they cannot be had; empty if nothing speaks against it.
     """
 
     allow: tuple[str, ...] = ()
     index: str = ""
-    resolver: str = ""
     cache: str = ""
     problem: str = ""
 
@@ -45,43 +47,36 @@ async def check_packages(settings: Settings) -> PackageCheck:
     dependencies = settings.dependencies
     if not dependencies.allow:
         return PackageCheck()
-    # Only here: `packaging` costs milliseconds, and few configurations have packages.
-    from bridge.wheels.resolving import find_tool
-
-    tool = find_tool(settings.environ)
     shown = dependencies.index.rpartition("@")[2] if "@" in dependencies.index else ""
     scheme = urlsplit(dependencies.index).scheme
-    problem = await _problem(settings)
-    if not problem and tool is None:
-        problem = "there is neither uv nor pip to look for them with: install uv"
-    if not problem and not settings.packages_allowed:
-        problem = f"the profile {settings.profile} allows none"
+    problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
     return PackageCheck(
         allow=tuple(entry.text for entry in dependencies.allow),
-        index=f"{scheme}://{shown}" if shown else dependencies.index,
-        resolver=tool.name if tool is not None else "",
-        cache=str(dependencies.cache or settings.state_dir / "packages"),
-        problem=problem,
+        index=f"{scheme}://{shown}" if shown else dependencies.index or UVS_OWN,
+        cache=str(packages_dir(settings)),
+        problem=problem or await _problem(settings),
     )
 
 
 async def _problem(settings: Settings) -> str:
-    dependencies = settings.dependencies
-    directory = dependencies.directory
-    if directory is not None:
-        if not os.access(directory, os.R_OK | os.X_OK) or not directory.is_dir():
-            return f"{directory} is no directory that can be read"
-        return "" if any(directory.glob("*.whl")) else f"there is no wheel in {directory}"
-    from bridge.wheels.fetching import client
+    """Have uv look for one package that is allowed, as it would for a program."""
+    # Only here: few configurations have packages.
+    from bridge.wheels.uv import Uv
 
-    try:
-        async with client(dependencies) as http:
-            answer = await http.head(f"{dependencies.index.rstrip('/')}/", timeout=INDEX_SECONDS)
-    except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return f"the index does not answer: {type(error).__name__}"
-    # Many have no page of all packages.
-    refused = answer.status_code in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN)
-    return f"the index refuses us: {answer.status_code}" if refused else ""
+    async def silent(_: str) -> None:
+        return
+
+    names = [entry.text for entry in settings.dependencies.allow if "*" not in entry.name]
+    with TemporaryDirectory(prefix="mcp-code-bridge-") as place:
+        try:
+            uv = Uv(settings.dependencies, settings.environ, Path(place), None, silent)
+            with anyio.fail_after(INDEX_SECONDS):
+                await uv.resolve(names[:1], (), alone=True)
+        except TimeoutError:
+            return f"nothing was found within {INDEX_SECONDS:g} s"
+        except BridgeError as error:
+            return error.message
+    return ""
 
 
 def describe_packages(check: PackageCheck) -> str:
@@ -91,7 +86,7 @@ def describe_packages(check: PackageCheck) -> str:
     names = ", ".join(check.allow[:MAX_SHOWN])
     more = len(check.allow) - MAX_SHOWN
     names += f" and {more} more" if more > 0 else ""
-    verdict = f"FAIL: {check.problem}" if check.problem else f"ok: found with {check.resolver}"
+    verdict = f"FAIL: {check.problem}" if check.problem else "ok"
     about = f"      index: {check.index}\n      kept in: {check.cache}\n"
     return f"packages: {verdict}\n      allowed: {names}\n{about}"
 

@@ -24,7 +24,7 @@ from bridge.model import RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.limits import limits_for
 from bridge.saving import replace_file
-from bridge.settings import Settings
+from bridge.settings import Settings, packages_dir
 
 if TYPE_CHECKING:
     from bridge.wheels.requirements import Wanted
@@ -95,7 +95,7 @@ class Packages:
     def __init__(self, settings: Settings, sandboxes: Sandboxes) -> None:
         self._settings = settings
         self._sandboxes = sandboxes
-        self._directory = settings.dependencies.cache or settings.state_dir / "packages"
+        self._directory = packages_dir(settings)
         self._resolver: Resolver | None = None
         self._target: Target | None = None
         self._learned = False
@@ -233,7 +233,7 @@ class Packages:
     @property
     def _target_file(self) -> Path:
         # Of every combination of what decides which Python is inside.
-        from bridge.wheels.cache import digest_of
+        from bridge.wheels.sets import digest_of
 
         settings = self._settings
         chosen = (settings.runtime, settings.oci_runtime, settings.image, str(settings.packages))

@@ -20,7 +20,7 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import engine_directories, settled
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
-from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
+from bridge.settings.places import config_path, default_state_dir, home, packages_dir, runtime_dir
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.state import insist_private, prepare_state
@@ -51,6 +51,7 @@ __all__ = [
     "defaults",
     "home",
     "load",
+    "packages_dir",
     "parse_size",
     "prepare_state",
     "private_places",
@@ -229,7 +230,7 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
     """Return where the bridge and the engines keep their own files: nothing there is granted."""
-    chosen = (settings.policy.path, settings.skills_dir, settings.dependencies.cache)
+    chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings))
     own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
     return (*own, *engine_directories(settings.environ))
 
@@ -250,8 +251,7 @@ def writable_places(settings: Settings) -> tuple[Path, ...]:
     written = (
         profile.workspace / path for profile in settings.commands.values() for path in profile.write
     )
-    packages = settings.dependencies.cache or settings.state_dir / "packages"
-    return (*offered, *written, packages)
+    return (*offered, *written, packages_dir(settings))
 
 
 def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:

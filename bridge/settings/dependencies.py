@@ -29,7 +29,7 @@ MOST_BYTES = 16 * 1024 * MEBIBYTE
 DEFAULT_CACHE_BYTES = 4 * 1024 * MEBIBYTE
 
 DEFAULT_SECONDS = 300.0
-"""A hundred megabytes take half of it where one comes each second, and pip may read them twice."""
+"""A hundred megabytes take a third of it where one comes each second."""
 
 _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
@@ -55,10 +55,10 @@ class Dependencies:
 
     Attributes:
         allow: Without any every package is refused.
-        index: URL of a simple index, or a directory of wheels. It may hold a password.
-        require_hashes: Whether the index has to give a SHA-256 for what it offers.
-        max_bytes: Of all packages of a run together, unpacked; and of what is fetched for them.
-        cache: Where wheels and what is unpacked of them are kept; None for the state directory.
+        index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
+            what uv itself is configured to use.
+        max_bytes: Of all packages of a run together, installed.
+        cache: Where what is installed is kept; None for the bridge's own place.
         cache_bytes: What may be kept there.
         timeout: Seconds, for finding and fetching what a run asks for.
         lock_days: After how many days versions are looked for anew; 0 for never.
@@ -66,7 +66,6 @@ class Dependencies:
 
     allow: tuple[Allowed, ...] = ()
     index: str = field(default="", repr=False)
-    require_hashes: bool = False
     max_bytes: int = DEFAULT_BYTES
     cache: Path | None = None
     cache_bytes: int = DEFAULT_CACHE_BYTES
@@ -92,6 +91,9 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
         raise SettingsError(message)
     values: dict[str, object] = {}
     for key, value in table.items():
+        if key == "require_hashes":
+            message = f"{place}.{key} is gone: hashes are always recorded, and always demanded."
+            raise SettingsError(message, remedy="Remove the line.")
         if key not in _KEYS:
             message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
             raise SettingsError(message)
@@ -100,10 +102,6 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
         except ValueError as error:
             message = f"{place}.{key} {error}."
             raise SettingsError(message) from None
-    if values.get("allow") and not values.get("index"):
-        message = f"{place} needs `index`: nothing is fetched from a place that nobody named."
-        remedy = 'Set index = "https://..." (a simple index), or a directory of wheels.'
-        raise SettingsError(message, remedy=remedy)
     return Dependencies(**values)  # type: ignore[arg-type]  # parsed
 
 
@@ -165,13 +163,6 @@ def _cache(value: Json) -> Path:
     return path
 
 
-def _flag(value: Json) -> bool:
-    if not isinstance(value, bool):
-        message = "must be true or false"
-        raise ValueError(message)
-    return value
-
-
 def _size(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, str | int):
         message = 'must be a size such as "512m"'
@@ -200,7 +191,6 @@ def _days(value: Json) -> int:
 _KEYS: Mapping[str, Callable[[Json], object]] = {
     "allow": _allow,
     "index": _index,
-    "require_hashes": _flag,
     "max_bytes": _size,
     "cache": _cache,
     "cache_bytes": _size,

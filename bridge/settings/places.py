@@ -14,6 +14,10 @@ from bridge.settings.values import Settings
 MAX_RUNTIME_DIR_BYTES = 70
 """A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
 
+ROOTS_PACKAGES = Path("/var/cache/mcp-code-bridge")
+"""Where root's bridges keep packages: programs of embedded sandboxes are nobody then, who may not
+enter root's own directories."""
+
 
 def config_path(environ: Mapping[str, str]) -> Path:
     """Return where the settings file is looked for."""
@@ -56,3 +60,9 @@ def runtime_dir(settings: Settings) -> Path:
 def home(environ: Mapping[str, str]) -> Path:
     """Return the user's home directory as the given environment sees it."""
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+
+
+def packages_dir(settings: Settings) -> Path:
+    """Return where packages for programs are kept."""
+    own = ROOTS_PACKAGES if os.geteuid() == 0 else settings.state_dir / "packages"
+    return settings.dependencies.cache or own

@@ -101,7 +101,7 @@ def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
     message = f"No packages can be asked for here, so not {_some(names)} either."
     remedy = (
         f"The person who runs the bridge can allow them in {place}: [dependencies] with "
-        f'allow = [{listed}] and index = "https://..." (a simple index, or a directory of wheels).'
+        f"allow = [{listed}]."
     )
     return PackageRefusedError(message, remedy=remedy)
 

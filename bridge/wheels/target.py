@@ -5,27 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from bridge.errors import PackageUnavailableError
 
 _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 
-_OLDEST_GLIBC = {"x86_64": 5, "i686": 5}
-"""Minor versions of glibc 2 from which on there are platform tags; 17 elsewhere."""
+_CPYTHON = sys.implementation.name == "cpython"
 
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-
-_MUSL = (2, 1, 0)
-"""Minor versions of musl 1. Which one an image has nobody tells; all with a Python of ours have the
-last, and it takes what was made for those before."""
-
-_MAX_MINOR = 200
-"""No glibc has been so young; more is a guest's invention."""
+_GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
+"""Minor versions of glibc 2 that uv knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +39,23 @@ class Target:
     libc: str
 
     @property
-    def short(self) -> tuple[int, int]:
-        """Its first two numbers."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
+    def uv_platform(self) -> str:
+        """What uv calls its machine and C library.
+
+        Raises:
+            PackageUnavailableError: uv cannot look for packages for it.
+        """
+        free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+        own = f"cp{''.join(self.version.split('.')[:2])}{free}" if _CPYTHON else ""
+        if self.abi != own or not self.libc:
+            # uv is told a version and a system, and takes everything else from the bridge's Python.
+            message = f"The sandbox has {self}; no packages can be found for that kind of Python."
+            remedy = "Set MCP_BRIDGE_IMAGE to an image with CPython, such as python:3.13-slim."
+            raise PackageUnavailableError(message, remedy=remedy)
+        if self.libc == "musl":
+            return f"{self.machine}-unknown-linux-musl"
+        found = int(self.libc.rpartition(".")[2])
+        return f"{self.machine}-manylinux_2_{next((n for n in _GLIBC if n <= found), _GLIBC[-1])}"
 
     @property
     def digest(self) -> str:
@@ -96,49 +102,3 @@ def target_of(facts: Mapping[str, Any]) -> Target:
         machine=machine,
         libc=libc,
     )
-
-
-def platforms(target: Target) -> tuple[str, ...]:
-    """Return the platform tags of wheels with native code that it takes, the best first."""
-    machine = target.machine.replace("-", "_")
-    if target.libc == "musl":
-        return tuple(f"musllinux_1_{minor}_{machine}" for minor in _MUSL)
-    found = re.fullmatch(r"glibc 2\.(\d+)", target.libc)
-    if found is None:
-        return ()
-    oldest = _OLDEST_GLIBC.get(machine, 17)
-    tags = []
-    for minor in range(min(int(found[1]), _MAX_MINOR), oldest - 1, -1):
-        tags.append(f"manylinux_2_{minor}_{machine}")
-        if minor in _LEGACY and (minor == 17 or machine in _OLDEST_GLIBC):
-            tags.append(f"{_LEGACY[minor]}_{machine}")
-    return (*tags, f"linux_{machine}")
-
-
-def tags(target: Target) -> tuple[Tag, ...]:
-    """Return the tags of all wheels that it takes, the best first."""
-    found = platforms(target)
-    own: list[Tag] = []
-    interpreter = None
-    if target.abi:
-        interpreter = f"cp{target.short[0]}{target.short[1]}"
-        own = list(cpython_tags(target.short, abis=[target.abi], platforms=found))
-    return (*own, *compatible_tags(target.short, interpreter, found))
-
-
-def environment(target: Target) -> dict[str, str]:
-    """Return what markers of requirements are about, as that Python has it."""
-    name = {"cpython": "CPython", "pypy": "PyPy"}.get(target.implementation, target.implementation)
-    return {
-        "implementation_name": target.implementation,
-        "implementation_version": target.version,
-        "os_name": "posix",
-        "platform_machine": target.machine,
-        "platform_python_implementation": name,
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": target.version,
-        "python_version": ".".join(map(str, target.short)),
-        "sys_platform": "linux",
-    }

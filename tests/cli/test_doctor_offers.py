@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.doctor_offers import describe_directories
+from bridge.cli.doctor_offers import check_packages, describe_directories, describe_packages
 from bridge.model import Directory
 from bridge.settings import load
+from tests.wheels.rig import allowing, wheel
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,23 @@ def test_a_directory_that_a_roots_programs_may_not_use_is_told(
         # Not more than is needed: nobody but programs is to write there.
         assert f"run `{'chown 65534' if writable else 'chmod o+rx'} {place}`" in told
     assert "FAIL" not in describe_directories(settings, root=False)
+
+
+async def test_packages_are_tried_with_the_index_that_programs_get_them_from(
+    tmp_path: Path,
+) -> None:
+    wheel(tmp_path, "alpha", "1.0")
+    settings = load({}, {"HOME": str(tmp_path)})
+    assert "none are allowed" in describe_packages(await check_packages(settings))
+    told = {}
+    for allow in ("alpha==1.*", "beta", "types-*"):
+        dependencies = allowing(tmp_path, "gamma-*", allow)
+        check = await check_packages(replace(settings, dependencies=dependencies))
+        told[allow] = describe_packages(check)
+        assert f"allowed: gamma-*, {allow}\n" in told[allow]
+        assert f"index: {tmp_path}\n" in told[allow]
+    assert told["alpha==1.*"].startswith("packages: ok\n")
+    assert told["beta"].startswith("packages: FAIL: beta cannot be had. uv says: ")
+    assert told["types-*"].startswith("packages: ok\n")
+    closed = replace(settings, profile="strict", dependencies=allowing(tmp_path, "alpha"))
+    assert "the profile strict allows none" in describe_packages(await check_packages(closed))

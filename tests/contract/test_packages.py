@@ -20,7 +20,7 @@ from bridge.model import Directory, RunRequest, RunResult
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.settings import Settings
+from bridge.settings import Settings, places
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineShelf
 from tests.engine_rig import ListFinder, settings_in
@@ -181,3 +181,25 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
             assert alone.stdout == "False\n"
             with pytest.raises(InvalidRequestError, match="^Line 2: the script metadata"):
                 await run(engine, "# /// script\n# dependencies = 1\n# ///\n")
+
+
+async def test_with_default_settings_programs_may_read_packages_whoever_the_bridge_is(
+    engines: EngineShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's own directories are closed to its programs, who are nobody."""
+    found = engines.get("bubblewrap")
+    wheel(tmp_path, "helper", "1.0")
+    with open_directory() as place, Index(tmp_path) as index:
+        monkeypatch.setattr(places, "ROOTS_PACKAGES", place / "kept")
+        # Whatever root's mask is.
+        before = os.umask(0o077)
+        try:
+            settings = settings_in(tmp_path)
+            environ = {**settings.environ, "UV_DEFAULT_INDEX": index.url}
+            dependencies = allowing("", "helper")
+            settings = replace(settings, dependencies=dependencies, environ=environ)
+            async with opened(found, settings) as engine:
+                result = await run(engine, "import helper; helper.__file__", "helper")
+        finally:
+            os.umask(before)
+    assert result.result == "/packages/helper.py", result.error

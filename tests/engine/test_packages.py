@@ -20,7 +20,8 @@ from bridge.errors import (
     PackageUnavailableError,
 )
 from bridge.model import RunRequest
-from bridge.settings import Settings
+from bridge.settings import Settings, packages_dir
+from bridge.settings.dependencies import Dependencies
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.wheels.rig import allowing, wheel
@@ -63,7 +64,7 @@ async def test_without_settings_every_package_is_refused_with_the_text_to_add(
             assert 'allow = ["polars"]' in refusal.value.remedy
             assert str(settings.state_dir) not in str(refusal.value)
     # Nothing was started for it.
-    assert not (settings.state_dir / "packages").exists()
+    assert not packages_dir(settings).exists()
 
 
 async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:
@@ -74,9 +75,10 @@ async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> No
 
 
 async def test_a_program_for_another_python_is_refused_before_it_runs(
-    settings: Settings, opened: Open
+    settings: Settings, opened: Open, tmp_path: Path
 ) -> None:
     code = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
+    settings = replace(settings, dependencies=Dependencies(cache=tmp_path / "cache"))
     async with opened(settings) as engine:
         with pytest.raises(PackageRefusedError, match=r"requires Python >=3\.99; the sandbox has"):
             await engine.run(RunRequest(code=code))
@@ -88,13 +90,14 @@ async def test_packages_are_found_anew_for_a_sandbox_that_has_another_python_tha
     links = tmp_path / "links"
     links.mkdir()
     wheel(links, "alpha", "1.0")
-    settings = replace(settings, dependencies=allowing(links, "alpha"))
+    cache = tmp_path / "cache"
+    settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
     asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
     async with opened(settings) as engine:
         # The fake backend has no mounts; what the program is told of them is the same.
         result = await engine.run(asked)
         assert result.result is True, result.error
-    (known,) = (settings.state_dir / "packages").glob("python-*.json")
+    (known,) = cache.glob("python-*.json")
     told = json.loads(known.read_text())
     known.write_text(json.dumps({**told, "version": "3.9.1", "abi": "cp39"}))
     async with opened(settings) as engine:

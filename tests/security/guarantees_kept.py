@@ -29,6 +29,7 @@ SAVED = "tests/guest/test_checkpoint.py"
 SAVED_CHANGED = "tests/guest/test_checkpoint_changed.py"
 SAVED_FILES = "tests/guest/test_checkpoint_files.py"
 SHOWN_ARGUMENTS = "tests/gate/test_shown_arguments.py"
+SETS = "tests/wheels/test_sets.py"
 SHARES = "tests/test_shares.py"
 SKILLS = "tests/engine/test_skills.py"
 REVIEWED = "tests/engine/test_skills_reviewed.py"
@@ -43,7 +44,6 @@ STARTS = "tests/engine/test_starts.py"
 STORE = "tests/artifacts/test_store.py"
 STORE_DAMAGED = "tests/artifacts/test_store_damaged.py"
 TIDYING = "tests/artifacts/test_tidying.py"
-UNPACKING = "tests/wheels/test_unpacking.py"
 WATCHED = "tests/engine/sessions/test_watched.py"
 WEB_SHARES = "tests/server/test_shares.py"
 WISHES = "tests/wheels/test_requirements.py"
@@ -51,6 +51,8 @@ WISHES = "tests/wheels/test_requirements.py"
 NEEDED_AND_NOT_ALLOWED = (
     "test_what_something_allowed_needs_and_may_not_be_used_is_refused_and_not_fetched"
 )
+
+NO_KEYRING = "test_without_an_index_uvs_own_configuration_says_where_packages_come_from"
 
 KEPT_GUARANTEES = (
     Guarantee(
@@ -132,7 +134,7 @@ KEPT_GUARANTEES = (
     Guarantee(
         id="packages",
         promise="A program has only packages that the settings allow, of wheels with the digest "
-        "that was told and read-only, no code of which runs on the host or before the program.",
+        "that was recorded and read-only, no code of which runs on the host or before the program.",
         attacks=(),
         tests=(
             f"{MOUNTED}::test_packages_and_directories_are_there_and_nothing_else_is",
@@ -142,15 +144,15 @@ KEPT_GUARANTEES = (
             f"{RESOLVING}::test_nothing_is_looked_for_that_was_not_allowed",
             f"{RESOLVING}::test_what_was_allowed_when_it_was_found_is_judged_again",
             f"{RESOLVING}::test_a_wheel_that_is_not_what_it_was_is_refused",
-            f"{RESOLVING}::test_a_resolver_cannot_lead_out_of_the_directory",
+            f"{RESOLVING}::test_a_wheel_of_another_name_does_not_come_under_an_allowed_one",
+            f"{RESOLVING}::test_what_is_wanted_from_an_address_is_neither_built_nor_used",
+            f"{RESOLVING}::{NO_KEYRING}",
             f"{RESOLVING}::test_a_hostile_wheel_leaves_nothing",
-            f"{RESOLVING}::test_an_index_that_gives_no_digest_is_refused_where_one_is_demanded",
-            f"{UNPACKING}::test_nothing_that_an_interpreter_would_run_by_itself_is_taken",
-            f"{UNPACKING}::test_names_that_lead_elsewhere_are_refused",
-            f"{UNPACKING}::test_what_is_neither_file_nor_directory_is_refused",
-            f"{UNPACKING}::test_a_bomb_is_stopped_by_what_comes_out_of_it",
-            f"{UNPACKING}::test_an_archive_that_lies_about_sizes_is_refused",
-            f"{UNPACKING}::test_too_many_files_are_refused",
+            f"{RESOLVING}::test_nothing_that_an_interpreter_would_run_by_itself_is_installed",
+            f"{RESOLVING}::test_packages_beyond_the_bound_are_refused_before_they_are_kept",
+            f"{RESOLVING}::test_a_bomb_is_stopped_by_what_comes_out_of_it",
+            f"{SETS}::test_what_is_neither_file_nor_directory_is_refused",
+            f"{SETS}::test_packages_beyond_the_bounds_are_refused",
         ),
     ),
     Guarantee(

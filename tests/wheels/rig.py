@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import threading
 import zipfile
@@ -15,19 +14,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pytest
-
 from bridge.settings.dependencies import Dependencies, normalised, parse_dependencies
-from bridge.wheels import tools
 from bridge.wheels.target import Target
 
 PURE = "py3-none-any"
-
-PIP = tools.pip(sys.executable)
-UV = tools.uv(str(Path(sys.executable).with_name("uv")), sys.executable)
-
-REAL = pytest.mark.parametrize("tool", [pytest.param(PIP, id="pip"), pytest.param(UV, id="uv")])
-"""Both resolvers that there are."""
 
 TARGET = Target(
     version="3.9.2", implementation="cpython", abi="cp39", machine="x86_64", libc="glibc 2.31"
@@ -75,8 +65,8 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
 
 
 def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
-    """Return settings that allow packages from an index."""
-    table = {"allow": list(allow), "index": str(index), **more}
+    """Return settings that allow packages from an index; an empty one is uv's own."""
+    table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
     return parse_dependencies(table, "config.toml: dependencies")
 
 

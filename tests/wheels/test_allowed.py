@@ -46,4 +46,4 @@ def test_a_resolver_is_told_what_versions_are_left() -> None:
 
 def test_where_nothing_is_allowed_the_text_to_add_is_told() -> None:
     error = nothing_allowed(["polars"], "config.toml")
-    assert '[dependencies] with allow = ["polars"] and index =' in error.remedy
+    assert '[dependencies] with allow = ["polars"].' in error.remedy

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sysconfig
 from typing import Any
 
 import pytest
 
 from bridge.errors import PackageUnavailableError
-from bridge.wheels.target import Target, environment, platforms, tags, target_of
+from bridge.wheels.target import Target, target_of
 from tests.wheels.rig import TARGET
+
+FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 FACTS: dict[str, Any] = {
     "platform": "linux",
@@ -48,31 +51,20 @@ def test_what_no_python_can_be_is_refused(lie: dict[str, Any]) -> None:
         made(**lie)
 
 
-def test_platforms_are_those_of_the_sandboxes_c_library() -> None:
-    glibc = platforms(TARGET)
-    assert glibc[0] == "manylinux_2_31_x86_64"
-    assert {"manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux1_x86_64"} <= set(glibc)
-    assert "manylinux_2_32_x86_64" not in glibc
-    assert platforms(made(libc="musl"))[0] == "musllinux_1_2_x86_64"
-    assert not any("many" in tag for tag in platforms(made(libc="musl")))
-    arm = platforms(made(machine="aarch64"))
-    assert "manylinux2014_aarch64" in arm
-    assert not any("2010" in tag or "_2_12_" in tag for tag in arm)
-    assert platforms(made(libc="")) == ()
+def test_uv_is_told_of_the_sandboxes_c_library_or_the_next_older_that_it_knows() -> None:
+    assert TARGET.uv_platform == "x86_64-manylinux_2_31"
+    assert made(libc="glibc 2.30").uv_platform == "x86_64-manylinux_2_28"
+    assert made(libc="glibc 2.99").uv_platform == "x86_64-manylinux_2_40"
+    assert made(libc="musl", machine="arm64").uv_platform == "aarch64-unknown-linux-musl"
 
 
-def test_wheels_with_native_code_come_before_those_without() -> None:
-    order = [str(tag) for tag in tags(TARGET)]
-    assert order.index("cp39-cp39-manylinux_2_17_x86_64") < order.index("py3-none-any")
-    assert "cp39-abi3-manylinux_2_31_x86_64" in order
-    assert not any(tag.startswith("cp310") for tag in order)
-    assert "cp39-cp39-musllinux_1_2_x86_64" in map(str, tags(made(libc="musl")))
-
-
-def test_markers_are_about_the_sandboxes_python() -> None:
-    around = environment(TARGET)
-    assert around["python_version"] == "3.9"
-    assert around["sys_platform"] == "linux"
+@pytest.mark.parametrize(
+    "kind", [{"implementation": "pypy"}, {"free_threaded": not FREE}, {"libc": ""}]
+)
+def test_a_python_of_a_kind_that_uv_cannot_be_told_of_is_refused(kind: dict[str, Any]) -> None:
+    with pytest.raises(PackageUnavailableError, match="that kind of Python") as refusal:
+        _ = made(**kind).uv_platform
+    assert "MCP_BRIDGE_IMAGE" in refusal.value.remedy
 
 
 def test_targets_that_take_other_wheels_have_other_digests() -> None:

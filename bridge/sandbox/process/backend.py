@@ -334,8 +334,8 @@ def _see_reachable(binds: Sequence[Bind], uid: int) -> None:
         remedy = "The bridge runs as root, and programs as nobody (65534). "
         if bind.executable:
             remedy += (
-                "Set `cache` of [dependencies] to a directory that every user may reach, such as "
-                "/var/cache/mcp-code-bridge, or run the bridge as an ordinary user."
+                "Remove `cache` from [dependencies], or set it to a directory that every user may "
+                "reach; or run the bridge as an ordinary user."
             )
         else:
             mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
