@@ -7,14 +7,17 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.errors import EngineDownError, EngineNotFoundError
+from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container import machine
+from bridge.sandbox.container.connection import Connector
+from bridge.sandbox.container.engines import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.machine_command import CommandResult
 
@@ -38,7 +41,7 @@ class FakePodman:
 
     Attributes:
         state: "absent", "stopped", "starting" or "running".
-        start, init, stop, ps: Recordings that those commands answer with.
+        start, init, stop, ps, inspect: Recordings that those commands answer with.
         booting: Questions that a machine in state "starting" stays in it for.
         before: Called before a command takes effect, by its verb.
     """
@@ -48,6 +51,7 @@ class FakePodman:
     init: str = "init_ok"
     stop: str = "stop_ok"
     ps: str = "ps_empty"
+    inspect: str = "macos_ps_unreachable"
     booting: int = 0
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
@@ -346,6 +350,30 @@ async def test_a_bridge_does_not_stop_the_machine_under_another() -> None:
     assert podman.state == "running"
     await second.aclose()
     assert podman.state == "stopped"
+
+
+async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_connected_to(
+    tmp_path: Path,
+) -> None:
+    """A run in the midst of its start then gets its sandbox nevertheless."""
+    podman = FakePodman(state="running")
+    connector = Connector(
+        "podman",
+        runtime_dir=tmp_path,
+        around=Surroundings(environ={}, uid=0),
+        oci_runtime=None,
+        ensure_machine=partial(ensure_machine, context(podman)),
+        run=podman,
+    )
+    with pytest.raises(SandboxError):
+        await connector.connected()
+    assert connector.machine is not None
+    podman.state = "stopped"
+    connector.machine.lost()
+    with pytest.raises(SandboxError):
+        await connector.connected()
+    assert f"machine start {MACHINE}" in podman.told
+    await connector.aclose()
 
 
 async def test_a_machine_is_stopped_once() -> None:
