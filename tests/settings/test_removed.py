@@ -61,3 +61,9 @@ def test_a_flag_that_is_gone_says_what_replaces_it(
     said = capsys.readouterr().err
     assert said.startswith(f"mcp-code-bridge: {flag}: this setting is gone")
     assert REMOVED_SETTINGS[name] in said
+
+
+def test_what_is_gone_is_no_setting() -> None:
+    """Else it would have two meanings."""
+    settings = load({}, {"HOME": "/nowhere"})
+    assert not [name for name in REMOVED_SETTINGS if hasattr(settings, name)]
