@@ -150,10 +150,6 @@ test-all: ## as `make test`, with every case of every matrix
 	@$(MAKE) more-clients
 	@$(MAKE) pytest PEERS= PYTEST_ARGS="-m ''"
 
-.PHONY: test-lanes
-test-lanes: ## the attacks and the contract once more, on runs that share a container one by one
-	@$(MAKE) pytest PYTEST_ARGS="tests/security tests/contract -m lanes"
-
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
 	@$(MAKE) pytest BESIDE="$(VENV)/python -m tests.noise" \

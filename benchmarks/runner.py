@@ -33,7 +33,6 @@ GROUPS = (
     Group(keys=("call",), measure=calls.sequential),
     Group(keys=("gather", "throughput"), measure=calls.gathered),
     Group(keys=("sustained",), measure=rates.sustained),
-    Group(keys=("fast-lane",), measure=rates.fast_lane),
     Group(keys=("result-time", "result-memory"), measure=bulk.result),
     Group(keys=("stdout-time", "stdout-memory"), measure=bulk.stdout),
     Group(keys=("session-run",), measure=kept.session_run),

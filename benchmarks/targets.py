@@ -180,14 +180,6 @@ ROWS = (
         more_is_better=True,
     ),
     Row(
-        key="fast-lane",
-        what="runs with MCP_BRIDGE_ISOLATION=fork, 8 at a time",
-        unit="runs/s",
-        floor="bare fork",
-        targets=_everywhere(Target(at_least=150)),
-        more_is_better=True,
-    ),
-    Row(
         key="result-time",
         what="50 MB result from a tool into the sandbox",
         unit="ms",

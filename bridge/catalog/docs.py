@@ -55,7 +55,7 @@ _MEBIBYTE = 1024 * 1024
 _KEPT = """\
 ## Output
 `display(value)`, or `value` as the last expression, shows a picture (matplotlib, PIL, a `Blob`), \
-a data frame as a table, Markdown or HTML. Figures left open are shown at the end.
+a data frame as text, Markdown or HTML. Figures left open are shown at the end.
 
 What a result leaves out of stdout or stderr is kept; a later run reads it.
 ```python

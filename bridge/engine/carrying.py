@@ -32,7 +32,6 @@ from bridge.gate.calls import Gate, Grant
 from bridge.gate.lasting import Lasting
 from bridge.gate.own_calls import OwnCalls
 from bridge.model import RunResult, Tool
-from bridge.sandbox.layers import OWN_NAMESPACES
 from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -95,12 +94,10 @@ class Carrying:
         if outfit is not job.outfit:
             job = replace(job, outfit=outfit)
         # The sandbox gets ready while the servers do.
-        who, binds = job.request.principal, job.outfit.binds
         reserve = partial(
             self._places.sandboxes.reserve,
             job.limits,
-            principal=who,
-            binds=binds,
+            binds=job.outfit.binds,
             keep=place.keep,
         )
         async with reserve() as reservation:
@@ -112,9 +109,7 @@ class Carrying:
                 session = await reservation.get()
                 if not await self._places.packages.check(job.outfit, session.facts):
                     return await self._alone(job, check, place)
-                # The process that runs a lane's program is known to be well: it has just said so.
-                waited = OWN_NAMESPACES not in session.isolation.layers
-                result = await self._run_in(session, job, tools, waited=waited)
+                result = await self._run_in(session, job, tools, waited=True)
                 return await self._checking.explained(result, job.request.code, check)
             except NotStartedError as error:
                 logger.warning("the program is started again in a new sandbox: %s", error)

@@ -284,12 +284,11 @@ def _result(
     )
 
 
-def failed_command(error: BridgeError, profile: str = "") -> CommandResult:
+def failed_command(error: BridgeError) -> CommandResult:
     """Return the result that tells of an error which kept a command from running."""
     usage = isinstance(error, UsageError)
     return CommandResult(
         run_id=uuid.uuid4().hex,
-        profile=profile,
         status="validation_error" if usage else "error",
         reason="validation" if usage else "engine",
         summary=error.message,

@@ -14,7 +14,6 @@ import anyio
 
 from bridge.errors import ChannelClosedError, LaunchError
 from bridge.guest.wire import PROTOCOL, Hello, WireError
-from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
@@ -30,14 +29,12 @@ class GuestSession:
     """One sandbox that waits for its `Run` frame.
 
     Attributes:
-        facts: What the program's process sees of its isolation, or the one that will fork it.
-        isolation: What separates the program from the rest.
+        facts: What its guest sees of its isolation.
     """
 
     sandbox: Sandbox
     channel: Channel
     facts: Mapping[str, Any]
-    isolation: Isolation
 
 
 @asynccontextmanager
@@ -52,9 +49,7 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
         insist(sandbox.isolation, hello.facts)
-        yield GuestSession(
-            sandbox=sandbox, channel=channel, facts=hello.facts, isolation=sandbox.isolation
-        )
+        yield GuestSession(sandbox=sandbox, channel=channel, facts=hello.facts)
 
 
 async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:

@@ -93,7 +93,7 @@ def run_frame(
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": job.limits.out_bytes,
             "out_files": job.limits.out_files,
-            **guest_limits(session.isolation, job.limits),
+            **guest_limits(session.sandbox.isolation, job.limits),
         },
         plan=job.request.mode == "plan",
         paths=list(job.outfit.paths),
@@ -133,7 +133,7 @@ def run_result(
         servers=loaded,
         timeout_seconds=job.limits.timeout,
         truncated=left.dropped,
-        isolation=verified(session.isolation, session.facts),
+        isolation=verified(session.sandbox.isolation, session.facts),
         usage=Usage(
             wall_ms=round(wall * 1000),
             cpu_ms=exited.cpu_ms if exited is not None else None,

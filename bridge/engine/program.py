@@ -28,7 +28,6 @@ from bridge.guest.wire import (
     Hello,
     Output,
     Progress,
-    Ready,
     Run,
     Shown,
     State,
@@ -315,9 +314,6 @@ class Program:
                 self._exited = frame
             case Hello():
                 message = "a second hello frame"
-                raise WireError(message)
-            case Ready():
-                message = "a ready frame while the program runs"
                 raise WireError(message)
 
     def _begin_collecting(self) -> None:

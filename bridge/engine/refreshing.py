@@ -37,28 +37,11 @@ RELIST_SECONDS = 10.0
 
 
 class Refresher:
-    """Asks servers again in the background.
+    """Asks servers again in the background."""
 
-    Args:
-        refresh_seconds: How old a listing may become.
-        settle_seconds: How long to wait for more after word of a change.
-        relist_seconds: Between two listings of one server that follow from such words.
-    """
-
-    def __init__(
-        self,
-        pool: Pool,
-        lister: Lister,
-        *,
-        refresh_seconds: float = REFRESH_SECONDS,
-        settle_seconds: float = SETTLE_SECONDS,
-        relist_seconds: float = RELIST_SECONDS,
-    ) -> None:
+    def __init__(self, pool: Pool, lister: Lister) -> None:
         self._pool = pool
         self._lister = lister
-        self._refresh_seconds = refresh_seconds
-        self._settle_seconds = settle_seconds
-        self._relist_seconds = relist_seconds
         self._first_turn = anyio.CapacityLimiter(FIRST_STARTS)
         self._refresh_turn = anyio.CapacityLimiter(REFRESH_STARTS)
         self._attempts: dict[str, tuple[ServerSpec, float]] = {}
@@ -107,7 +90,7 @@ class Refresher:
                 continue
             spec = self._pool.spec(name)
             tried, when = self._attempts.get(name, (None, 0.0))
-            if tried != spec or now - when >= self._refresh_seconds:
+            if tried != spec or now - when >= REFRESH_SECONDS:
                 self._attempts[name] = spec, now
                 tasks.start_soon(self._refresh, name)
         if not self._pruned:
@@ -119,7 +102,7 @@ class Refresher:
         listing = self._lister.listings.get(name)
         if listing is None or listing.listed_at < self._lister.redefined_at.get(name, 0.0):
             return True
-        return not 0 <= time.time() - listing.listed_at < self._refresh_seconds
+        return not 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
 
     def tools_changed(self, name: str) -> None:
         """Have a server's tools listed again soon: it says that they have changed."""
@@ -144,14 +127,14 @@ class Refresher:
 
     async def _relist(self, name: str) -> None:
         try:
-            await anyio.sleep(self._settle_seconds)
+            await anyio.sleep(SETTLE_SECONDS)
             while name in self._changed:
                 self._changed.discard(name)
                 # One that has gone is not started for this; it is asked when it is next needed.
                 if self._pool.state(name).state != "ready":
                     return
                 await self._lister.ask(name)
-                await anyio.sleep(self._relist_seconds)
+                await anyio.sleep(RELIST_SECONDS)
         except BridgeError as error:
             logger.debug("server %s is not asked again: %s", name, error)
         finally:

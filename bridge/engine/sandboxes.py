@@ -12,23 +12,19 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 
 import anyio
 import anyio.to_thread
 
 from bridge.engine.guest_session import GuestSession, open_guest, wait_dead
-from bridge.engine.lane_session import LaneSession, open_lane
-from bridge.engine.lanes import Lanes, Reserved, lane_first
 from bridge.errors import LaunchError
 from bridge.model import Limits
 from bridge.private import make_directory
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.demand import PoolReport
-from bridge.sandbox.lanes import SPARE_LANES, LanePool
-from bridge.sandbox.pool import Keep, WarmPool, keep_nothing
+from bridge.sandbox.pool import Keep, Reservation, WarmPool, keep_nothing
 from bridge.sandbox.reaper import tidy_up
 from bridge.sandbox.recipe import Recipe, recipe_for
 from bridge.saving import replace_file
@@ -56,6 +52,10 @@ LASTING_SECONDS = 24 * 3600.0
 """Of CPU time that a session's process may use in all."""
 
 
+Reserved = Reservation[GuestSession]
+"""A sandbox that is one run's, or one session's, until the reservation ends."""
+
+
 class Sandboxes:
     """Hands out sandboxes whose guest is up. Enter before use; leaving ends every one of them."""
 
@@ -72,7 +72,6 @@ class Sandboxes:
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
         self._lasting = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
-        self._lanes: Lanes = LanePool(self._open_lane, spare=min(settings.warm, SPARE_LANES))
         self._stack = AsyncExitStack()
         self._tasks = anyio.create_task_group()
 
@@ -84,7 +83,6 @@ class Sandboxes:
         self._stack.push_async_callback(self._end_tasks)
         await self._stack.enter_async_context(self._pool)
         await self._stack.enter_async_context(self._lasting)
-        await self._stack.enter_async_context(self._lanes)
         return self
 
     async def __aexit__(
@@ -100,11 +98,6 @@ class Sandboxes:
         """What waits, and how runs came by their sandboxes so far."""
         return self._pool.report
 
-    @property
-    def lanes_ready(self) -> int:
-        """How many sandboxes that runs share one after another are ready for the next."""
-        return self._lanes.idle
-
     async def backend(self) -> Backend:
         """Return the backend in use, choosing it at the first call.
 
@@ -117,14 +110,13 @@ class Sandboxes:
                 flavour = str(getattr(self._backend, "flavour", ""))
                 await anyio.to_thread.run_sync(_remember_flavour, self._settings, flavour)
                 await tidy_up(self._backend)
-                self._tasks.start_soon(self._backend.tend, self._drain)
+                self._tasks.start_soon(self._backend.tend, self._pool.drain)
             return self._backend
 
     def reserve(
         self,
         limits: Limits,
         *,
-        principal: str = "",
         fresh: bool = False,
         binds: tuple[Bind, ...] = (),
         keep: Keep = keep_nothing,
@@ -133,17 +125,12 @@ class Sandboxes:
 
         Args:
             limits: The run's own.
-            principal: On whose behalf it is; see `RunRequest`.
             fresh: Whether one that waited will not do, because the last that did was broken.
             binds: What of the host it is to have.
-            keep: Keeps what is the run's until its sandbox is gone, if that is not shared.
+            keep: Keeps what is the run's until its sandbox is gone.
         """
         recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
-        own = partial(self._pool.reserve, recipe, fresh=fresh, keep=keep)
-        # What one run may write to in common with the host, it has in common with the next.
-        if self._settings.isolation == "sandbox" or any(bind.writable for bind in recipe.binds):
-            return own()
-        return lane_first(self._lanes, (principal, recipe), own, again=fresh)
+        return self._pool.reserve(recipe, fresh=fresh, keep=keep)
 
     @asynccontextmanager
     async def reserve_lasting(
@@ -172,10 +159,6 @@ class Sandboxes:
         if backend is not None:
             await backend.aclose()
 
-    async def _drain(self) -> None:
-        await self._pool.drain()
-        await self._lanes.drain()
-
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
         backend = await self.backend()
@@ -184,15 +167,6 @@ class Sandboxes:
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, _launch(recipe)))
             yield session
-
-    @asynccontextmanager
-    async def _open_lane(self, key: tuple[str, Recipe]) -> AsyncIterator[LaneSession]:
-        backend = await self.backend()
-        await self._see_unmoved()
-        async with AsyncExitStack() as stack:
-            async with backend.in_use():
-                lane = await stack.enter_async_context(open_lane(backend, _launch(key[1])))
-            yield lane
 
     async def _see_unmoved(self) -> None:
         """See that directories are still where they were when the settings were read.

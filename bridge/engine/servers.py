@@ -30,7 +30,7 @@ from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
 from bridge.engine.look import Look
 from bridge.engine.observed import Loaded, Observed
 from bridge.engine.proposed import called, unapproved
-from bridge.engine.refreshing import REFRESH_SECONDS, Refresher
+from bridge.engine.refreshing import Refresher
 from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
@@ -86,7 +86,6 @@ class Servers:
             `refresh` before anything else.
         straggler_seconds: How long a tolerant load waits for a server.
         failure_seconds: How long tolerant loads do not try a server again that failed in one.
-        refresh_seconds: How old what is known of a server may become before it is asked again.
         observed: Learns what tools return, and keeps it; without it nothing is learnt.
         secrets: Told of every configuration; what servers say of themselves is cleared of them.
         consents: What of a project's definitions is approved.
@@ -103,7 +102,6 @@ class Servers:
         eager: bool = True,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
-        refresh_seconds: float = REFRESH_SECONDS,
         observed: Observed | None = None,
         secrets: Secrets | None = None,
         consents: ProjectConsents | None = None,
@@ -129,7 +127,7 @@ class Servers:
             straggler_seconds=straggler_seconds,
             failure_seconds=failure_seconds,
         )
-        self._refresher = Refresher(pool, self._lister, refresh_seconds=refresh_seconds)
+        self._refresher = Refresher(pool, self._lister)
         pool.on_tools_changed = self._refresher.tools_changed
         self._stack = AsyncExitStack()
 

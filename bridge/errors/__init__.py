@@ -29,7 +29,6 @@ of this package a class is in.
     │   ├── CgroupError                  limits cannot be applied
     │   ├── LaunchError                  a sandbox did not come up
     │   ├── BrokenIsolationError         it came up without a layer it must have
-    │   ├── LaneRefusedError             runs cannot share one here
     │   ├── WrongSystemError             a backend of another operating system was asked for
     │   └── ChannelClosedError           the byte stream to a sandbox ended
     ├── RefusedError                     exit 1
@@ -88,7 +87,6 @@ from bridge.errors.sandbox import (
     ImageBuildError,
     ImageMissingError,
     ImagePullError,
-    LaneRefusedError,
     LaunchError,
     NoSandboxError,
     OciRuntimeError,
@@ -143,7 +141,6 @@ __all__ = [
     "ImageMissingError",
     "ImagePullError",
     "InvalidRequestError",
-    "LaneRefusedError",
     "LaunchError",
     "LibraryError",
     "LoginFailedError",

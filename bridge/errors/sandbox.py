@@ -85,13 +85,6 @@ class BrokenIsolationError(SandboxError):
     )
 
 
-class LaneRefusedError(SandboxError):
-    """Runs cannot share a sandbox here, each in namespaces of its own; they can have one each."""
-
-    code = "lane_refused"
-    default_remedy = "Unset MCP_BRIDGE_ISOLATION: each run then gets a sandbox of its own."
-
-
 class WrongSystemError(SandboxError):
     """The backend is for another operating system."""
 

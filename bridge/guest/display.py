@@ -1,20 +1,21 @@
 """What a program shows: pictures and tables, for a reader who is no terminal.
 
 Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
-to be shown. How pictures and tables are made is `display_pictures`' and `display_tables`'; that all
-of it is only a wish, and what becomes of it, is the host's.
+to be shown. How pictures are made is `display_pictures`'; that all of it is only a wish, and what
+becomes of it, is the host's.
 
 A value may offer several forms. Taken is the first of these, which is what a model gets most of:
 a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
-the host keeps the text; SVG, which is seldom looked at as a picture. What has none of them is
-printed, in its place among the other output.
+the host keeps the text; SVG, which is seldom looked at as a picture. Of data frames and arrays it
+is the text that their library prints. What has none of them is printed, in its place among the
+other output.
 """
 
 from __future__ import annotations
 
 import sys
 
-from bridge.guest import display_pictures, display_tables
+from bridge.guest import display_pictures
 from bridge.guest.placeholders import PREFIX, Unknown, for_reading
 from bridge.guest.values import Blob
 from bridge.guest.wire import MAX_FRAME_BYTES, Shown
@@ -34,7 +35,8 @@ MAX_PICTURES = 10
 DEFAULT_SHOWN_BYTES = 1024 * 1024
 
 MAX_SOURCE_CHARS = 512 * 1024
-"""Of HTML, SVG or Markdown. Larger ones are pages of their own, with libraries in them."""
+"""Of HTML, SVG or Markdown, or a table's text. Larger ones are pages of their own, with libraries
+in them."""
 
 MIN_PICTURE_BYTES = 4096
 """With less room than this a picture is not made small any more, but only kept."""
@@ -52,6 +54,14 @@ _METHODS = (
     ("text/html", "_repr_html_"),
     ("image/svg+xml", "_repr_svg_"),
 )
+
+_TABLES = {
+    "numpy": ("ndarray",),
+    "pandas": ("DataFrame", "Series"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("RecordBatch", "Table"),
+}
+"""Classes of libraries whose own text says what their HTML says, and costs a model less."""
 
 
 class Display:
@@ -153,9 +163,9 @@ class Display:
                 return False
             self._send_picture(lambda: (data, ""), label)
             return True
-        mime, table = display_tables.describe(value)
-        if table:
-            self._send_text(mime, "%s: %s" % (label, table) if label else table)
+        if _is_table(kind):
+            text = str(value)
+            self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
             return True
         return self._show_form(value)
 
@@ -191,6 +201,7 @@ class Display:
         if self._items > MAX_ITEMS:
             self._client.tell(Shown(mime))
             return
+        text = text[:MAX_SOURCE_CHARS]
         self._client.tell(Shown(mime, text=for_reading(text) if PREFIX in text else text))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
@@ -233,7 +244,16 @@ def _is_seen(value: Any) -> bool:
         return True
     if isinstance(value, (Blob, bytes)):
         return bool(display_pictures.mime_of(bytes(value)))
-    return display_tables.is_table(kind)
+    return _is_table(kind)
+
+
+def _is_table(kind: type) -> bool:
+    for base in type.mro(kind):
+        # Not by way of a class of the class, which may be anything.
+        package = str(type.__getattribute__(base, "__module__")).partition(".")[0]
+        if base.__name__ in _TABLES.get(package, ()):
+            return True
+    return False
 
 
 def base64_size(data: bytes) -> int:

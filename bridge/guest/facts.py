@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
-    "CapBnd": "cap_bnd",
     "NoNewPrivs": "no_new_privs",
     "Seccomp": "seccomp",
     "Seccomp_filters": "seccomp_filters",
@@ -81,11 +80,6 @@ def _read(path: str) -> str:
 
 def isolation_facts() -> Dict[str, Any]:
     """Return what holds for this process."""
-    return {**sandbox_facts(), **process_facts()}
-
-
-def sandbox_facts() -> Dict[str, Any]:
-    """Return what is the same for every process that started in one control group."""
     facts: Dict[str, Any] = {
         "platform": sys.platform,
         "implementation": sys.implementation.name,
@@ -104,6 +98,7 @@ def sandbox_facts() -> Dict[str, Any]:
     if boot:
         facts["boot_id"] = boot
     facts.update(cgroup_limits())
+    facts.update(_process_facts())
     return facts
 
 
@@ -120,12 +115,7 @@ def libc() -> str:
         return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
 
 
-def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
-    """Return what each process may have of its own.
-
-    Args:
-        known: Its namespaces, if somebody has looked already.
-    """
+def _process_facts() -> Dict[str, Any]:
     facts: Dict[str, Any] = {
         "pid": os.getpid(),
         "uid": os.getuid(),
@@ -137,7 +127,7 @@ def process_facts(known: Optional[Dict[str, str]] = None) -> Dict[str, Any]:
         text = _read("/proc/self/" + name)
         if text:
             facts[name] = [[int(word) for word in line.split()] for line in text.splitlines()]
-    facts["namespaces"] = namespaces() if known is None else known
+    facts["namespaces"] = namespaces()
     facts.update(masks())
     label = _read("/proc/self/attr/current").strip("\0\n ")
     if label:

@@ -199,7 +199,7 @@ class File(Frame):
 class Exited(Frame):
     """The worker process is gone; the last frame of a run, sent by the supervisor.
 
-    `ending` is what a lane's `Next` has to repeat. `kept` says that this is a session's, whose
+    `kept` says that this is a session's, whose
     process is still there with its state and waits for the next `Run`.
     """
 
@@ -209,45 +209,10 @@ class Exited(Frame):
     oom_kills: int = 0
     cpu_ms: int = 0
     peak_memory_bytes: int = 0
-    ending: str = ""
     kept: bool = False
 
 
-class Ready(Frame):
-    """A lane has a fresh process for the next run, which waits for `Run`; nothing else is left.
-
-    `facts` is what that process sees of its own isolation. `refused` says instead what the system
-    would not let a lane do, and is the last frame then.
-    """
-
-    facts: Mapping[str, Any] = _fresh(dict)
-    refused: str = ""
-
-
 # --- host to guest ------------------------------------------------------------------------------
-
-
-class Lane(Frame):
-    """Instead of `Run`: serve many, each in a process with namespaces of its own.
-
-    `mounts` are the directories in memory that each gets: path and options. `masked` is what is
-    covered of a `/proc` of its own: path, and whether it is a directory. `landlock` is the ruleset
-    each is put under: files, network, scopes, and rules of path and rights; None for none.
-    """
-
-    mounts: List[List[str]]
-    masked: List[List[Any]] = _fresh(list)
-    landlock: Optional[Dict[str, Any]] = None
-
-
-class Next(Frame):
-    """Nothing more is sent for the run that has exited: a lane may get the next one ready.
-
-    `ending` is what the run's `Exited` held. Nobody knew it while the run was there, so that no
-    answer to one of its calls can be taken for this frame.
-    """
-
-    ending: str = ""
 
 
 class Run(Frame):
@@ -305,9 +270,7 @@ class Reply(Frame):
 
 
 if TYPE_CHECKING:
-    GuestFrame = Union[
-        Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited, Ready
-    ]
-    HostFrame = Union[Run, Reply, Lane, Next, Clock, Stop]
+    GuestFrame = Union[Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited]
+    HostFrame = Union[Run, Reply, Clock, Stop]
 else:
     GuestFrame = HostFrame = Frame

@@ -188,6 +188,8 @@ def _module_hint(name: str, packages: bool) -> str:
         return "%s needs no import; it is there already." % name
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
+    if name == "IPython":
+        return "this is no notebook: `display(x)` is there without an import."
     if packages:
         asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
         return "it is not installed; a run may ask for packages: %s." % asked

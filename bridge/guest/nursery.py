@@ -16,7 +16,7 @@ from bridge.guest.processes import Children, cpu_clock, kill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Sequence
+    from typing import Any, List, Sequence
 
 
 class Candidate:
@@ -76,16 +76,6 @@ class Nursery:
             words = [name.partition(".")[0].encode() for name in names]
             self._fork((*names, *imports.STANDARD), words)
 
-    def fork_prepared(self, fork: Callable[[], int]) -> None:
-        """Fork the one that a lane's run gets, whose process has imported everything already."""
-        self._fork((), (), fork)
-
-    def close(self) -> None:
-        """Let go of all that wait, and end them."""
-        for candidate in self._waiting:
-            candidate.dismiss()
-        self._waiting.clear()
-
     def look_after(self) -> None:
         """Notice who has ended.
 
@@ -115,17 +105,12 @@ class Nursery:
         self._waiting.clear()
         return chosen
 
-    def _fork(
-        self,
-        modules: Sequence[str],
-        words: Sequence[bytes],
-        fork: Callable[[], int] = os.fork,
-    ) -> None:
+    def _fork(self, modules: Sequence[str], words: Sequence[bytes]) -> None:
         ours, theirs = _socket.socketpair()
         told, control = os.pipe()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        pid = fork()
+        pid = os.fork()
         if pid == 0:
             for candidate in self._waiting:
                 # Else this process would keep another's channel open.

@@ -53,6 +53,16 @@ def _register() -> None:
     webbrowser.register("run_python", None, Browser(), preferred=True)
 
 
+class _Page:
+    """A file that a browser would show."""
+
+    def __init__(self, html: str) -> None:
+        self._html = html
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
 class Browser:
     """Stands in for a browser: shows the files that it is to open, and nothing else."""
 
@@ -70,10 +80,9 @@ class Browser:
                 page = file.read(MAX_PAGE_BYTES)
         except OSError:
             return False
-        from bridge.guest.notebook import HTML
         from bridge.guest.surroundings import display
 
-        display(HTML(page))
+        display(_Page(page))
         return True
 
     def open_new(self, url: str) -> bool:

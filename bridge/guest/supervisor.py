@@ -26,7 +26,6 @@ from bridge.guest.wire import (
     MAX_ID,
     Exited,
     Hello,
-    Lane,
     Run,
     WireError,
     decode_host_frame,
@@ -43,14 +42,8 @@ EXIT_CRASHED = 70
 
 EXIT_TERMINATED = 143
 
-LANE_HEAD = b'{"type":"lane",'
-"""How the frame begins that asks for many runs instead of one."""
-
 _MOST_SAID = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """What a goodbye must say, and the most of each that is believed."""
-
-ENDING_BYTES = 16
-"""Of what a lane's run is told to have ended by: no answer to a call can hold it by chance."""
 
 FLUSH_SECONDS = 20.0
 """How long the host may leave the last frames unread before the sandbox ends without them."""
@@ -98,32 +91,8 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     gc.enable()
     oom = OomKills()
     received = _await_run(reader, outbox, wake, nursery)
-    if received[0].startswith(LANE_HEAD):
-        nursery.close()
-        children.kill_all()
-        return _become_lane(received[0], reader, writer, wake, oom)
     _carry_out(received, reader, outbox, wake, children, nursery, oom)
     return 0
-
-
-def _become_lane(line: bytes, reader: int, writer: int, wake: int, oom: OomKills) -> int:
-    """Fork for one run after another; see `lane`."""
-    from bridge.guest import lane
-
-    plan = decode_host_frame(line)
-    assert isinstance(plan, Lane)
-
-    def run_one(outbox: Outbox) -> str:
-        children = Children()
-        wake = _wake_on_signals()
-        nursery = Nursery(children)
-        nursery.fork_prepared(lane.fork_worker)
-        received = _await_run(reader, outbox, wake, nursery)
-        ending = os.urandom(ENDING_BYTES).hex()
-        _carry_out(received, reader, outbox, wake, children, nursery, oom, ending)
-        return ending
-
-    return lane.serve(plan, reader, writer, wake, run_one)
 
 
 def _carry_out(
@@ -134,7 +103,6 @@ def _carry_out(
     children: Children,
     nursery: Nursery,
     oom: OomKills,
-    ending: str = "",
 ) -> None:
     """Serve one run to its end.
 
@@ -170,7 +138,7 @@ def _carry_out(
     if timed_out:
         relay.interrupted(children)
     kills = max(0, oom.count() - kills)
-    finish(relay, children, timed_out, kills, ending, leavings=Leavings(run.limits))
+    finish(relay, children, timed_out, kills, leavings=Leavings(run.limits))
 
 
 def _wake_on_signals() -> int:
@@ -232,7 +200,6 @@ def finish(
     children: Children,
     timed_out: bool,
     kills: int,
-    ending: str = "",
     keep: bool = False,
     leavings: Optional[Leavings] = None,
 ) -> bool:
@@ -256,7 +223,7 @@ def finish(
             # Nobody shall write what is read, and nobody is asked for anything any more.
             children.kill_all()
         leavings.send(relay, again=kept)
-    relay.send(_report(said, children, timed_out, kills, ending, kept))
+    relay.send(_report(said, children, timed_out, kills, kept))
     relay.flush(FLUSH_SECONDS)
     if not kept and said is not None and not children.is_init:
         children.kill_all()
@@ -306,7 +273,6 @@ def _report(
     children: Children,
     timed_out: bool,
     kills: int,
-    ending: str,
     kept: bool,
 ) -> Exited:
     if said is not None:
@@ -316,7 +282,6 @@ def _report(
             peak_memory_bytes=said["peak_memory_bytes"],
             oom_kills=kills,
             timed_out=timed_out,
-            ending=ending,
             kept=kept,
         )
     status = children.status
@@ -332,7 +297,6 @@ def _report(
         oom_kills=kills,
         cpu_ms=max(0, int(children.cpu_seconds * 1000)),
         peak_memory_bytes=children.peak_bytes,
-        ending=ending,
     )
 
 

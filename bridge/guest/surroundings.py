@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 _SKILLS_IMPORT = "bridge.guest.skills_import"
-_NOTEBOOKS = ("IPython", "altair")
-"""What is mentioned by programs that import from there, themselves or by a library."""
 _SHOWING = "show"
 
 _offer: Any = None
@@ -44,11 +42,6 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         from bridge.guest.skills_import import finder
 
         finder.take(run, client, namespace)
-    if run.state or any(name in run.code for name in _NOTEBOOKS):
-        # What is restored may have come from there.
-        from bridge.guest.notebook import offer
-
-        offer()
     if _SHOWING in run.code:
         from bridge.guest import screens
 

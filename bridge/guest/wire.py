@@ -28,11 +28,8 @@ from bridge.guest.frames import (
     GuestFrame,
     Hello,
     HostFrame,
-    Lane,
-    Next,
     Output,
     Progress,
-    Ready,
     Reply,
     Run,
     Shown,
@@ -62,12 +59,9 @@ __all__ = [
     "GuestFrame",
     "Hello",
     "HostFrame",
-    "Lane",
     "LineDecoder",
-    "Next",
     "Output",
     "Progress",
-    "Ready",
     "Reply",
     "Run",
     "Shown",
@@ -118,11 +112,8 @@ _TYPES: Dict[str, Any] = {
     "progress": Progress,
     "state": State,
     "file": File,
-    "ready": Ready,
     "run": Run,
     "reply": Reply,
-    "lane": Lane,
-    "next": Next,
     "clock": Clock,
     "stop": Stop,
 }
@@ -130,11 +121,11 @@ _NAMES = {cls: name for name, cls in _TYPES.items()}
 
 GUEST_TYPES = frozenset(
     (
-        *("hello", "call", "cancel", "output", "done", "exited", "ready"),
+        *("hello", "call", "cancel", "output", "done", "exited"),
         *("shown", "progress", "state", "file"),
     )
 )
-_HOST_TYPES = frozenset(("run", "reply", "lane", "next", "clock", "stop"))
+_HOST_TYPES = frozenset(("run", "reply", "clock", "stop"))
 
 
 def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
@@ -311,7 +302,6 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "oom_kills": (_INT, False),
         "cpu_ms": (_INT, False),
         "peak_memory_bytes": (_INT, False),
-        "ending": (_TEXT, False),
         "kept": (_BOOL, False),
     },
     "shown": {
@@ -334,7 +324,6 @@ _GUEST_FIELDS: Mapping[str, _Fields] = {
         "more": (_BOOL, False),
         "problem": (_TEXT, False),
     },
-    "ready": {"facts": (_MAP, False), "refused": (_TEXT, False)},
 }
 
 

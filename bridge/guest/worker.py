@@ -50,9 +50,8 @@ _LENGTH_BYTES = 8
 _READ_BYTES = 1024 * 1024
 
 
-@functools.lru_cache(maxsize=None)
 def prepare() -> None:
-    """Do what is the same for every program, once: here, or before this process was forked."""
+    """Do what is the same for every program."""
     import _sitebuiltins
     import faulthandler
 
@@ -142,9 +141,8 @@ def _read_exactly(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-@functools.lru_cache(maxsize=None)
 def warm_up() -> None:
-    """Compile something, for what the first compilation sets up; once, as `prepare`."""
+    """Compile something, for what the first compilation sets up."""
     from bridge.guest.program import compile_program
 
     compile_program("1")

@@ -151,14 +151,14 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
     return ""
 
 
-def printable(text: str, keep: str = "") -> str:
+def printable(text: str) -> str:
     """Return text with what hides, turns, breaks or misleads written out, newlines included."""
     if text.isascii() and text.isprintable():
         return text
     alike = look_alikes(text)
     return "".join(
         character
-        if character in keep or not (is_hidden(character) or place in alike)
+        if not (is_hidden(character) or place in alike)
         else character.encode("unicode_escape").decode("ascii")
         for place, character in enumerate(text)
     )

@@ -6,14 +6,14 @@ serialiser give up. Bounds nothing in size: that was done where the output was c
 
 A stream is a list of lines without their newlines. A newline at the very end ends the last line
 and adds no empty one; every other blank line is there; "\\r" stays. A stream whose last line has no
-newline is named in `noFinalNewline`, so `stream_text` gives back exactly what was written.
+newline is named in `noFinalNewline`, so that exactly what was written can be had back.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +76,6 @@ def stream_lines(text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return lines
-
-
-def stream_text(lines: Sequence[str], *, final_newline: bool = True) -> str:
-    """Return the stream that `stream_lines` took apart."""
-    if not lines:
-        return ""
-    return "\n".join(lines) + ("\n" if final_newline else "")
 
 
 def to_json(value: Json, depth: int = 0) -> Json:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from bridge.model import Isolation, Json, Limits
+from bridge.model import Isolation, Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,45 +39,13 @@ class LaunchSpec:
         limits: What the process may use.
         binds: What of the host is there besides; the configuration's own choice, never a
             program's or a client's.
-        lane: Whether the process shall be able to fork runs into namespaces of their own. Such a
-            sandbox is no place for a program as it is; see `LanePlan`.
     """
 
     run_id: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     limits: Limits
-    lane: bool = False
     binds: tuple[Bind, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanePlan:
-    """What is still to be done, in a sandbox launched as a lane, around each of its runs.
-
-    The guest does it (`bridge.guest.lane`), and its outcome is looked at before each run.
-
-    Attributes:
-        mounts: Directories in memory: path and options.
-        masked: What is covered of a /proc of the run's own: path, and whether it is a directory.
-        landlock: The ruleset, as the guest takes it; None for none.
-        layers: What all this adds to the sandbox's own layers.
-    """
-
-    mounts: tuple[tuple[str, str], ...]
-    masked: tuple[tuple[str, bool], ...] = ()
-    landlock: Mapping[str, Json] | None = None
-    layers: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class LaneSandbox(Protocol):
-    """A sandbox of a backend that can launch lanes."""
-
-    @property
-    def lane(self) -> LanePlan | None:
-        """What its runs need; None if it cannot serve as a lane, or was not launched as one."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

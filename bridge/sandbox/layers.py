@@ -31,14 +31,6 @@ _FIRST_IPC_NAMESPACE = "ipc:[4026531839]"
 _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
 """Layers of the host's kernel: nothing of them shows where a guest has a kernel of its own."""
 
-OWN_NAMESPACES = "namespaces-per-run"
-"""Each run of a lane has namespaces and writable directories of its own."""
-
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-
-_WRITABLE_IN_LANES = frozenset(("/dev/shm", "/proc", "/tmp", "/workspace"))
-"""Where a mount may be writable in a run of a lane. All but /proc are new, and empty."""
-
 _LET_THROUGH = "allowed"
 """What the guest says of an attempt that nothing refused."""
 
@@ -133,26 +125,6 @@ def _read_only(place: str, facts: Mapping[str, Any]) -> bool | None:
     return isinstance(mount, dict) and mount.get("read_only") is True
 
 
-def _own_namespaces(facts: Mapping[str, Any]) -> bool | None:
-    lane = facts.get("lane")
-    if not isinstance(lane, dict):
-        return None
-    ours, theirs = lane.get("namespaces"), lane.get("zygote")
-    if not isinstance(ours, dict) or not isinstance(theirs, dict):
-        return False
-    return all(ours.get(name) and ours[name] != theirs.get(name) for name in _NAMESPACES)
-
-
-def _own_directories(facts: Mapping[str, Any]) -> bool | None:
-    lane = facts.get("lane")
-    if not isinstance(lane, dict):
-        return None
-    writable = lane.get("writable")
-    if not isinstance(writable, list) or not set(map(str, writable)) <= _WRITABLE_IN_LANES:
-        return False
-    return lane.get("found") == [] and lane.get("directory_is_new") is True
-
-
 def _ulimits(facts: Mapping[str, Any]) -> bool | None:
     found = facts.get("rlimits")
     if not isinstance(found, dict) or not {"core", "nofile"} <= set(found):
@@ -192,8 +164,6 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     # Of commands; what the stage was asked for besides.
     "granted-paths-only": (_equals("strays", []),),
     "named-executables-only": (_denied("named-executables-only", "EACCES"),),
-    # Of runs that share a sandbox one after another.
-    OWN_NAMESPACES: (_own_namespaces, _own_directories),
     "memory-limit": (_limited("memory_limit_bytes"),),
     "pids-limit": (_limited("pids_limit"),),
     "cpu-limit": (_limited("cpu_limit"),),
@@ -271,7 +241,6 @@ MANDATORY = (
     "network-calls-refused",
     "granted-paths-only",
     "named-executables-only",
-    OWN_NAMESPACES,
 )
 """Where one of these was asked for and is seen not to hold, whatever should have put it in force
 did not do its work, and nothing else that it claims can be believed."""

@@ -54,11 +54,6 @@ def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     return (*INTERPRETER, given + _ANSWER)
 
 
-async def complaint(sandbox: Sandbox) -> str:
-    """Speak with the probe's program; see `examined`, of which this is the first half."""
-    return (await examined(sandbox))[0]
-
-
 async def examined(sandbox: Sandbox) -> tuple[str, Isolation]:
     """Speak with the probe's program.
 

@@ -19,9 +19,9 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from bridge.errors import SandboxError
+from bridge.sandbox.backend import Backend
 
 logger = logging.getLogger(__name__)
 
@@ -169,20 +169,7 @@ def _run(argv: tuple[str, ...]) -> str | None:
     return done.stdout.strip() or None
 
 
-class Reaps(Protocol):
-    """A backend, as far as reaping goes."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    async def reap(self) -> int:
-        """Remove what dead bridges left behind; return how many sandboxes that were."""
-        ...
-
-
-async def tidy_up(backend: Reaps) -> None:
+async def tidy_up(backend: Backend) -> None:
     """Have a backend remove what dead bridges left, as far as it can.
 
     An engine with one broken container may refuse to list any. That is no reason to run nothing: a

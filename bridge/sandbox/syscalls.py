@@ -11,7 +11,7 @@ the C library use `clone`, whose flags can be seen.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -203,18 +203,9 @@ NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
-LANE_CALLS = ("capset", "mount", "mount_setattr")
-"""What the supervisor of a lane needs besides, to give each run namespaces of its own. It never
-runs user code, and a filter that each run's process puts on itself takes them away again
-(`bridge.guest.lane_filter`)."""
-
-LANE_ARGUMENTS: tuple[Refusal, ...] = tuple(rule for rule in ARGUMENTS if rule.call != "clone")
-"""Instead of `ARGUMENTS` there: `clone` may make namespaces."""
-
-Purpose = Literal["program", "command", "networked", "lane"]
+Purpose = Literal["program", "command", "networked"]
 """What a container is for: a program; a command, which may be granted directories of the host; a
-command that is granted a network besides; programs one after another, each forked into namespaces
-of its own."""
+command that is granted a network besides."""
 
 _CONDITIONAL_IN_OCI: tuple[str, ...] = (
     "clone",
@@ -240,22 +231,18 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     terminal `ioctl`s have no complement that libseccomp could express; a container without a
     terminal has nothing to use them on.
     """
-    refused, refusals, conditional = REFUSED, ARGUMENTS, _CONDITIONAL_IN_OCI
+    refused, refusals = REFUSED, ARGUMENTS
     if purpose == "command":
         # A directory of the host may hold sockets, to which a read-only mount makes no difference.
         refused = (*REFUSED, "connect")
     elif purpose == "networked":
         refusals = NETWORK_ARGUMENTS
-    elif purpose == "lane":
-        refused = tuple(name for name in REFUSED if name not in LANE_CALLS)
-        refusals, conditional = LANE_ARGUMENTS, tuple(n for n in conditional if n != "clone")
-    more = LANE_CALLS if purpose == "lane" else ()
-    unconditional = [n for n in (*ALLOWED, *more) if n not in conditional and n not in refused]
+    unconditional = [n for n in ALLOWED if n not in _CONDITIONAL_IN_OCI and n not in refused]
     rules: list[dict[str, Json]] = [
         {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
         {"names": list(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         {"names": list(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": UNKNOWN_ERRNO},
-        *_harmless_clone(conditional),
+        _when("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
         _when("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
         _when("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
         _when("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
@@ -265,7 +252,7 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
         rules += [_when("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
     else:
         rules += _local_sockets("socket", purpose)
-    rules += [_refusal(rule) for rule in refusals if rule.call in conditional]
+    rules += [_refusal(rule) for rule in refusals if rule.call in _CONDITIONAL_IN_OCI]
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": UNKNOWN_ERRNO,
@@ -278,16 +265,10 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     }
 
 
-def _harmless_clone(conditional: Sequence[str]) -> list[dict[str, Json]]:
-    if "clone" not in conditional:
-        return []
-    return [_when("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0))]
-
-
 def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
     """Allow a call to make local sockets, of whichever types the purpose has."""
     family = (0, "SCMP_CMP_EQ", AF_UNIX, 0)
-    if purpose in ("program", "lane"):
+    if purpose == "program":
         return [_when(call, family)]
     kinds = [
         _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))

@@ -148,11 +148,6 @@ async def serve_http(
         raise
 
 
-def http_server(engine: Engine, host: str, port: int) -> HttpServer:
-    """Return what serves there, not yet begun."""
-    return HttpServer(build_server(engine), host, port)
-
-
 def listeners(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to every address of a host, all to the same port; 0 takes a free one.
 

@@ -17,7 +17,6 @@ RecordPlace = Literal["meta", "content"]
 ProjectServers = Literal["all", "approved", "none"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 GuardMode = Literal["off", "advise", "enforce"]
-RunIsolation = Literal["sandbox", "fork"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
 
@@ -44,8 +43,6 @@ class Settings:
         strict: Whether the profile is the strict one, or made from it.
         listed_servers_only: Whether a run may use no server but those listed for it.
         guard: What is done with what the static guard finds.
-        isolation: What each run gets of its own: a "sandbox", or a "fork" in namespaces of its own
-            inside one sandbox.
         warm: The most sandboxes that are kept ready.
         project_servers: Which servers of files in the working directory are used.
         sources: Which clients' configurations are read: their names, or names each with a "-" in
@@ -96,7 +93,6 @@ class Settings:
     strict: bool = False
     listed_servers_only: bool = False
     guard: GuardMode = "advise"
-    isolation: RunIsolation = "sandbox"
     warm: int = 4
     sources: tuple[str, ...] = ()
     description_tokens: int = 1500

@@ -10,9 +10,7 @@ from benchmarks.engines import DEFAULT_IMAGE, image_of, run_command
 from benchmarks.machine import cpu_model
 from benchmarks.options import parsed
 from benchmarks.peer import quoted
-from benchmarks.rows.rates import beside_lane
 from benchmarks.runner import reason
-from bridge.sandbox.layers import OWN_NAMESPACES
 
 
 @pytest.mark.parametrize(
@@ -58,14 +56,6 @@ def test_settings_of_the_bridge_are_left_out_of_what_is_inherited() -> None:
     kept = {"PATH": "/bin", "DOCKER_HOST": "y"}
     environ = {**kept, "MCP_BRIDGE_WARM": "9", "MCP_SERVERS_CONFIG": "x"}
     assert without_bridge_settings(environ) == kept
-
-
-def test_a_run_was_on_the_lane_only_where_its_result_says_so() -> None:
-    alone = "fork: not used, this run had a sandbox of its own; refused"
-    assert beside_lane({"layers": ["no-network", OWN_NAMESPACES], "weaker": ["fork: x"]}) == ""
-    assert beside_lane({"layers": ["no-network"], "weaker": ["memory limit", alone]}) == alone
-    assert "does not say so" in beside_lane({"layers": ["no-network"], "weaker": ["fork: x"]})
-    assert "does not say so" in beside_lane(None)
 
 
 def test_the_reason_of_a_failure_is_dug_out_and_put_on_one_line() -> None:

@@ -52,7 +52,7 @@ def test_rows_that_only_one_has_are_named_and_are_no_regressions() -> None:
 
 
 def test_a_row_that_neither_could_measure_is_not_shown() -> None:
-    absent = Measurement(row="fast-lane", engine="podman", unavailable="no namespaces")
+    absent = Measurement(row="sustained", engine="podman", unavailable="no namespaces")
     assert compare(results(absent), results(absent)) == ()
 
 

@@ -27,9 +27,9 @@ def test_a_measurement_is_shown_with_target_ratio_and_verdict() -> None:
 
 
 def test_the_report_says_why_something_is_missing() -> None:
-    absent = Measurement(row="fast-lane", engine="podman", unavailable="no namespaces")
+    absent = Measurement(row="sustained", engine="podman", unavailable="no namespaces")
     text = terminal(results(absent, warm(), skipped={"docker": "it does not answer"}))
-    assert "fast-lane on podman: not available: no namespaces" in text
+    assert "sustained on podman: not available: no namespaces" in text
     assert "docker was skipped: it does not answer" in text
     assert "Targets met: 1; missed: 0; not measured: 1." in text
 

@@ -12,7 +12,7 @@ from tests.benchmarks.samples import results, warm
 
 
 def test_what_is_written_comes_back() -> None:
-    absent = Measurement(row="fast-lane", engine="podman", unavailable="no namespaces")
+    absent = Measurement(row="sustained", engine="podman", unavailable="no namespaces")
     written = results(
         warm(samples=(4.5, 3.5), floor_samples=(2.0,), detail="p99 5 ms"),
         absent,

@@ -21,7 +21,8 @@ from keyring.backends import fail
 
 from bridge.engine import Engine
 from bridge.errors import BridgeError
-from bridge.server.transports import http_server
+from bridge.server.app import build_server
+from bridge.server.transports import HttpServer
 from tests.conformance.client import play
 from tests.server.web_rig import serving
 from tests.waiting import PATIENCE_SECONDS
@@ -63,7 +64,7 @@ async def test_the_bridge_as_a_server_fails_what_it_is_expected_to_and_nothing_e
     tmp_path: Path, engine: Engine, suite: str, era: str
 ) -> None:
     """Over HTTP. What stays in any server's way is what the suite wants of its own fixtures."""
-    async with serving(http_server(engine, "127.0.0.1", 0)) as url:
+    async with serving(HttpServer(build_server(engine), "127.0.0.1", 0)) as url:
         status, text = await _suite(
             tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_expected(era)
         )

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
 
 from tests.contract.rig import (
     ENGINELESS,
-    LANE,
-    LANES,
     EngineShelf,
-    Lanes,
     Rig,
     open_descriptors,
     rig_on,
@@ -30,12 +26,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
                 for n in names
             ]
-            if fixture == "engine":
-                parameters += [
-                    pytest.param(f"{n}{LANE}", marks=[getattr(pytest.mark, m) for m in LANES[n]])
-                    for n in names
-                    if n in LANES
-                ]
             metafunc.parametrize(fixture, parameters, scope="session")
 
 
@@ -60,10 +50,10 @@ async def shared_rig(
 
     Getting to know an engine takes longer than a launch.
     """
-    found = engines.get(engine.removesuffix(LANE))
+    found = engines.get(engine)
     before = open_descriptors()
     async with rig_on(found, tmp_path_factory.mktemp("rig") / "run") as made:
-        yield replace(made, backend=Lanes(made.backend)) if engine.endswith(LANE) else made
+        yield made
     assert open_descriptors() <= before, "sockets or pipes were left open"
 
 

@@ -19,9 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
     ExitStack,
     asynccontextmanager,
     contextmanager,
@@ -35,7 +34,7 @@ import docker
 import docker.errors
 import pytest
 
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.image import local_name
 from bridge.sandbox.container.service import service_argv
@@ -45,10 +44,6 @@ from tests.fakes.backend import FakeBackend
 
 ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless")
 ENGINELESS = ("fake", "bubblewrap")
-LANE = "-lane"
-LANES = {"bubblewrap": (), "podman": ("podman", "lanes"), "docker": ("docker", "lanes")}
-"""Where sandboxes can be launched as lanes, and how the tests of those are marked."""
-
 DEFAULT_USER = "mcpbridge-test"
 SET_UP = {
     "HOME": "MCP_TEST_ROOTLESS_HOME",
@@ -384,45 +379,6 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
         yield Rig(backend=backend, engine=engine)
     assert engine.ours() == []
     assert _services(runtime_dir) == []
-
-
-class Lanes:
-    """A backend that launches every sandbox as a lane: in what it promises there is no difference.
-
-    What the runs in one are kept from is the security suite's.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    @property
-    def name(self) -> str:
-        """The backend's."""
-        return self._backend.name
-
-    def launch(self, spec: LaunchSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """Start a sandbox that could serve as a lane."""
-        return self._backend.launch(replace(spec, lane=True))
-
-    async def probe(self) -> Probe:
-        """See `Backend.probe`."""
-        return await self._backend.probe()
-
-    def in_use(self) -> AbstractAsyncContextManager[None]:
-        """See `Backend.in_use`."""
-        return self._backend.in_use()
-
-    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """See `Backend.tend`."""
-        await self._backend.tend(drain)
-
-    async def reap(self) -> int:
-        """See `Backend.reap`."""
-        return await self._backend.reap()
-
-    async def aclose(self) -> None:
-        """See `Backend.aclose`."""
-        await self._backend.aclose()
 
 
 def open_descriptors() -> int:

@@ -26,7 +26,7 @@ from tests.contract.programs import (
     ready,
     spec,
 )
-from tests.contract.rig import LANE, EngineShelf, Rig, rig_on
+from tests.contract.rig import EngineShelf, Rig, rig_on
 
 PATIENCE = 120.0
 """For a test, on a machine that does other things too."""
@@ -317,6 +317,6 @@ async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:
 
 async def test_closing_twice_is_harmless(engine: str, engines: EngineShelf, tmp_path: Path) -> None:
     """`aclose` is idempotent, also before the first use."""
-    async with rig_on(engines.get(engine.removesuffix(LANE)), tmp_path / "run") as rig:
+    async with rig_on(engines.get(engine), tmp_path / "run") as rig:
         await rig.backend.aclose()
         await rig.backend.aclose()

@@ -1,4 +1,4 @@
-"""Files into a run and out of it, on every engine, lanes included."""
+"""Files into a run and out of it, on every engine."""
 
 from __future__ import annotations
 

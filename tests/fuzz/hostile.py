@@ -230,9 +230,7 @@ class Play:
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = Questions(servers, Guide(servers, settings), gate)
-            session = GuestSession(
-                sandbox=sandbox, channel=Channel(sandbox), facts={}, isolation=sandbox.isolation
-            )
+            session = GuestSession(sandbox=sandbox, channel=Channel(sandbox), facts={})
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}
             # What the engine does once, for whichever run is the first, is not that run's.

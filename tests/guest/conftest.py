@@ -33,7 +33,6 @@ from bridge.guest.wire import (
     LineDecoder,
     Output,
     Progress,
-    Ready,
     Reply,
     Run,
     Shown,
@@ -226,7 +225,7 @@ class Guest:
                     finished.exited = frame
                 case Shown() | Progress() | State() | File():
                     pass  # kept in `frames`
-                case Hello() | Ready():
+                case Hello():
                     raise AssertionError(f"not a frame of a run: {frame}")
         finished.diagnostics = self.diagnostics()
         finished.status = self._process.wait(PATIENCE)

@@ -51,6 +51,7 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
         ("pandas", True, 'run_python(packages=["pandas"])'),
         ("tkinter", True, "leave out matplotlib.use"),
         ("mcp_git", True, "needs no import"),
+        ("IPython.display", True, "`display(x)` is there without an import"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(

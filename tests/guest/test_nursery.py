@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bridge.guest import imports
-from bridge.guest.nursery import Nursery
+from bridge.guest.nursery import Candidate, Nursery
 from bridge.guest.processes import Children, cpu_clock
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 
@@ -150,8 +150,8 @@ def test_the_number_of_a_worker_that_has_ended_is_left_alone() -> None:
     children = Children()
     nursery = Nursery(children)
     with subprocess.Popen(["sleep", "60"]) as other:
-        nursery.fork_prepared(lambda: other.pid)
-        children.spare.clear()
+        one, two, three, four = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]
+        nursery._waiting.append(Candidate(other.pid, one, two, three, four, words=()))
         with pytest.raises(ChildProcessError):
             nursery.look_after()
         other.terminate()

@@ -17,13 +17,11 @@ from bridge.guest.wire import (
     FrameTooLargeError,
     GuestFrame,
     Hello,
-    Lane,
     LineDecoder,
-    Next,
     Output,
-    Ready,
     Reply,
     Run,
+    Stop,
     WireError,
     decode_guest_frame,
     decode_host_frame,
@@ -46,7 +44,6 @@ GUEST_FRAMES = [
     Output(stream="stderr", text="\ud800 é \x00", skipped=3),
     Done(outcome="ok", has_result=True, result=None),
     Exited(signal=9, oom_kills=1),
-    Ready(facts={"lane": {}}, refused="clone: no"),
 ]
 
 
@@ -57,10 +54,8 @@ def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
     assert decode_guest_frame(line) == frame
 
 
-@pytest.mark.parametrize(
-    "frame", [Lane(mounts=[["/tmp", "size=1"]]), Next(), Clock(running=False)], ids=repr
-)
-def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Lane | Next | Clock) -> None:
+@pytest.mark.parametrize("frame", [Clock(running=False), Stop()], ids=repr)
+def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Clock | Stop) -> None:
     """With what it holds by default."""
     [line] = LineDecoder().feed(encode(frame))
     assert decode_host_frame(line) == frame

@@ -11,7 +11,6 @@ from bridge.model import Finding, Isolation, RunResult, Usage
 from bridge.render.structured import (
     MAX_DEPTH,
     stream_lines,
-    stream_text,
     structured,
     to_json,
 )
@@ -150,6 +149,11 @@ def test_a_timeout_keeps_its_fraction() -> None:
 def test_a_stream_is_parted_at_newlines_only(text: str, lines: list[str]) -> None:
     """The older bridge dropped blank lines and "()"."""
     assert stream_lines(text) == lines
+
+
+def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
+    """Return the stream that was parted into lines."""
+    return "\n".join(lines) + ("\n" if lines and final_newline else "")
 
 
 @given(text=ANY_TEXT)

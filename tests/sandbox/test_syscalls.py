@@ -8,12 +8,10 @@ import sys
 import pytest
 
 from bridge.errors import EngineNotFoundError
-from bridge.model import Json
 from bridge.sandbox.process.libseccomp import INSTRUCTION_BYTES, MAX_INSTRUCTIONS, filters, numbers
 from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
-    LANE_CALLS,
     NAMESPACE_MASK,
     REFUSED,
     UNKNOWN,
@@ -70,26 +68,6 @@ def test_an_engine_is_told_the_same() -> None:
     )
     conditional = {name for rule in profile["syscalls"] if "args" in rule for name in rule["names"]}
     assert conditional == {"clone", "mknod", "mknodat", "personality", "socket", "socketpair"}
-
-
-def test_an_engine_lets_a_lane_make_namespaces_and_mounts_and_nothing_else_besides() -> None:
-    """The supervisor's; the runs' own filter takes them away again."""
-    plain, lane = oci_profile(), oci_profile("lane")
-    allowed = {}
-    for name, profile in (("plain", plain), ("lane", lane)):
-        rules = [rule for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW"]
-        allowed[name] = {call for rule in rules for call in rule["names"]}
-    assert allowed["lane"] == allowed["plain"] | set(LANE_CALLS)
-    assert set(LANE_CALLS) == {"capset", "mount", "mount_setattr"}
-
-    def conditions(profile: dict[str, Json]) -> list[Json]:
-        return [rule for rule in profile["syscalls"] if "args" in rule]
-
-    without_clone = [rule for rule in conditions(plain) if rule["names"] != ["clone"]]
-    assert conditions(lane) == without_clone
-    assert {k: v for k, v in lane.items() if k != "syscalls"} == {
-        k: v for k, v in plain.items() if k != "syscalls"
-    }
 
 
 def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> None:

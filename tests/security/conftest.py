@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.rig import EngineShelf, wanted_engines
-from tests.security.rig import BACKENDS, LANE, Arena
+from tests.security.rig import BACKENDS, Arena
 from tests.security.rig import arena as opened
 from tests.security.targets import planted
 
@@ -19,16 +19,12 @@ MARKS = {
     "docker": ["docker"],
     "gvisor": ["podman"],
     "bubblewrap": [],
-    f"bubblewrap{LANE}": [],
-    f"podman{LANE}": ["podman", "lanes"],
-    f"docker{LANE}": ["docker", "lanes"],
 }
 
 
 def _wanted() -> list[str]:
     engines = wanted_engines()
-    engine = {name: "podman" if name == "gvisor" else name.removesuffix(LANE) for name in BACKENDS}
-    return [name for name in BACKENDS if engine[name] in engines]
+    return [name for name in BACKENDS if ("podman" if name == "gvisor" else name) in engines]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -37,7 +33,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parameters = [
             pytest.param(name, marks=[getattr(pytest.mark, mark) for mark in MARKS[name]])
             for name in _wanted()
-            if name.endswith(LANE) or "lane" not in metafunc.fixturenames
         ]
         metafunc.parametrize("arena", parameters, indirect=True, scope="module")
 
@@ -78,10 +73,3 @@ async def arena(
     home: Path = tmp_path_factory.mktemp(request.param)
     async with opened(request.param, shelf, home) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-async def lane(arena: Arena) -> Arena:
-    """Give an arena whose runs share a sandbox, for what can only be asked there."""
-    assert arena.lane
-    return arena

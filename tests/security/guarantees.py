@@ -19,7 +19,6 @@ ATTACKS = 42
 
 HERE = "tests/security"
 ABSENT = f"{HERE}/test_absent.py"
-LANES = f"{HERE}/test_fast_lane.py"
 LIFETIME = f"{HERE}/test_lifetime.py"
 PROTOCOL = f"{HERE}/test_protocol.py"
 RESOURCES = f"{HERE}/test_resources.py"
@@ -30,8 +29,6 @@ COMMANDS = "tests/engine/test_commands.py"
 CONTAINERS = "tests/contract/test_container_commands.py"
 EXECUTABLES = "tests/engine/test_attack_executables.py"
 GUARD = "tests/engine/test_guarding.py"
-LANE_FILTER = "tests/sandbox/test_lane_filter.py"
-LANE_RUNS = "tests/engine/test_lanes.py"
 LAYERS = "tests/contract/test_container_layers.py"
 SOCKETS = "tests/engine/test_attack_sockets.py"
 UNGUARDED = "tests/sandbox/process/test_attack_unguarded.py"
@@ -317,36 +314,6 @@ GUARANTEES = (
             f"{COMMANDS}::test_without_bubblewrap_nothing_runs",
             f"{CONTAINERS}::test_commands_run_in_the_profiles_image",
             f"{EXECUTABLES}::test_what_a_command_could_turn_into_a_link_is_not_granted",
-        ),
-    ),
-    Guarantee(
-        id="lanes-apart",
-        promise="A run that shares a sandbox with others of the same caller, one after another, "
-        "sees nothing of them and reaches nothing that starts them.",
-        attacks=(),
-        tests=(
-            f"{LANES}::test_nothing_of_a_run_is_seen_by_the_next",
-            f"{LANES}::test_nothing_of_a_run_is_in_the_memory_of_the_next",
-            f"{LANES}::test_neither_the_process_that_forks_nor_the_supervisor_can_be_reached",
-            f"{LANES}::test_what_a_run_leaves_on_its_channel_reaches_nobody",
-            f"{LANES}::test_what_libraries_draw_once_is_drawn_for_each_run",
-            f"{LANES}::test_memory_and_processes_of_a_run_are_given_back",
-            f"{LANES}::test_a_lane_that_was_given_up_is_replaced_by_the_next_run",
-        ),
-    ),
-    Guarantee(
-        id="lanes-refused",
-        promise="Runs share a sandbox only in namespaces of their own, seen from inside before "
-        "each, and results say whether they did and what they had in common.",
-        attacks=(),
-        tests=(
-            f"{LANES}::test_the_result_says_that_it_is_a_fork_and_what_is_shared",
-            f"{LANES}::test_where_the_kernel_refuses_namespaces_each_run_has_its_own_sandbox",
-            f"{LANES}::test_runs_at_a_time_are_in_sandboxes_of_their_own",
-            f"{LANE_RUNS}::test_a_run_that_is_not_apart_is_not_run",
-            f"{LANE_RUNS}::test_what_was_not_seen_does_not_pass",
-            f"{LANE_RUNS}::test_a_run_of_nobody_in_particular_gets_a_sandbox_and_says_why",
-            f"{LANE_FILTER}::test_both_filters_together_allow_what_any_run_may_and_nothing_else",
         ),
     ),
     Guarantee(

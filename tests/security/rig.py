@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -37,13 +37,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
-LANE = "-lane"
-"""Ends the names of backends on which runs share a sandbox; see `bridge.sandbox.lanes`."""
-
-BACKENDS = (
-    *("bubblewrap", "podman", "docker", "gvisor"),
-    *(f"bubblewrap{LANE}", f"podman{LANE}", f"docker{LANE}"),
-)
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
 
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -71,9 +65,6 @@ which it learnt it, so in the midst of whichever attack comes then."""
 AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d(?:\.\d+)?(\.jsonl)")
 """A file of the audit log. There is another at midnight and when one is full, in the midst of
 whichever attack comes then; what else may be there is not to change."""
-
-STEADY_LOOKS = 5
-"""Looks at a number that have to agree."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -123,24 +114,6 @@ class Watched:
             self.live.pop(name, None)
 
 
-class OnePrincipal:
-    """An engine whose every run is the same caller's."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def run(self, request: RunRequest) -> RunResult:
-        """Run a program, in a lane and nowhere else."""
-        found = await self._engine.run(replace(request, principal="arena"))
-        assert found.isolation is not None
-        assert not any("not used" in text for text in found.isolation.weaker), found.isolation
-        assert "namespaces-per-run" in found.isolation.verified, found.isolation
-        return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attack:
     """What became of one."""
@@ -165,7 +138,6 @@ class Arena:
     outside: Outside | None
     home: Path
     sockets: int
-    lane: bool = False
     clean: dict[str, Any] = field(default_factory=dict)
 
     async def attack(
@@ -211,19 +183,14 @@ class Arena:
             await self.settle()
             before = self.footprint()
             victims = list(self.backend.live)
-            inside = {victim: await steady_processes(victim) for victim in victims}
             yield victims
             await self.next_run_is_clean()
             await self.settle()
-            assert self.lane or not set(victims) & set(self.backend.live)
+            assert not set(victims) & set(self.backend.live)
             if counted:
                 await self.same(before)
             for victim in victims:
-                if victim in self.backend.live:
-                    # A lane goes on, with one process for the next run in place of the last's.
-                    assert await steady_processes(victim) == inside[victim]
-                else:
-                    await _wait_gone(victim)
+                await _wait_gone(victim)
 
     async def same(self, before: Mapping[str, Any]) -> None:
         """Wait until the footprint is what it was; some things take a moment to go."""
@@ -239,15 +206,8 @@ class Arena:
         sandboxes = self.engine.sandboxes
 
         def settled() -> bool:
-            ready = sandboxes.lanes_ready if self.lane else sandboxes.report.waiting
-            return ready == 1 and len(self.backend.live) == 1
+            return sandboxes.report.waiting == 1 and len(self.backend.live) == 1
 
-        if self.lane:
-            # A lane is given up when it is old, or when a busy machine takes too long to renew it.
-            # Nobody opens another before the next run wants one.
-            await until(lambda: settled() or not self.backend.live)
-            if not settled():
-                await self.next_run_is_clean()
         await until(settled)
         if self.outside is not None:
             assert set(containers(self.outside)) == set(self.backend.live)
@@ -328,28 +288,6 @@ def remains(sandbox: str) -> list[str]:
     return found + groups(sandbox)
 
 
-def processes(sandbox: str) -> int:
-    """Count a sandbox's processes, and those of its engine that are its alone."""
-    if not sandbox.isdecimal():
-        return len([place for place in remains(sandbox) if place.startswith("/proc/")])
-    return len(family(int(sandbox)))
-
-
-async def steady_processes(sandbox: str) -> int:
-    """Count a sandbox's processes once their number stays.
-
-    A guest says that it is ready just before it forks the process that will have the program.
-    """
-    seen: list[int] = []
-
-    def stays() -> bool:
-        seen.append(processes(sandbox))
-        return len(set(seen[-STEADY_LOOKS:])) == 1 and len(seen) >= STEADY_LOOKS
-
-    await until(stays)
-    return seen[-1]
-
-
 def family(ancestor: int) -> list[int]:
     """Return a process and all below it, the oldest first."""
     found = [ancestor]
@@ -412,11 +350,6 @@ def outside_of(name: str, shelf: EngineShelf) -> Outside:
 @asynccontextmanager
 async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
     """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
-    lane = name.endswith(LANE)
-    name = name.removesuffix(LANE)
-    if lane:
-        # One at a time and none besides, so that what there is can be counted.
-        more = {"isolation": "fork", "warm": "0", **more}
     settings = settings_for(name, shelf, home, **more)
     held = descriptors()
     watched: list[Watched] = []
@@ -431,11 +364,10 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
         await engine.backend()
         opened = Arena(
             name=name,
-            engine=cast("Engine", OnePrincipal(engine)) if lane else engine,
+            engine=engine,
             backend=watched[0],
             outside=outside,
             home=home,
-            lane=lane,
             sockets=descriptors().get("socket", 0),
         )
         await opened.next_run_is_clean()

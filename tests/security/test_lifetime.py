@@ -98,13 +98,13 @@ async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> N
 
 async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     """Attack 10: a session of its own, an orphan, no descriptor in common."""
-    outside = f"daemon-beside-{arena.name}-{arena.lane}-{os.getpid()}-"
+    outside = f"daemon-beside-{arena.name}-{os.getpid()}-"
     assert control(DAEMON.format(mark=outside)).out == "left\n"
     # "left" may be there before it is what its argument says. The attack is void if it dies here.
     await until(lambda: bool(with_argument(outside)))
     for pid in with_argument(outside):
         os.kill(pid, signal.SIGKILL)
-    mark = f"daemon-of-{arena.name}-{arena.lane}-{os.getpid()}-"
+    mark = f"daemon-of-{arena.name}-{os.getpid()}-"
     found = (await arena.attack(DAEMON.format(mark=mark))).result
     assert found.stdout == "left\n", found
     assert with_argument(mark) == []
@@ -173,8 +173,6 @@ async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
             "MCP_BRIDGE_IMAGE": settings.image,
             "MCP_BRIDGE_WARM": "1",
         }
-        if arena.lane:
-            environ["MCP_BRIDGE_ISOLATION"] = "fork"
         if not settings.oci_runtime:
             del environ["MCP_BRIDGE_OCI_RUNTIME"]
         started = tmp_path / "started"

@@ -15,7 +15,8 @@ from mcp import Client
 from bridge.engine import Engine
 from bridge.errors import UsageError
 from bridge.server import transports
-from bridge.server.transports import http_server, parse_address, serve_http
+from bridge.server.app import build_server
+from bridge.server.transports import HttpServer, parse_address, serve_http
 from tests.ports import reserved_port
 from tests.record import record_of
 from tests.server.pipe_rig import hello
@@ -65,7 +66,7 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
         f"import os, time\nopen({str(begun)!r}, 'w').close()\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n'done'"
     )
-    server = http_server(engine, "127.0.0.1", 0)
+    server = HttpServer(build_server(engine), "127.0.0.1", 0)
     over: list[str] = []
 
     async def listen(url: str) -> None:

@@ -31,7 +31,7 @@ MAX_PICTURES = 10
 """Of a result, as pictures: clients and models take few. Others are kept only."""
 
 MAX_TEXT = 8_000
-"""Characters of one text; a guest's tables have 6,000 at most."""
+"""Characters of one text."""
 
 MAX_TEXTS = 32_000
 """Characters of all texts together: about what a run's output may be by default."""

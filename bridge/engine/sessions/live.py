@@ -18,10 +18,10 @@ import anyio
 
 from bridge.engine.client import OneRun
 from bridge.engine.guest_session import GuestSession, wait_dead
-from bridge.engine.lanes import Reserved
 from bridge.engine.outcome import caught
 from bridge.engine.packages import NOTHING, Outfit, packages_of
 from bridge.engine.program import Facts, NotStartedError, Program
+from bridge.engine.sandboxes import Reserved
 from bridge.engine.sessions.channel import SessionChannel
 from bridge.engine.sessions.keeping import Saved
 from bridge.engine.sessions.record import Identity, Record

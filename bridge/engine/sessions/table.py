@@ -23,8 +23,8 @@ from anyio.abc import TaskGroup
 
 from bridge.engine.client import OneRun
 from bridge.engine.job import Job
-from bridge.engine.lanes import Reserved
 from bridge.engine.packages import NOTHING, Outfit
+from bridge.engine.sandboxes import Reserved
 from bridge.engine.sessions.admission import Admission
 from bridge.engine.sessions.keeping import Keeping, Saved
 from bridge.engine.sessions.live import Session

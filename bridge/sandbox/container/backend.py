@@ -265,7 +265,7 @@ class ContainerBackend:
                 user=self._user,
                 oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
                 labels=(await self._ownership()).labels(),
-                seccomp=asked.seccomp.get("lane" if spec.lane else "program", ""),
+                seccomp=asked.seccomp.get("program", ""),
                 user_namespace=asked.user_namespace,
                 tasks_per_process=_tasks(connection),
                 local=local,
@@ -307,7 +307,6 @@ class ContainerBackend:
                     apart=job is not None and facts.kind == "podman",
                 )
             )
-            sandbox.lane = hardening.lane_plan(spec, isolation)
             await self._verify_runtime(connection, sandbox)
             yield sandbox
 

@@ -1,6 +1,6 @@
 """Being connected to an engine: finding it, or starting it, and choosing its OCI runtime.
 
-Owns the one connection in use, the podman service started for it and the lease on podman's machine.
+Owns the one connection in use, the podman service started for it and podman's machine.
 What is launched over the connection is `backend`'s part; the choice among OCI runtimes is
 `runtimes`', which learns here what did not work.
 """
@@ -22,7 +22,7 @@ from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.engines import Endpoint, Surroundings
 from bridge.sandbox.container.examining import Looked
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
-from bridge.sandbox.container.machine import MachineLease
+from bridge.sandbox.container.machine import PodmanMachine
 from bridge.sandbox.container.machine_command import CommandRunner
 from bridge.sandbox.container.reinforcement import Reinforcement, reinforce
 from bridge.sandbox.container.runtimes import RuntimeChoice, RuntimeMemory
@@ -35,7 +35,7 @@ NAMED_RUNTIME_REMEDY = (
     " MCP_BRIDGE_OCI_RUNTIME."
 )
 
-EnsureMachine = Callable[[], Awaitable[MachineLease | None]]
+EnsureMachine = Callable[[], Awaitable[PodmanMachine | None]]
 
 
 @dataclass(kw_only=True)
@@ -81,7 +81,7 @@ class Connector:
     Connections that are given up stay open until `aclose`: a sandbox may still be using them.
 
     Attributes:
-        machine: The lease on podman's virtual machine, if one is involved.
+        machine: podman's virtual machine, if one is involved.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Connector:
         ensure_machine: EnsureMachine | None,
         run: CommandRunner,
     ) -> None:
-        self.machine: MachineLease | None = None
+        self.machine: PodmanMachine | None = None
         self._engine = engine
         self._runtime_dir = runtime_dir
         self._around = around
@@ -275,7 +275,9 @@ class Connector:
         if kind == "podman" and self._ensure_machine is not None and self.machine is None:
             self.machine = await self._ensure_machine()
         if self.machine is not None:
-            return await engines.machine_endpoint(self._engine, self.machine.machine, self._run)
+            # Whoever started it may have stopped it since.
+            await self.machine.bring_up()
+            return await engines.machine_endpoint(self._engine, self.machine.name, self._run)
         endpoints = engines.candidates(kind, self._around)
         found = await engines.first_listening(endpoints, engine=kind)
         if found is None and kind == "docker":

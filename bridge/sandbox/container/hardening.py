@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
-from bridge.sandbox.backend import LanePlan, LaunchSpec
+from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.kernel import OWN_KERNEL, brings_own_kernel
@@ -247,24 +247,6 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
 
 def _at_most(wanted: int, ceiling: int | None) -> int:
     return wanted if ceiling is None else min(wanted, ceiling)
-
-
-def lane_plan(spec: LaunchSpec, isolation: Isolation) -> LanePlan | None:
-    """Return what each run needs of a sandbox launched as a lane.
-
-    None where it cannot serve as one: without our own list of system calls nobody knows what the
-    engine's lets a run do, and kernels of their own answer for none of it.
-    """
-    if not spec.lane or "own-seccomp" not in isolation.layers:
-        return None
-    sizes = ((TMP, spec.limits.tmp_bytes), (WORKSPACE, spec.limits.workspace_bytes))
-    return LanePlan(
-        mounts=tuple(
-            (path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777")
-            for path, size in (*sizes, (SHM, SHM_BYTES))
-        ),
-        layers=("user-namespace",),
-    )
 
 
 def isolation(

@@ -59,7 +59,6 @@ class ImageFacts:
     names: tuple[str, ...] = ()
     size: int = 0
     created: str = ""
-    architecture: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -147,7 +146,6 @@ class SdkImages:
             names=_names(seen.get("RepoTags")),
             size=int(seen.get("Size") or 0),
             created=str(seen.get("Created") or ""),
-            architecture=str(seen.get("Architecture") or ""),
             labels={str(k): str(v) for k, v in (config.get("Labels") or {}).items()},
         )
 

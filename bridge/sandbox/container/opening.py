@@ -43,7 +43,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
                 run=run,
                 platform=sys.platform,
                 env=settings.environ,
-                state_dir=settings.state_dir,
                 podman="podman" if engine == "podman" else engine,
                 idle_timeout=settings.runtime_idle_timeout,
                 progress=logger.info,

@@ -17,7 +17,7 @@ import anyio
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import ExitReport, LanePlan
+from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container.stream import AttachedStream
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ class ContainerSandbox:
     """A started container; see `bridge.sandbox.backend.Sandbox`.
 
     Attributes:
-        lane: What its runs need, when it was launched as a lane and can serve as one.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class ContainerSandbox:
         self._isolation = isolation
         self._knows_oom = knows_oom
         self._ending = anyio.Event()
-        self.lane: LanePlan | None = None
 
     @property
     def id(self) -> str:

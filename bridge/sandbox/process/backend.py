@@ -286,12 +286,11 @@ class BubblewrapBackend:
             words = [*scope_command(found.systemd_run, spec.limits, unit), found.bwrap]
             environ = self._scope_environment()
         settings = partial(host.kernel_settings, found.bwrap)
-        filters = libseccomp.lane_filters(self._seccomp) if spec.lane else found.filters
         return Start(
             command=words,
             inside=lambda descriptors: loader_command(found.interpreter, str(descriptors.stage)),
             stage=lambda descriptors: command.stage_input(
-                spec, found.interpreter, found.around, descriptors, filters, found.stage
+                spec, found.interpreter, found.around, descriptors, found.filters, found.stage
             ),
             options=lambda descriptors: joined(
                 command.options(spec, found.interpreter, found.around, descriptors)
@@ -303,7 +302,6 @@ class BubblewrapBackend:
             warden=self._warden,
             group=group,
             isolation=command.isolation(spec, found.around),
-            lane=command.lane_plan(spec, found.interpreter, found.around),
             bwrap_failed=lambda said: faults.classify(said, settings()),
             stage_failed=lambda said: faults.stage_failed(said, settings()),
         )

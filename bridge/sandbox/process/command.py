@@ -11,10 +11,10 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import Bind, LanePlan, LaunchSpec
+from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.compiling import loaded
@@ -151,7 +151,7 @@ def options(
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *("--json-status-fd", str(descriptors.info)),
-        *_tree(interpreter, around, descriptors, spec.binds, lane=spec.lane),
+        *_tree(interpreter, around, descriptors, spec.binds),
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
@@ -166,8 +166,6 @@ def _tree(
     around: Surroundings,
     descriptors: Descriptors,
     binds: Sequence[Bind],
-    *,
-    lane: bool,
 ) -> list[str]:
     made: list[str] = []
     for bind in interpreter.binds:
@@ -178,9 +176,7 @@ def _tree(
         made += ["--symlink", target, place]
     made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
     made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
-    # The kernel refuses a lane's runs a /proc of their own where parts of this one are covered;
-    # they cover theirs.
-    made += pseudo_files(replace(around, masked=()) if lane else around)
+    made += pseudo_files(around)
     for directory in (SHM, TMP, WORKSPACE):
         made += ["--dir", directory]
     for given in binds:
@@ -207,8 +203,6 @@ def stage_plan(
     """Make what the stage is to do; see `stage`."""
     limits = spec.limits
     in_process = spec.argv[:4] == PYTHON and len(spec.argv) == 5
-    # It forbids mounting, so the supervisor of a lane puts each run under it instead.
-    rules = None if spec.lane else landlock_rules(interpreter, around, spec.binds)
     return {
         "argv": list(spec.argv),
         "text": spec.argv[4] if in_process else None,
@@ -220,7 +214,7 @@ def stage_plan(
         # Bubblewrap sees to everything else about them.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(limits, around),
-        "landlock": rules,
+        "landlock": landlock_rules(interpreter, around, spec.binds),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
@@ -228,7 +222,7 @@ def stage_plan(
 def landlock_rules(
     interpreter: Interpreter, around: Surroundings, binds: Sequence[Bind] = ()
 ) -> dict[str, Json] | None:
-    """Return the Landlock ruleset for programs, as the stage and the guest take it."""
+    """Return the Landlock ruleset for programs, as the stage takes it."""
     rules = landlock.ruleset(_rules(interpreter, binds), around.landlock_abi)
     if rules is None:
         return None
@@ -238,18 +232,6 @@ def landlock_rules(
         "scopes": rules.scopes,
         "rules": [list(rule) for rule in rules.rules],
     }
-
-
-def lane_plan(spec: LaunchSpec, interpreter: Interpreter, around: Surroundings) -> LanePlan | None:
-    """Return what each run of a sandbox needs; None if that was not launched as a lane."""
-    if not spec.lane:
-        return None
-    return LanePlan(
-        mounts=_mounts(spec.limits),
-        masked=around.masked,
-        landlock=landlock_rules(interpreter, around, spec.binds),
-        layers=("landlock",) if around.landlock_abi else (),
-    )
 
 
 def _mounts(limits: Limits) -> tuple[tuple[str, str], ...]:
@@ -331,7 +313,7 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
         "ulimits",
     ]
     weaker = []
-    if around.landlock_abi and not spec.lane:
+    if around.landlock_abi:
         layers.append("landlock")
     lacking = landlock.missing(around.landlock_abi)
     if lacking:

@@ -20,8 +20,6 @@ from bridge.errors import EngineNotFoundError, LaunchError
 from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
-    LANE_ARGUMENTS,
-    LANE_CALLS,
     REFUSED,
     REFUSED_ERRNO,
     UNKNOWN_ERRNO,
@@ -97,17 +95,6 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 
 @cache
-def lane_filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
-    """Return the two programs for a sandbox whose supervisor forks runs into namespaces.
-
-    Raises:
-        SandboxError: There is no libseccomp, or it does not do as it is told.
-    """
-    library = _load(name)
-    return _arguments(library, LANE_ARGUMENTS), _list(library, more=LANE_CALLS)
-
-
-@cache
 def refusing(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
     """Return a program that refuses calls for their arguments, to be installed besides `filters`.
 
@@ -124,13 +111,12 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     return {name: number for name, number in found.items() if number >= 0}
 
 
-def _list(library: _Library, more: tuple[str, ...] = ()) -> bytes:
+def _list(library: _Library) -> bytes:
     with _Filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
-        for name in (*ALLOWED, *more):
+        for name in ALLOWED:
             made.add(_ALLOW, name)
         for name in REFUSED:
-            if name not in more:
-                made.add(_ERRNO | REFUSED_ERRNO, name)
+            made.add(_ERRNO | REFUSED_ERRNO, name)
         return made.export()
 
 

@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
-from bridge.sandbox.backend import ExitReport, LanePlan
+from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.ends import Ends
@@ -78,7 +78,6 @@ class Start:
         handles: Whether processes are known by descriptors; see `Monitor`.
         judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
             was seen, or raises a `SandboxError`, and then nothing is run.
-        lane: What the runs of a sandbox launched as a lane need.
         warden: Ends what is being launched should the bridge be killed; None where a keeper does.
         setpriv: The executable that becomes `uid` and `gid`; empty where this process does it.
             That would fork it, with all its memory, and costs milliseconds of both.
@@ -102,7 +101,6 @@ class Start:
     gid: int | None = None
     pipes: Callable[[int, int, int], Pipes] = Pipes
     judge: Judge | None = None
-    lane: LanePlan | None = None
     warden: Warden | None = None
     setpriv: str = ""
 
@@ -116,13 +114,11 @@ class ProcessSandbox:
         pipes: Pipes,
         group: Group | None,
         isolation: Isolation,
-        lane: LanePlan | None = None,
     ) -> None:
         self._monitor = monitor
         self._pipes = pipes
         self._isolation = isolation
         self._group = group
-        self.lane = lane
 
     @property
     def id(self) -> str:
@@ -228,7 +224,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                 raise LaunchError(message)
             if warden is not None:
                 warden.release(monitor.pid)
-            yield ProcessSandbox(monitor, pipes, start.group, isolation, start.lane)
+            yield ProcessSandbox(monitor, pipes, start.group, isolation)
         finally:
             # Before its options end: half of them would make another sandbox of bubblewrap's.
             await _end(monitor, told=told)

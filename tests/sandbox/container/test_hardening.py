@@ -15,7 +15,6 @@ from bridge.sandbox.container.hardening import (
     container_config,
     container_name,
     isolation,
-    lane_plan,
 )
 
 DOCKER = EngineFacts(
@@ -227,19 +226,6 @@ def test_isolation_lists_layers_and_what_is_missing() -> None:
             "ulimits: best effort, rootless podman's API leaves them to the guest",
         ),
     )
-
-
-def test_a_lane_needs_our_own_list_of_system_calls() -> None:
-    """Without it nobody knows what the engine's lets a run do; so it is for gVisor and Kata."""
-    lane = replace(SPEC, lane=True)
-    own = replace(PLACEMENT, seccomp="{}")
-    plan = lane_plan(lane, isolation(lane, DOCKER, own, oci_runtime="runc"))
-    assert plan is not None
-    assert [path for path, _ in plan.mounts] == ["/tmp", "/workspace", "/dev/shm"]
-    assert all(",nr_inodes=" in options for _, options in plan.mounts)
-    assert lane_plan(lane, isolation(lane, DOCKER, PLACEMENT, oci_runtime="runc")) is None
-    assert lane_plan(lane, isolation(lane, PODMAN, own, oci_runtime="runsc")) is None
-    assert lane_plan(SPEC, isolation(SPEC, DOCKER, own, oci_runtime="runc")) is None
 
 
 def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:

@@ -1,4 +1,4 @@
-"""Bringing a podman machine up, sharing it and stopping it, with podman's part from recordings."""
+"""Bringing a podman machine up and stopping it, with podman's part from recordings."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.errors import EngineDownError, EngineNotFoundError
+from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container import machine
-from bridge.sandbox.container.machine import MachineContext, MachineLease, ensure_machine
+from bridge.sandbox.container.connection import Connector
+from bridge.sandbox.container.engines import Surroundings
+from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.machine_command import CommandResult
-from bridge.sandbox.reaper import OWNER_LABEL, START_LABEL
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
@@ -39,7 +41,7 @@ class FakePodman:
 
     Attributes:
         state: "absent", "stopped", "starting" or "running".
-        start, init, stop, ps: Recordings that those commands answer with.
+        start, init, stop, ps, inspect: Recordings that those commands answer with.
         booting: Questions that a machine in state "starting" stays in it for.
         before: Called before a command takes effect, by its verb.
     """
@@ -49,6 +51,7 @@ class FakePodman:
     init: str = "init_ok"
     stop: str = "stop_ok"
     ps: str = "ps_empty"
+    inspect: str = "macos_ps_unreachable"
     booting: int = 0
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
@@ -115,12 +118,11 @@ class Clock:
 
 
 def context(
-    podman: FakePodman, state_dir: Path, clock: Clock | None = None, *, platform: str = "darwin"
+    podman: FakePodman, clock: Clock | None = None, *, platform: str = "darwin"
 ) -> MachineContext:
     clock = clock or Clock()
     return MachineContext(
         run=podman,
-        state_dir=state_dir,
         platform=platform,
         idle_timeout=300.0,
         clock=clock,
@@ -128,17 +130,17 @@ def context(
     )
 
 
-async def leased(podman: FakePodman, state_dir: Path, clock: Clock | None = None) -> MachineLease:
-    lease = await ensure_machine(context(podman, state_dir, clock))
-    assert lease is not None
-    return lease
+async def used(podman: FakePodman, clock: Clock | None = None) -> PodmanMachine:
+    found = await ensure_machine(context(podman, clock))
+    assert found is not None
+    return found
 
 
 @asynccontextmanager
-async def idling(lease: MachineLease) -> AsyncIterator[None]:
-    """Run the lease's idle watch for the duration."""
+async def idling(found: PodmanMachine) -> AsyncIterator[None]:
+    """Run the machine's idle watch for the duration."""
     async with anyio.create_task_group() as tasks:
-        await tasks.start(lease.stop_when_idle)
+        await tasks.start(found.stop_when_idle)
         yield
         tasks.cancel_scope.cancel()
 
@@ -149,91 +151,76 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-def lease_files(state_dir: Path) -> list[Path]:
-    return sorted((state_dir / "podman-machine").glob("*.json"))
-
-
-async def test_a_running_machine_is_left_alone(tmp_path: Path) -> None:
+async def test_a_running_machine_is_left_alone() -> None:
     podman = FakePodman(state="running")
-    lease = await leased(podman, tmp_path)
-    assert not lease.started_by_us
-    await lease.aclose()
+    found = await used(podman)
+    assert not found.started_by_us
+    await found.aclose()
     assert podman.told == []
-    assert lease_files(tmp_path) == []
 
 
-async def test_a_stopped_machine_is_started_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_stopped_machine_is_started_and_nothing_else() -> None:
     podman = FakePodman()
-    async with await leased(podman, tmp_path) as lease:
-        assert lease.started_by_us
+    async with await used(podman) as found:
+        assert found.started_by_us
         assert podman.told == [f"machine start {MACHINE}"]
 
 
-async def test_an_absent_machine_is_initialised_with_podmans_defaults_then_started(
-    tmp_path: Path,
-) -> None:
+async def test_an_absent_machine_is_initialised_with_podmans_defaults_then_started() -> None:
     """No `machine set`, no flags: rootful or not, volumes and sizes are the user's to choose."""
     podman = FakePodman(state="absent")
-    async with await leased(podman, tmp_path):
+    async with await used(podman):
         assert podman.told == [f"machine init {MACHINE}", f"machine start {MACHINE}"]
 
 
-async def test_linux_with_a_local_engine_sees_no_machine_command(tmp_path: Path) -> None:
+async def test_linux_with_a_local_engine_sees_no_machine_command() -> None:
     podman = FakePodman(state="running")
-    assert await ensure_machine(context(podman, tmp_path, platform="linux")) is None
+    assert await ensure_machine(context(podman, platform="linux")) is None
     assert podman.told == []
-    assert not (tmp_path / "podman-machine").exists()
 
 
-async def test_a_missing_podman_is_reported(tmp_path: Path) -> None:
+async def test_a_missing_podman_is_reported() -> None:
     async def run(
         argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
     ) -> CommandResult:
         return CommandResult(exit_code=None, missing=True)
 
     with pytest.raises(EngineNotFoundError):
-        await ensure_machine(MachineContext(run=run, state_dir=tmp_path, platform="darwin"))
+        await ensure_machine(MachineContext(run=run, platform="darwin"))
 
 
-async def test_a_machine_that_is_coming_up_is_waited_for_and_stays_its_starters(
-    tmp_path: Path,
-) -> None:
+async def test_a_machine_that_is_coming_up_is_waited_for_and_stays_its_starters() -> None:
     podman = FakePodman(state="starting", booting=5)
-    async with await leased(podman, tmp_path) as lease:
-        assert not lease.started_by_us
+    async with await used(podman) as found:
+        assert not found.started_by_us
     assert podman.told == []
 
 
 @pytest.mark.parametrize(
     "refusal", ["start_already_running_4", "start_already_running_5", "start_already_starting_4"]
 )
-async def test_a_lost_race_to_start_is_not_an_error_and_not_ours(
-    tmp_path: Path, refusal: str
-) -> None:
+async def test_a_lost_race_to_start_is_not_an_error_and_not_ours(refusal: str) -> None:
     podman = FakePodman(start=refusal, booting=4)
     podman.before["start"] = lambda: setattr(podman, "state", "starting")
-    async with await leased(podman, tmp_path) as lease:
-        assert not lease.started_by_us
+    async with await used(podman) as found:
+        assert not found.started_by_us
     assert podman.told == [f"machine start {MACHINE}"]
 
 
-async def test_a_lost_race_to_initialise_goes_on_to_start(tmp_path: Path) -> None:
+async def test_a_lost_race_to_initialise_goes_on_to_start() -> None:
     podman = FakePodman(state="absent", init="init_exists")
     podman.before["init"] = lambda: setattr(podman, "state", "stopped")
-    async with await leased(podman, tmp_path) as lease:
-        assert lease.started_by_us
+    async with await used(podman) as found:
+        assert found.started_by_us
     assert podman.told[:2] == [f"machine init {MACHINE}", f"machine start {MACHINE}"]
 
 
-async def test_a_machine_that_never_answers_is_given_up_after_a_bounded_number_of_looks(
-    tmp_path: Path,
-) -> None:
+async def test_a_machine_that_never_answers_is_given_up_after_a_bounded_number_of_looks() -> None:
     clock = Clock()
     podman = FakePodman(state="starting", booting=10**9)
     with pytest.raises(EngineDownError, match="does not become ready"):
-        await leased(podman, tmp_path, clock)
+        await used(podman, clock)
     assert clock.slept == machine.READY_POLLS
-    assert lease_files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -246,224 +233,188 @@ async def test_a_machine_that_never_answers_is_given_up_after_a_bounded_number_o
         (FakePodman(start="start_other_running_5_6"), "podman machine stop work"),
     ],
 )
-async def test_a_refusal_reaches_the_user_with_its_remedy_and_leaves_no_lease(
-    tmp_path: Path, podman: FakePodman, remedy: str
-) -> None:
+async def test_a_refusal_reaches_the_user_with_its_remedy(podman: FakePodman, remedy: str) -> None:
     with pytest.raises(EngineDownError) as caught:
-        await leased(podman, tmp_path)
+        await used(podman)
     assert remedy in caught.value.remedy
-    assert lease_files(tmp_path) == []
 
 
-async def test_progress_is_passed_on_while_a_machine_is_initialised(tmp_path: Path) -> None:
+async def test_progress_is_passed_on_while_a_machine_is_initialised() -> None:
     lines: list[str] = []
     clock = Clock()
-    quiet = context(FakePodman(state="absent"), tmp_path, clock)
-    lease = await ensure_machine(dataclasses.replace(quiet, progress=lines.append))
-    assert lease is not None
-    await lease.aclose()
+    quiet = context(FakePodman(state="absent"), clock)
+    found = await ensure_machine(dataclasses.replace(quiet, progress=lines.append))
+    assert found is not None
+    await found.aclose()
     assert f"podman machine init {MACHINE}" in lines
     assert "Machine init complete" in lines
 
 
-async def test_a_machine_of_ours_is_stopped_after_the_idle_time(tmp_path: Path) -> None:
+async def test_a_machine_of_ours_is_stopped_after_the_idle_time() -> None:
     podman, clock = FakePodman(), Clock()
-    lease = await leased(podman, tmp_path, clock)
+    found = await used(podman, clock)
     drained: list[str] = []
 
     async def drain() -> None:
         drained.append(podman.state)
 
-    lease.before_stop = drain
+    found.before_stop = drain
     began = clock()
-    async with idling(lease):
+    async with idling(found):
         await until(lambda: podman.state == "stopped")
         assert clock() - began >= 300
         assert drained == ["running"]
         assert podman.told[-1] == f"machine stop {MACHINE}"
         # The next run brings it up again, and it is ours again.
-        async with lease.using():
+        async with found.using():
             assert podman.state == "running"
-            assert lease.started_by_us
-    await lease.aclose()
+            assert found.started_by_us
+    await found.aclose()
     assert podman.state == "stopped"
 
 
-async def test_a_machine_of_the_users_is_never_stopped(tmp_path: Path) -> None:
+async def test_a_machine_of_the_users_is_never_stopped() -> None:
     podman, clock = FakePodman(state="running"), Clock()
-    async with await leased(podman, tmp_path, clock) as lease, idling(lease):
+    async with await used(podman, clock) as found, idling(found):
         await until(lambda: clock.slept > 10)
     assert podman.told == []
 
 
-async def test_a_run_in_progress_keeps_the_machine_up_however_long_it_takes(
-    tmp_path: Path,
-) -> None:
+async def test_a_run_in_progress_keeps_the_machine_up_however_long_it_takes() -> None:
     podman, clock = FakePodman(), Clock()
-    async with await leased(podman, tmp_path, clock) as lease, idling(lease):
-        async with lease.using():
+    async with await used(podman, clock) as found, idling(found):
+        async with found.using():
             await until(lambda: clock.slept > 10)
             assert podman.state == "running"
         await until(lambda: podman.state == "stopped")
 
 
-async def test_a_run_that_arrives_during_the_stop_finds_the_machine_up_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_run_that_arrives_during_the_stop_finds_the_machine_up_again() -> None:
     podman, clock = FakePodman(), Clock()
-    lease = await leased(podman, tmp_path, clock)
+    found = await used(podman, clock)
     stopping, seen = anyio.Event(), []
     podman.before["stop"] = stopping.set
 
     async def run() -> None:
         await stopping.wait()
-        async with lease.using():
+        async with found.using():
             seen.append(podman.state)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        async with idling(lease):
+        async with idling(found):
             with anyio.fail_after(DEADLINE):
                 await stopping.wait()
                 await until(lambda: bool(seen))
     assert seen == ["running"]
-    await lease.aclose()
+    await found.aclose()
 
 
-async def test_the_starter_does_not_stop_the_machine_under_another_bridge(tmp_path: Path) -> None:
-    podman, clock = FakePodman(), Clock()
-    first = await leased(podman, tmp_path, clock)
-    second = await leased(podman, tmp_path, clock)
+async def test_a_machine_that_runs_somebodys_containers_is_not_stopped() -> None:
+    podman, clock = FakePodman(ps="ps_one"), Clock()
+    found = await used(podman, clock)
+    async with idling(found):
+        await until(lambda: podman.told.count("ps --quiet") >= 2)
+    await found.aclose()
+    assert podman.state == "running"
+
+
+async def test_our_own_warm_containers_do_not_keep_the_machine_up() -> None:
+    """They are let go of first."""
+    podman, clock = FakePodman(ps="ps_one"), Clock()
+    found = await used(podman, clock)
+
+    async def drain() -> None:
+        podman.ps = "ps_empty"
+
+    found.before_stop = drain
+    await found.aclose()
+    assert podman.state == "stopped"
+
+
+async def test_a_bridge_does_not_stop_the_machine_under_another() -> None:
+    """Not while that one's containers run there; else that one starts it again."""
+    podman, clock = FakePodman(ps="ps_one"), Clock()
+    first, second = await used(podman, clock), await used(podman, clock)
     assert (first.started_by_us, second.started_by_us) == (True, False)
     async with idling(first):
-        await until(lambda: clock.slept > 20)
+        await until(lambda: podman.told.count("ps --quiet") >= 2)
         assert podman.state == "running"
-        await second.aclose()
+        podman.ps = "ps_empty"
         await until(lambda: podman.state == "stopped")
-    await first.aclose()
-
-
-async def test_a_starter_that_leaves_hands_its_duty_to_one_that_stays(tmp_path: Path) -> None:
-    podman, clock = FakePodman(), Clock()
-    first = await leased(podman, tmp_path, clock)
-    second = await leased(podman, tmp_path, clock)
+    second.lost()
+    async with second.using():
+        assert podman.state == "running"
+        assert second.started_by_us
     await first.aclose()
     assert podman.state == "running"
-    async with idling(second):
-        await until(lambda: podman.state == "stopped")
     await second.aclose()
-    assert lease_files(tmp_path) == []
+    assert podman.state == "stopped"
 
 
-async def test_the_last_bridge_to_leave_stops_a_machine_of_theirs(tmp_path: Path) -> None:
+async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_connected_to(
+    tmp_path: Path,
+) -> None:
+    """A run in the midst of its start then gets its sandbox nevertheless."""
+    podman = FakePodman(state="running")
+    connector = Connector(
+        "podman",
+        runtime_dir=tmp_path,
+        around=Surroundings(environ={}, uid=0),
+        oci_runtime=None,
+        ensure_machine=partial(ensure_machine, context(podman)),
+        run=podman,
+    )
+    with pytest.raises(SandboxError):
+        await connector.connected()
+    assert connector.machine is not None
+    podman.state = "stopped"
+    connector.machine.lost()
+    with pytest.raises(SandboxError):
+        await connector.connected()
+    assert f"machine start {MACHINE}" in podman.told
+    await connector.aclose()
+
+
+async def test_a_machine_is_stopped_once() -> None:
     podman = FakePodman()
-    first = await leased(podman, tmp_path)
-    second = await leased(podman, tmp_path)
-    await first.aclose()
-    await second.aclose()
-    await second.aclose()
+    found = await used(podman)
+    await found.aclose()
+    await found.aclose()
     assert podman.told.count(f"machine stop {MACHINE}") == 1
 
 
-async def test_a_dead_bridges_lease_does_not_keep_the_machine_up(tmp_path: Path) -> None:
-    """Its pid may have been given to another process since, so the start time counts too."""
-    podman = FakePodman()
-    lease = await leased(podman, tmp_path)
-    directory = tmp_path / "podman-machine"
-    (mine,) = lease_files(tmp_path)
-    value = json.loads(mine.read_text(encoding="utf-8"))
-    for name, holder in (
-        ("reused", {**value["holder"], START_LABEL: "1"}),
-        ("gone", {**value["holder"], OWNER_LABEL: str(2**22 + 1)}),
-    ):
-        text = json.dumps({**value, "holder": holder})
-        (directory / f"{name}.json").write_text(text, encoding="utf-8")
-    (directory / "half.json").write_text('{"pid": 1', encoding="utf-8")
-    await lease.aclose()
-    assert podman.state == "stopped"
-    assert lease_files(tmp_path) == []
-
-
-async def test_the_machine_of_a_killed_starter_is_left_to_the_user(tmp_path: Path) -> None:
-    podman = FakePodman()
-    await leased(podman, tmp_path)
-    for path in lease_files(tmp_path):  # as if the starter were another, dead process
-        value = json.loads(path.read_text(encoding="utf-8"))
-        value["holder"][START_LABEL] = "1"
-        path.write_text(json.dumps(value), encoding="utf-8")
-    second = await leased(podman, tmp_path)
-    await second.aclose()
-    assert podman.state == "running"
-
-
-async def test_a_machine_that_runs_somebodys_containers_is_not_stopped(tmp_path: Path) -> None:
-    podman, clock = FakePodman(ps="ps_ours_and_foreign"), Clock()
-    lease = await leased(podman, tmp_path, clock)
-    async with idling(lease):
-        await until(lambda: podman.told.count("ps --format json") >= 2)
-    await lease.aclose()
-    assert podman.state == "running"
-
-
-@pytest.mark.parametrize("ps", ["ps_ours", "ps_empty"])
-async def test_our_own_warm_containers_do_not_keep_the_machine_up(tmp_path: Path, ps: str) -> None:
-    podman = FakePodman(ps=ps)
-    await (await leased(podman, tmp_path)).aclose()
-    assert podman.state == "stopped"
-
-
-async def test_when_podman_does_not_say_what_runs_the_machine_is_left(tmp_path: Path) -> None:
+async def test_when_podman_does_not_say_what_runs_the_machine_is_left() -> None:
     podman = FakePodman(ps="macos_ps_unreachable")
-    await (await leased(podman, tmp_path)).aclose()
+    await (await used(podman)).aclose()
     assert podman.state == "running"
 
 
-async def test_a_failed_stop_is_logged_and_not_raised(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_stop_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     podman, clock = FakePodman(stop="stop_failed"), Clock()
-    lease = await leased(podman, tmp_path, clock)
-    async with idling(lease):
+    found = await used(podman, clock)
+    async with idling(found):
         await until(lambda: "was not stopped" in caplog.text)
-    await lease.aclose()
+    await found.aclose()
     assert "left running" in caplog.text
-    assert lease_files(tmp_path) == []
 
 
-async def test_a_machine_that_somebody_restarted_is_no_longer_ours(tmp_path: Path) -> None:
+async def test_a_machine_that_somebody_restarted_is_no_longer_ours() -> None:
     podman = FakePodman()
-    lease = await leased(podman, tmp_path)
+    found = await used(podman)
     podman.state = "stopped"  # by hand, and started again
     podman.state = "running"
-    lease.lost()
-    async with lease.using():
-        assert not lease.started_by_us
-    await lease.aclose()
+    found.lost()
+    async with found.using():
+        assert not found.started_by_us
+    await found.aclose()
     assert podman.state == "running"
 
 
-async def test_a_cancelled_start_leaves_no_lease(tmp_path: Path) -> None:
+async def test_a_cancelled_start_leaves_nothing() -> None:
     podman = FakePodman()
     with anyio.CancelScope() as scope:
         podman.before["start"] = scope.cancel
-        await leased(podman, tmp_path)
+        await used(podman)
     assert scope.cancelled_caught
-    assert lease_files(tmp_path) == []
     assert podman.state == "stopped"
-
-
-async def test_an_unusable_state_directory_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "podman-machine").write_text("in the way", encoding="utf-8")
-    with pytest.raises(EngineDownError) as caught:
-        await leased(FakePodman(), tmp_path)
-    assert "MCP_BRIDGE_STATE_DIR" in caught.value.remedy
-
-
-async def test_a_lock_that_is_never_released_is_given_up_on(tmp_path: Path) -> None:
-    podman, clock = FakePodman(), Clock()
-    lease = await leased(podman, tmp_path, clock)
-    impatient = dataclasses.replace(context(podman, tmp_path, clock), lock_sleep=clock.sleep)
-    async with lease._book.locked():
-        with pytest.raises(EngineDownError, match="busy"):
-            await ensure_machine(impatient)
-    await lease.aclose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import marshal
-from dataclasses import replace
 
 import pytest
 
@@ -14,7 +13,6 @@ from bridge.sandbox.process.command import (
     Descriptors,
     Surroundings,
     isolation,
-    lane_plan,
     options,
     stage_input,
     stage_plan,
@@ -180,33 +178,12 @@ def test_every_layer_is_named_where_all_can_be_had() -> None:
     } == set(found.layers)
 
 
-def test_a_lane_leaves_to_its_runs_what_would_keep_them_from_namespaces() -> None:
-    """Landlock forbids mounting, and a /proc that is covered in parts forbids another."""
-    lane = replace(SPEC, lane=True)
-    told, usual = stage_plan(lane, INTERPRETER, FULL, ()), stage_plan(SPEC, INTERPRETER, FULL, ())
-    assert told == {**usual, "landlock": None}
-    plan = lane_plan(lane, INTERPRETER, FULL)
-    assert plan is not None
-    assert plan.landlock == usual["landlock"]
-    assert [list(mount) for mount in plan.mounts] == usual["mounts"]
-    assert plan.masked == FULL.masked
-    assert plan.layers == ("landlock",)
-    words = options(lane, INTERPRETER, FULL, DESCRIPTORS)
+def test_what_engines_hide_of_proc_is_covered_here_too() -> None:
+    """A file by one that is empty, a directory by an empty one."""
     covers = ["--ro-bind", "/dev/null", "/proc/kcore", "--tmpfs", "/proc/scsi"]
-    usual_words = options(SPEC, INTERPRETER, FULL, DESCRIPTORS)
-    at = usual_words.index("/proc/kcore") - 2
-    assert usual_words[at : at + len(covers)] == covers
-    assert words == usual_words[:at] + usual_words[at + len(covers) :]
-    layers = isolation(lane, FULL).layers
-    assert set(isolation(SPEC, FULL).layers) - set(layers) == {"landlock"}
-
-
-def test_a_sandbox_for_one_run_has_no_plan_for_more() -> None:
-    """And without Landlock no run of a lane has it either."""
-    assert lane_plan(SPEC, INTERPRETER, FULL) is None
-    bare = lane_plan(replace(SPEC, lane=True), INTERPRETER, BARE)
-    assert bare is not None
-    assert (bare.landlock, bare.layers) == (None, ())
+    words = options(SPEC, INTERPRETER, FULL, DESCRIPTORS)
+    at = words.index("/proc/kcore") - 2
+    assert words[at : at + len(covers)] == covers
 
 
 def test_what_is_lacking_is_called_weaker() -> None:
