@@ -105,9 +105,11 @@ def found(module: str, name: str) -> Any:
 
 def is_importable(value: Any) -> bool:
     """Whether a function or class is what its module has under its name."""
-    module = getattr(value, "__module__", None)
     try:
-        return module != "__main__" and found(str(module), value.__qualname__) is value
+        home = value.__module__
+        # Only what is loaded is looked at: nothing is to be run for that.
+        known = home != "__main__" and home in sys.modules
+        return known and found(home, value.__qualname__) is value
     except Exception:
         return False
 
