@@ -1,31 +1,36 @@
 """What a session holds, as bytes that another sandbox makes a session of again.
 
 Owns the format: which names are kept, in which order, and what becomes of those that cannot be.
-How values are taken apart is `checkpoint_values`', how they are put together `checkpoint_steps`'.
+How a value is written is `checkpoint_values`' and `cloudpickle`'s, which are loaded only where
+something is saved or a function or class comes back.
 
 A checkpoint is a line that names the format, the length of a header, the header as JSON, one
 pickle after the other (a list of name and value each, all written by one pickler and read by one
-unpickler, so that what they share stays shared) and the contents of the workspace's files. Only a
-guest reads one: the host keeps it as it came.
+unpickler, so that what they share stays shared) and the contents of the workspace's files. Reading
+one may run what its programs could have run: only a guest does that, in a sandbox of the same
+owner; the host keeps it as it came.
 """
 
 from __future__ import annotations
 
 import _pickle
 import binascii
-import gc
 import json
 import os
 import sys
 import types
 
-from bridge.guest.checkpoint_code import Sources
 from bridge.guest.checkpoint_files import gather
-from bridge.guest.checkpoint_parts import home_of, module_name
-from bridge.guest.checkpoint_reasons import MAX_LOST, pair, what_it_is, why
-from bridge.guest.checkpoint_restore import EVERYTHING, MAGIC, VERSION, restore
-from bridge.guest.checkpoint_steps import STEPS
-from bridge.guest.checkpoint_values import Keeper
+from bridge.guest.checkpoint_restore import (
+    LENGTH_BYTES,
+    MAGIC,
+    MAX_LOST,
+    VERSION,
+    Collecting,
+    pair,
+    restore,
+    why,
+)
 from bridge.guest.wire import State
 
 TYPE_CHECKING = False
@@ -38,7 +43,7 @@ PART_BYTES = 384 * 1024
 """Of one frame, which are 512 KiB as base64: far below what a frame may have."""
 
 MAX_SOURCE_CHARS = 2 * 1024 * 1024
-"""Of the sources that definitions come from: more than any session's programs have."""
+"""Of the sources that functions are from, which tracebacks show; the newest are kept."""
 
 _LEAST_BYTES = 4096
 """Of an empty checkpoint, and more than that."""
@@ -100,28 +105,20 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
     """
     entries, contents, lost = gather(workspace, limit // _FILES_SHARE)
     saver = _Saver(namespace, limit - sum(map(len, contents)))
-    # What is written down lasts until it is sent; to look for garbage in it takes as long again.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with Collecting():
         saver.run()
-    finally:
-        if collecting:
-            gc.enable()
     lost = [*saver.losses(), *lost]
     header = json.dumps(
         {
-            "python": list(sys.version_info[:2]),
             "directory": _directory(workspace, lost),
-            "imports": saver.imports,
-            "sources": saver.sources.used,
+            "sources": _sources(saver.files),
             "names": saver.lengths,
             "files": entries,
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    begin = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(8, "big"))
-    told = [list(pair(name, reason)) for name, reason in lost[:MAX_LOST]]
+    begin = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
+    told = [pair(name, reason) for name, reason in lost[:MAX_LOST]]
     if len(lost) > MAX_LOST:
         told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
     last = ""
@@ -163,24 +160,43 @@ def _directory(workspace: str, lost: List[List[str]]) -> str:
     return "" if below == os.curdir else below
 
 
+def _sources(files: Iterable[str]) -> Dict[str, str]:
+    """Return the texts of programs that functions are from, of too much the newest."""
+    import linecache  # whoever has a traceback has it, and few keep functions
+
+    found: Dict[str, str] = {}
+    left = MAX_SOURCE_CHARS
+    for file in reversed([file for file in linecache.cache if file in files]):
+        entry = linecache.cache[file]
+        # Only what programs were registered with: the others are files, or how a guest is started.
+        if len(entry) == 4 and entry[1] is None and file != "<string>":
+            text = "".join(entry[2])
+            left -= len(text)
+            if left < 0:
+                break
+            found[file] = text
+    return dict(reversed(list(found.items())))
+
+
 class _Saver:
     """Writes the names of one namespace.
 
     Attributes:
         written: The pickles, one after the other.
         lengths: Name and length of each.
-        imports: Name, module and what of it, of what is imported again.
+        files: Names of the sources that functions among them are from.
     """
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
-        self.sources = Sources()
-        self.imports: List[List[str]] = []
+        from bridge.guest import checkpoint_values
+
+        self._values = checkpoint_values
+        self.files: Iterable[str] = ()
         self.lengths: List[List[Any]] = []
         self.written = bytearray()
         self._namespace = namespace
         self._limit = limit
         self._lost: Dict[str, str] = {}
-        self._everything = ""
 
     def run(self) -> None:
         """Write as much as there is room for."""
@@ -188,61 +204,59 @@ class _Saver:
         for name, value in list(self._namespace.items()):
             if type(name) is not str or _is_given(name, value):
                 continue
-            imported = _import_of(name, value)
-            words = None if imported else what_it_is(value)
-            if imported:
-                self.imports.append([name, *imported])
-            elif words:
-                self._lost[name] = "it is %s" % words
-            elif _hung.get(name) == id(value):
+            if _hung.get(name) == id(value):
                 self._lost[name] = "keeping it took too long the last time"
             else:
                 names.append(name)
+        # Modules first: what restores other values may need them.
+        names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
         if not self._write(names):
             self._write(self._chosen(names))
-        self._find_elsewhere()
-        text = sum(map(len, self.sources.used.values()))
-        if text > MAX_SOURCE_CHARS:
-            self._give_up("its programs are longer than what is kept of them")
-
-    def _give_up(self, reason: str) -> None:
-        self.imports, self.lengths, self.written = [], [], bytearray()
-        self.sources.used.clear()
-        self._everything = reason
 
     def losses(self) -> List[List[str]]:
         """Return what could not be kept, in the order of the names."""
-        if self._everything:
-            return [[EVERYTHING, self._everything]]
-        names = [name for name in self._namespace if name in self._lost]
-        return [[name, self._lost[name]] for name in names]
+        return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str]) -> bool:
         """Write names; return whether there was room for all that could be written."""
         sink = _Sink(max(self._limit, _LEAST_BYTES))
-        self.sources.used.clear()
-        keeper = Keeper(sink, self._namespace, self.sources)
-        # All that later ones refer to whatever becomes of those between.
-        keeper.dump([None, list(STEPS.values())])
-        self.lengths = [[None, sink.size]]
+        keeper = self._values.Keeper(sink, self._namespace)
+        self.lengths = []
         for name in names:
             before = sink.size
             # A new list, which stands for all that is written after it has begun.
             entry = [name, self._namespace[name]]
             try:
-                _interruptible(keeper, entry)
+                problem = self._dump(keeper, entry)
+                if problem:
+                    sink.cut(before)
+                    keeper.go_back(entry)
+                    imported = _imported(name, entry[1])
+                    if imported is None:
+                        self._lost[name] = problem
+                        continue
+                    keeper.dump([name, self._values.Imported(*imported)])
             except _Full:
                 return False
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                sink.cut(before)
-                keeper.go_back(entry)
-                self._lost[name] = why(error)
-            else:
-                self.lengths.append([name, sink.size - before])
-        self.written = sink.data
+            self.lengths.append([name, sink.size - before])
+        self.written, self.files = sink.data, keeper.files
         return True
+
+    def _dump(self, keeper: Any, entry: List[Any]) -> str:
+        """Write a name and its value; return why that cannot be done, empty if it was."""
+        words = self._values.what_it_is(entry[1])
+        if words:
+            return "it is %s" % words
+        try:
+            keeper.dump(entry)
+        except _Full:
+            raise
+        except KeyboardInterrupt:
+            _hung[entry[0]] = id(entry[1])
+            raise
+        except BaseException as error:
+            return why(error)
+        return ""
 
     def _chosen(self, names: List[str]) -> List[str]:
         """Return the names for which there is room when the largest are left out."""
@@ -251,17 +265,13 @@ class _Saver:
             if name in self._lost:
                 continue
             sink = _Sink(self._limit, counting=True)
+            keeper = self._values.Keeper(sink, self._namespace)
             try:
-                _interruptible(
-                    Keeper(sink, self._namespace, Sources()), [name, self._namespace[name]]
-                )
+                self._dump(keeper, [name, self._namespace[name]])
             except _Full:
                 self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                self._lost[name] = why(error)
             else:
+                # What could not be written is told of when it is tried again.
                 sizes[name] = sink.size
         total = sum(sizes.values())
         for name in sorted(sizes, key=lambda name: -sizes[name]):
@@ -271,25 +281,6 @@ class _Saver:
             words = "there is no room for it: all names together take more than %s bytes"
             self._lost[name] = words % f"{self._limit:,}"
         return [name for name in names if name in sizes]
-
-    def _find_elsewhere(self) -> None:
-        """Import again what could not be written but is found in a module under its name."""
-        for name in list(self._lost):
-            value = self._namespace[name]
-            for module, other in list(sys.modules.items()):
-                known = getattr(other, "__dict__", None)
-                if module != "__main__" and type(known) is dict and known.get(name) is value:
-                    del self._lost[name]
-                    self.imports.append([name, module, name])
-                    break
-
-
-def _interruptible(keeper: Keeper, entry: List[Any]) -> None:
-    try:
-        keeper.dump(entry)
-    except KeyboardInterrupt:
-        _hung[entry[0]] = id(entry[1])
-        raise
 
 
 def _is_given(name: str, value: Any) -> bool:
@@ -308,12 +299,10 @@ def _is_given(name: str, value: Any) -> bool:
     )
 
 
-def _import_of(name: str, value: Any) -> Optional[Tuple[str, str]]:
-    """Return the module, and what of it, that a name is an import of."""
-    kind = type(value)
-    if issubclass(kind, types.ModuleType):
-        module = module_name(value)
-        return None if module is None else (module, "")
-    if kind in (types.FunctionType, types.BuiltinFunctionType) or issubclass(kind, type):
-        return home_of(value)
+def _imported(name: str, value: Any) -> Optional[Tuple[str, str]]:
+    """Return where a value can be imported from; None if no module has it under this name."""
+    for module, other in list(sys.modules.items()):
+        known = getattr(other, "__dict__", None)
+        if module != "__main__" and type(known) is dict and known.get(name) is value:
+            return (module, name)
     return None

@@ -1,7 +1,8 @@
 """A checkpoint opened: its names back in a namespace, its files back in the workspace.
 
-Owns the reading of the format, which `checkpoint` describes, and what becomes of names that cannot
-be read: each is lost by itself, with those that share something with it.
+Owns the reading of the format, which `checkpoint` describes, what pickles find again by name, and
+what becomes of names that cannot be read: each is lost by itself, with those that share something
+with it.
 """
 
 from __future__ import annotations
@@ -11,47 +12,170 @@ import gc
 import io
 import json
 import os
+import sys
 
-from bridge.guest import checkpoint_steps as steps
-from bridge.guest.checkpoint_code import NotKept, Sources, refuse
 from bridge.guest.checkpoint_files import put_back
-from bridge.guest.checkpoint_reasons import MAX_LOST, pair, why
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 MAGIC = b"mcp-code-bridge checkpoint "
-VERSION = 1
-
-_LENGTH_BYTES = 8
+VERSION = 2
 
 EVERYTHING = "*"
 """Stands for all names where the whole of a checkpoint cannot be had."""
 
-_ARRAYS = ("numpy", "pandas")
-"""Packages whose values say a name of their own where they are always the same."""
+MAX_LOST = 200
+"""Losses told of; the rest is counted."""
+
+MAX_REASON_CHARS = 300
+
+LENGTH_BYTES = 8
+
+_session: Dict[str, Dict[str, Any]] = {}
+"""Under "names", the globals of the session that is read."""
 
 
-def restore(namespace: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:
-    """Put what a checkpoint holds into a namespace; return what could not be, and why.
+class NotKept(Exception):
+    """A value cannot be kept, or not be had back; the message says why."""
 
-    Runs the definitions of some classes and what classes define as `__setstate__`; and modules
-    that are imported run, among them those in the workspace.
-    """
-    # Nothing of what is made becomes garbage, and to look for it takes longer than to make it.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        header, offset = _opened(data)
-        return _restored(namespace, workspace, header, memoryview(data)[offset:])
-    except NotKept as error:
-        return [list(pair(EVERYTHING, why(error)))]
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        return [list(pair(EVERYTHING, "the checkpoint is damaged (%s)" % type(error).__name__))]
-    finally:
-        if collecting:
+
+def refuse(reason: str) -> NoReturn:
+    """Say that a value cannot be kept, or not be had back."""
+    raise NotKept(reason) from None
+
+
+class Collecting:
+    """Has no garbage looked for: nothing of what is made becomes any, and looking takes long."""
+
+    def __enter__(self) -> None:
+        self._was = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._was:
             gc.enable()
+
+
+def why(error: BaseException, doing: str = "keeping") -> str:
+    """Return why keeping a value, or restoring it, did not work."""
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to write it down"
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:
+        text = ""
+    if isinstance(error, NotKept):
+        return text
+    for before in ("cannot pickle '", "can't pickle "):
+        if isinstance(error, TypeError) and text.startswith(before):
+            kind = text[len(before) :].replace("object", "").strip(" '")
+            return "it is or holds a %s, which Python cannot write down" % kind
+    return "%s it raised %s" % (doing, type(error).__name__) + (text and ": " + text)
+
+
+def pair(name: str, reason: str) -> List[str]:
+    """Return a name and a reason, both of a length that can be shown."""
+    return [str(name)[:MAX_REASON_CHARS], reason[:MAX_REASON_CHARS]]
+
+
+# --- what is found again, by the names that pickles have of these ---------------------------------
+
+
+def found(module: str, name: str) -> Any:
+    """Return a module, or what it has under a dotted name.
+
+    Raises:
+        NotKept: It has no such thing.
+        ImportError: There is no such module.
+    """
+    if module not in sys.modules:
+        __import__(module)
+    value: Any = sys.modules[module]
+    try:
+        for part in name.split(".") if name else ():
+            value = getattr(value, part)
+    except AttributeError:
+        raise NotKept("%s has no %s here" % (module, name)) from None
+    return value
+
+
+def is_importable(value: Any) -> bool:
+    """Whether a function or class is what its module has under its name."""
+    try:
+        home = value.__module__
+        # Only what is loaded is looked at: nothing is to be run for that.
+        known = home != "__main__" and home in sys.modules
+        return known and found(home, value.__qualname__) is value
+    except Exception:
+        return False
+
+
+def namespace(module: str) -> Any:
+    """Return the globals of a module; for no name, those of the session that is read."""
+    return found(module, "").__dict__ if module else _session["names"]
+
+
+def server(name: str) -> Any:
+    """Return the object of a loaded server."""
+    servers = _session["names"].get("mcp_servers")
+    if servers is None or name not in servers:
+        raise NotKept("the server %r is not loaded" % name)
+    return servers[name]
+
+
+def tool(server_name: str, name: str) -> Any:
+    """Return the function of a loaded server's tool."""
+    return server(server_name)[name]
+
+
+def python() -> str:
+    """Return the Python that code is for."""
+    return "%s.%s" % (sys.version_info[:2])
+
+
+def code(version: str, data: bytes) -> Any:
+    """Return the code of a function.
+
+    Raises:
+        NotKept: It is another Python's.
+    """
+    if version != python():
+        words = "functions come back in the same version of Python only: Python %s, and this is %s"
+        raise NotKept(words % (version, python()))
+    import marshal
+
+    return marshal.loads(data)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:
+    """Put what a checkpoint holds into a session's globals; return what could not be, and why.
+
+    Runs what classes define as `__new__`, `__setstate__` and the like; and modules that are
+    imported run, among them those in the workspace.
+    """
+    given = names.get("__builtins__")
+    try:
+        with Collecting():
+            _session["names"] = names
+            header, offset = _opened(data)
+            lost = _restored(names, workspace, header, memoryview(data)[offset:])
+    except NotKept as error:
+        lost = [[EVERYTHING, why(error)]]
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        lost = [[EVERYTHING, "the checkpoint is damaged (%s)" % type(error).__name__]]
+    finally:
+        _session.clear()
+        if given is not None:
+            # Functions that come back bring what their own module has there.
+            names["__builtins__"] = given
+    return [pair(name, reason) for name, reason in lost[:MAX_LOST]]
 
 
 def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
@@ -61,9 +185,9 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     version = int(line[len(MAGIC) :])
     if version != VERSION:
         words = "the checkpoint is of version %d; this bridge reads version %d"
-        raise NotKept(words % (version, VERSION))
-    start = len(line) + 1 + _LENGTH_BYTES
-    size = int.from_bytes(data[start - _LENGTH_BYTES : start], "big")
+        refuse(words % (version, VERSION))
+    start = len(line) + 1 + LENGTH_BYTES
+    size = int.from_bytes(data[start - LENGTH_BYTES : start], "big")
     if size > len(data) - start:
         refuse("the checkpoint ends in the middle")
     header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
@@ -74,23 +198,26 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
 
 
 def _restored(
-    namespace: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
+    names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
 ) -> List[List[str]]:
-    sources = Sources()
-    for file, text in header["sources"].items():
-        sources.put(str(file), str(text))
-    steps.begin(namespace, sources)
+    _put_sources(header["sources"])
     size = sum(length for _, length in header["names"])
     # Files first: modules may be among them.
     lost = _put_files(workspace, header, body[size:])
-    for name, module, what in header["imports"]:
-        try:
-            namespace[str(name)] = steps.found(str(module), str(what))
-        except BaseException as error:
-            _unless_interrupted(error)
-            lost.append([str(name), "importing it failed: %s" % why(error)])
-    lost += _Reader(namespace, header["names"], body[:size]).run()
-    return [list(pair(name, reason)) for name, reason in lost[:MAX_LOST]]
+    if not _read_all(names, header["names"], body[:size]):
+        lost += _read_each(names, header["names"], body[:size])
+    return lost
+
+
+def _put_sources(sources: Dict[str, str]) -> None:
+    """Make sources known to tracebacks, and to the next checkpoint too."""
+    if sources:
+        import linecache
+
+        for file, text in sources.items():
+            # Lines end where Python says so: str.splitlines knows ends that are none.
+            lines = io.StringIO(text, newline=None).readlines()
+            linecache.cache[str(file)] = (len(text), None, lines, str(file))
 
 
 def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List[List[str]]:
@@ -115,116 +242,93 @@ def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List
     return lost
 
 
-class _Gone:
-    """Stands for what could not be made again, in values that share it."""
-
-
-class _Unpickler(_pickle.Unpickler):
-    """Finds the steps, and nothing else.
-
-    Attributes:
-        remembered: What an earlier one had read, for `_again`.
-    """
-
-    remembered: Dict[int, Any] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a step; or what arrays are written with that write themselves by name."""
-        if module == steps.__name__ and name in steps.STEPS:
-            return steps.STEPS[name]
-        if module.partition(".")[0] in _ARRAYS:
-            return steps.imported(module, name)
-        raise NotKept("%s.%s is not made again from a checkpoint" % (module, name))
-
-    def persistent_load(self, number: Any) -> Any:
-        """Return what an earlier one had read."""
-        return self.remembered.get(number, _Gone())
-
-
-class _Reader:
-    """Reads the pickles of a checkpoint."""
-
-    def __init__(self, namespace: Dict[str, Any], names: List[Any], body: memoryview) -> None:
-        self._namespace = namespace
-        self._names = names
-        self._body = body
-        self._stream = io.BytesIO(body)
-        self._unpickler = _Unpickler(self._stream)
-
-    def run(self) -> List[List[str]]:
-        """Put the names into the namespace; return those that could not be, and why."""
-        values: Dict[str, Any] = {}
-        lost: List[List[str]] = []
-        end = 0
-        for name, length in self._names:
-            start, end = end, end + length
-            try:
-                entry = self._unpickler.load()
-                if type(entry) is not list or len(entry) != 2 or entry[0] != name:
-                    refuse("the checkpoint is damaged")
-                if name is not None:
-                    values[name] = entry[1]
-            except BaseException as error:
-                _unless_interrupted(error)
-                lost.append([EVERYTHING if name is None else name, why(error)])
-                self._go_on(start, end)
-        if lost:
-            lost += _shared_with_lost(values)
-        self._namespace.update(values)
-        return lost
-
-    def _go_on(self, start: int, end: int) -> None:
-        """Read what comes after a pickle that could not be read.
-
-        What is referred to is counted by both sides: another unpickler is given all that the first
-        had read before, and something in place of what the failed one would have added.
-        """
-        before = _remembered(self._body[:start])
-        added = _remembered(self._body[start:end])
-        known: Any = self._unpickler.memo.copy()
-        again = bytearray(b"\x80\x05")
-        for number in range(before + added):
-            # BININT, BINPERSID, MEMOIZE, POP
-            again += b"J" + number.to_bytes(4, "little") + b"Q\x940"
-        again += b"N."
-        self._stream = io.BytesIO(bytes(again) + bytes(self._body[end:]))
-        self._unpickler = _Unpickler(self._stream)
-        self._unpickler.remembered = {
-            # Of what the failed one had made only that is whole which has no parts.
-            n: value
-            for n, value in known.items()
-            if n < before or type(value) in (str, bytes)
-        }
-        self._unpickler.load()
-
-
-def _remembered(pickles: memoryview) -> int:
-    """Return how many values are remembered by who reads these."""
-    import pickletools  # only a checkpoint of elsewhere, or one that was changed, needs it
-
-    stream = io.BytesIO(pickles)
-    count = 0
+def _read_all(names: Dict[str, Any], written: List[Any], body: memoryview) -> bool:
+    """Read all names; return whether that went well."""
+    load = _pickle.Unpickler(io.BytesIO(body)).load
     try:
-        while stream.tell() < len(pickles):
-            count += sum(code.name == "MEMOIZE" for code, _, _ in pickletools.genops(stream))
-    except Exception:
+        for name, _ in written:
+            names[name] = _value(name, load())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
+    return True
+
+
+def _value(name: str, entry: Any) -> Any:
+    if type(entry) is not list or len(entry) != 2 or entry[0] != name:
         refuse("the checkpoint is damaged")
-    return count
+    return entry[1]
 
 
-def _shared_with_lost(values: Dict[str, Any]) -> List[List[str]]:
-    """Leave out the names that share something with one that could not be read."""
-    from bridge.guest.checkpoint_values import Finder
+class _Memo(dict):  # type: ignore[type-arg]
+    """What has been read, by number; what could not be is counted, and missing."""
 
-    lost = []
-    finder = Finder(_Gone)
-    for name in list(values):
-        if finder.finds(values[name]):
-            del values[name]
-            lost.append([name, "it shares something with a name that could not be read"])
+    gone = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.gone
+
+    def __missing__(self, number: int) -> Any:
+        refuse("it shares something with a name that could not be read")
+
+
+def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> List[List[str]]:
+    """Read those names that can be read; return the others, and why.
+
+    With Python's own unpickler, in which what was read of a failed name can be taken out again.
+    """
+    import pickle
+
+    stream = io.BytesIO(body)
+    unpickler: Any = pickle._Unpickler(stream)
+    memo = unpickler.memo = _Memo()
+    lost: List[List[str]] = []
+    end = 0
+    for name, length in written:
+        start, end = end, end + length
+        before = len(memo)
+        stream.seek(start)
+        try:
+            names[name] = _value(name, unpickler.load())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            lost.append([name, why(error, "restoring")])
+            names.pop(name, None)
+            for number in [n for n in memo if n >= before]:
+                del memo[number]
+            _remember(memo, body[start:end], unpickler.find_class)
     return lost
 
 
-def _unless_interrupted(error: BaseException) -> None:
-    if isinstance(error, KeyboardInterrupt):
-        raise error
+def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any]) -> None:
+    """Have a memo count what a failed pickle remembers; texts and what is imported are whole."""
+    import pickletools
+
+    texts: List[Any] = []
+    last: Any = None
+    try:
+        for op, arg, _ in pickletools.genops(bytes(written)):
+            if op.name == "MEMOIZE":
+                if last is None:
+                    memo.gone += 1
+                else:
+                    memo[len(memo)] = last
+                continue
+            last = arg if type(arg) in (str, bytes) else None
+            if op.name == "STACK_GLOBAL":
+                last = _importable(find, *texts[-2:])
+            elif op.name.endswith("BINGET"):
+                texts.append(memo.get(arg))
+            elif last is not None:
+                texts.append(last)
+    except Exception:
+        refuse("the checkpoint is damaged")
+
+
+def _importable(find: Callable[[str, str], Any], module: str, name: str) -> Any:
+    try:
+        return find(module, name)
+    except Exception:
+        return None

@@ -1,7 +1,8 @@
 """The guest package as bytes: what is sent to a sandbox and what an image may carry.
 
 Owns the bundle's format, its digest and the command that unpacks it. Reads the sources as package
-resources, so that it works from a wheel; imports nothing of the guest.
+resources, so that it works from a wheel; imports nothing of the guest. What the guest needs of
+others' packages goes along as the source that is installed.
 
 Code is compiled for this interpreter's own version only. A guest of another version finds it in its
 image, or compiles the sources.
@@ -15,12 +16,16 @@ import sys
 import zlib
 from functools import cache
 from importlib import resources
-from importlib.abc import SourceLoader
+from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 from types import CodeType
 
 _PACKAGE = "bridge.guest"
+
+BORROWED = {f"{_PACKAGE}.cloudpickle": "cloudpickle"}
+"""Guest modules that are an installed package's module of its own name, which imports nothing but
+the standard library. Under a name of the guest's it hides no package from programs."""
 
 _LENGTH_BYTES = 8
 
@@ -60,7 +65,8 @@ def guest_modules() -> dict[str, str]:
         stem = entry.name[: -len(".py")]
         name = _PACKAGE if stem == "__init__" else f"{_PACKAGE}.{stem}"
         # read_text would translate newlines; the digest is over what is there.
-        found[name] = entry.read_bytes().decode("utf-8")
+        data = _borrowed(name) if name in BORROWED else entry.read_bytes()
+        found[name] = data.decode("utf-8")
     return dict(sorted(found.items()))
 
 
@@ -87,13 +93,31 @@ def guest_code() -> dict[str, bytes]:
 def _compiled(name: str) -> CodeType:
     """Compile a module, or take what was compiled at its installation."""
     origin = f"mcp-code-bridge/{name.replace('.', '/')}.py"
-    spec = find_spec(name)
-    loader = spec.loader if spec is not None else None
-    if isinstance(loader, SourceLoader):
-        code = loader.get_code(name)
+    loader = _loader(name)
+    if loader is not None:
+        code = loader.get_code(loader.name)
         if code is not None:
             return _elsewhere(code, origin)
     return compile(guest_modules()[name], origin, "exec", dont_inherit=True)
+
+
+def _loader(name: str) -> SourceFileLoader | None:
+    """Return what loads a module from its file; None where it is in none."""
+    # Of a package only what finds it: to look for a module inside would import it.
+    spec = find_spec(BORROWED.get(name, name))
+    if name in BORROWED and spec is not None and spec.origin is not None:
+        file = Path(spec.origin).with_name(f"{spec.name}.py")
+        return SourceFileLoader(f"{spec.name}.{spec.name}", str(file))
+    found = None if spec is None else spec.loader
+    return found if isinstance(found, SourceFileLoader) else None
+
+
+def _borrowed(name: str) -> bytes:
+    loader = _loader(name)
+    if loader is None:
+        message = f"The package {BORROWED[name]} is not installed as files."
+        raise ImportError(message)
+    return loader.get_data(loader.path)
 
 
 def _elsewhere(code: CodeType, filename: str) -> CodeType:

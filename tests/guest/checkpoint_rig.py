@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bridge
 from bridge.guest.checkpoint import restore, save
+from bridge.sandbox.bundle import write_guest_tree
 
 CHILD = r"""
 import base64, io, json, linecache, os, sys, traceback, types
@@ -76,7 +76,7 @@ def session(
     """Run programs after what a checkpoint holds, and save. A program that fails fails the test."""
     workspace.mkdir(exist_ok=True)
     told = {
-        "root": str(Path(bridge.__file__).parent.parent),
+        "root": str(write_guest_tree(workspace.parent / "guest")),
         "workspace": str(workspace),
         "state": base64.b64encode(state).decode(),
         "programs": list(programs),

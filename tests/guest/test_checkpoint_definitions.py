@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tests.guest.checkpoint_rig import session
@@ -47,6 +48,19 @@ col = Color.RED
 class F(enum.Flag):
     A = 1
     B = 2
+class Planet(enum.Enum):
+    EARTH = (5, 6)
+    TERRA = (5, 6)
+    def __init__(self, mass, radius): self.mass = mass
+planet = Planet.TERRA
+class Made:
+    def __new__(cls, x):
+        made = super().__new__(cls); made.x = x
+        return made
+    def __getattr__(self, name): return self.missing[name]
+    def __setattr__(self, name, value): self.__dict__[name] = value * 2
+thing = Made(4)
+UserId = typing.NewType("UserId", int)
 fl = F.A | F.B
 class Base(abc.ABC):
     made = []
@@ -98,7 +112,7 @@ lock = threading.Lock()
 con = sqlite3.connect(":memory:")
 mixed = {"a": y, "f": fh}
 after = d
-exec("def nosrc(): pass")
+exec("def nosrc(): return 8")
 def outer():
     class Local:
         def hi(self): return "hi"
@@ -115,6 +129,14 @@ class Meta(type):
     def hello(cls): return "hello"
 class WithMeta(metaclass=Meta):
     k = 3
+told = []
+class Telling(type):
+    def __new__(meta, name, bases, given, tag): return super().__new__(meta, name, bases, given)
+    def __init__(cls, name, bases, given, tag): told.append((name, tag))
+class Told(metaclass=Telling, tag=1): pass
+class Parent:
+    def __init_subclass__(cls, tag): told.append((cls.__name__, tag))
+class Kid(Parent, tag=2): pass
 wm = WithMeta()
 class GS:
     def __init__(self): self.a = 1; self.f = fh
@@ -138,6 +160,8 @@ assert sq(4) == 16 and fib(20) == 6765
 with ctx(3) as v: assert v == 3
 assert p == P(3, 4) and p.norm() == 5 and P.count == 7 and P(1,2) < P(2,1), P.count
 assert col is Color.RED and Color("b") is Color.BLUE and fl == F.A|F.B and isinstance(fl, F)
+assert planet is Planet.EARTH is Planet["TERRA"] and planet.mass == 5 and Planet((5, 6)) is planet
+assert thing.x == 8 and UserId(3) == 3
 assert ch.go() == 5 == m() and m.__self__ is ch and ch.twice == 10
 assert Child.st() == "st" and Child.cl() == "Child" and ch.cp == 105
 assert Base.made == [ch] and Base.made[0] is ch
@@ -145,7 +169,10 @@ try: Base()
 except TypeError: pass
 else: raise AssertionError
 Child(3); assert len(Base.made) == 2
-assert sl.a == 1 and sl.b() == 2
+assert sl.a == 1 and sl.b() == 2 and nosrc() == 8
+try: sl.other = 1
+except AttributeError: pass
+else: raise AssertionError
 assert nt.both() == (1, "q") and nt2 == (1, 9) and isinstance(nt2, Nt2)
 assert dict(md) == {"a": 1} and md.extra == 3 and type(md) is MyDict
 assert err.code == 4 and str(err) == "boom"
@@ -155,6 +182,9 @@ assert root(4) == 2 and math.pi and osp.join and getcwd
 assert ns.a == 1 and part() == 4
 bound_append(7); assert y[-1] == 7
 assert WithMeta.hello() == "hello" and wm.k == 3
+assert told == [("Told", 1), ("Kid", 2)] and type(Told) is Telling
+class Kid2(Parent, tag=3): pass
+assert told.pop() == ("Kid2", 3)
 assert gs.a == 1 and gs.f is None
 assert t1.kids[0].parent is t1
 assert things[20] is math.sqrt, things
@@ -170,7 +200,6 @@ NOT_KEPT = {
     "lock": "it is a lock",
     "con": "it is a database connection",
     "mixed": "it is or holds an open file",
-    "nosrc": "its source is not known",
     "it": "it is an iterator (list_iterator)",
 }
 
@@ -191,3 +220,24 @@ def test_definitions_and_data_come_back_with_what_they_share(
         first=3,
     )
     assert (second.lost, third.restored) == ({}, {})
+
+
+def test_another_python_has_the_data_and_says_which_definitions_are_not_its_own(
+    every_python: str, tmp_path: Path
+) -> None:
+    first = session(
+        tmp_path / "a",
+        "def f(): return 1\nclass C:\n    def m(self): return 2\nc, x = C(), [1]\ny = {'x': x}\n",
+    )
+    checks = "import sys; assert y['x'] is x; same = 'f' in globals() and f() == 1 and c.m() == 2"
+    second = session(
+        tmp_path / "b",
+        f"{checks}\nassert same == (sys.version_info[:2] == {sys.version_info[:2]})",
+        state=first.data,
+        python=every_python,
+    )
+    if second.restored:
+        reason = "functions come back in the same version of Python only: Python "
+        assert second.restored.pop("f").startswith(reason)
+        assert second.restored.pop("C").startswith(reason)
+        assert second.restored == {"c": "it shares something with a name that could not be read"}

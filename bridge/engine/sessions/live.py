@@ -282,7 +282,6 @@ class Session:
         if not self._queue and not self.record.begun:
             # Whoever it was opened for has gone meanwhile.
             return None
-        self.since = anyio.current_time()
         if self.record.begun and self._host.gives_way(self):
             # What waits in the queue asks for a place again, when it is served.
             return None

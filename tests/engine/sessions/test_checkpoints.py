@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import bridge
 from bridge.engine.sessions import checkpoints
 from bridge.engine.sessions.checkpoints import Checkpoint, Checkpoints, Opened
 from bridge.engine.sessions.surplus import owner_digest
@@ -354,3 +356,24 @@ def test_a_bridge_that_is_killed_while_it_saves_leaves_the_old_or_the_new(tmp_pa
         kept.tidy()
         assert [file.exists() for file in every] == [file.suffix == ".session" for file in every]
         assert kept.load("me", "s-1").data == expected * 100_000
+
+
+def test_nothing_on_the_host_unpickles() -> None:
+    """What a state holds is for sandboxes; to unpickle it is to run it."""
+    root = Path(bridge.__file__).parent
+    for file in root.rglob("*.py"):
+        if file.is_relative_to(root / "guest"):
+            continue
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            imported = []
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported = [node.module or "", *(alias.name for alias in node.names)]
+            for name in imported:
+                assert name.partition(".")[0] not in (
+                    "pickle",
+                    "_pickle",
+                    "cloudpickle",
+                    "shelve",
+                ), file
