@@ -24,8 +24,7 @@ from bridge.gate.calls import Gate
 from bridge.gate.outcomes import outcome_after
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import tool_digest
-from bridge.gate.plans import Covered, HeldRequest, KeptPlan, resolve
-from bridge.gate.plans.resolving import Known
+from bridge.gate.plans import Covered, HeldRequest, KeptPlan, Known, resolve
 from bridge.guest.validation import problem
 from bridge.model import Json, Reason
 from bridge.rpc.values import tool_error, wire_value

@@ -1,4 +1,4 @@
-"""The calls that one run in plan mode holds back.
+"""The calls that one run in plan mode holds back, and what an approval of them covers.
 
 Owns their numbers, their bounds and what is kept of each: what it is to be made with, what was
 decided on it and by which rules, its tool's definition, and what had been read by then.
@@ -12,13 +12,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.errors import ApprovalNeededError, CallBudgetError, InvalidRequestError
+from bridge.gate.approval import Approval, Approver
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import tool_digest
-from bridge.gate.plans.references import mentions, referred
-from bridge.gate.plans.showing import characters_each, readable, shown
+from bridge.gate.plans.arguments import (
+    characters_each,
+    labelled,
+    mentions,
+    readable,
+    referred,
+    shown,
+)
 from bridge.model import Effect, HeldCall, Json
 
 MAX_CALLS = 1_000
@@ -65,6 +72,34 @@ class HeldRequest:
 
     def __str__(self) -> str:
         return f"#{self.number} {self.call}"
+
+
+class Covered(Approver):
+    """Approves of one held call as far as the plan's approval does; asks nobody."""
+
+    def __init__(self, approval: Approval, request: HeldRequest) -> None:
+        super().__init__()
+        self._approval = approval
+        self._request = request
+
+    async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        """Return the plan's approval, which covers what was shown and nothing more.
+
+        Raises:
+            ApprovalNeededError: The plan did not show that this call needs it for such a reason.
+        """
+        news = [ask for ask in asks if ask.rule not in self._request.asked]
+        if not news:
+            return self._approval
+        reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
+        message = (
+            f"{call} needs a person's approval for a reason that the plan did not show ({reasons})."
+        )
+        raise ApprovalNeededError(
+            message,
+            remedy="Make this call, and what follows, in a run of its own, where it is asked "
+            "about; or plan again.",
+        )
 
 
 class Holding:
@@ -114,7 +149,11 @@ class Holding:
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
         """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
-        return mentions(dict(arguments))
+        return mentions(dict(arguments), self.plan)
+
+    def labelled(self, value: Json) -> Json:
+        """Return what the program wrote with the results of held calls by name."""
+        return labelled(value, self.plan, self._names())
 
     def hold(
         self,
@@ -180,9 +219,12 @@ class Holding:
         if len(self._shown) == self.count:
             return self._shown
         each = characters_each(self.count)
-        names = {request.number: str(request.call) for request in self._requests}
+        names = self._names()
         self._shown = tuple(self._held_call(request, names, each) for request in self._requests)
         return self._shown
+
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self._requests}
 
     def _held_call(self, request: HeldRequest, names: Mapping[int, str], each: int) -> HeldCall:
         call = request.call
