@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge.gate.plans.arguments import labelled
 from bridge.guest.display_tables import (
     MAX_CELL_CHARS,
     MAX_TABLE_CHARS,
@@ -113,8 +114,9 @@ def test_a_cell_is_short_and_stays_in_its_row(value: object, text: str) -> None:
 
 
 def test_what_stands_for_a_held_result_is_not_cut() -> None:
-    token = write("0" * 16, 1, ("a" * 60,))
-    assert token in cell(token)
+    name = "a" * 60
+    token = write("0" * 16, 1, (name,))
+    assert labelled(cell(token), "0" * 16, {1: "a.b"}) == f"'‹result of #1 a.b›.{name}'"
 
 
 def of(module: str, name: str, **fields: Any) -> Any:
