@@ -84,20 +84,44 @@ class Times:
 StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Step:
     """What became of a call.
 
     Attributes:
         told: What it returned, or how long that is; nothing if enough was shown of others.
-        error: Why it is not.
+        error: Why it is not done, if it was begun.
     """
 
     request: HeldRequest
-    status: StepStatus
+    status: StepStatus = "not done"
     told: Mapping[str, Json] = field(default_factory=dict)
     error: str = ""
     reason: Reason = "exception"
+
+    def failed(
+        self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
+    ) -> None:
+        """Note why it is not done."""
+        self.status, self.error, self.reason = status, error, reason
+
+    def not_made(self, error: BridgeError) -> None:
+        """Note why it did not go out."""
+        reason: Reason = "exception"
+        if isinstance(error, RefusedError):
+            reason = "policy"
+        elif isinstance(error, UsageError):
+            reason = "validation"
+        told = " ".join(part for part in (error.message, error.remedy) if part)
+        self.failed(f"It was not made. {told}", reason)
+
+    def lost(self, error: BridgeError) -> None:
+        """Note that it went out and ended without an answer."""
+        outcome = outcome_after(error)
+        if outcome == "not-sent":
+            self.not_made(error)
+        else:
+            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
 
 
 class PlanExecutor:
@@ -132,7 +156,8 @@ class PlanExecutor:
                     self._servers.pool.call_tool,
                     watch.oversight,
                 )
-                result = await self._perform(kept, run_id, gate, watch, approval, record)
+                execution = _Execution(kept, gate, watch, approval, self._servers)
+                result = await self._perform(execution, run_id, record)
             return accounted(result, gate, watch)
         except ApprovalRefusedError:
             begun = True
@@ -188,23 +213,17 @@ class PlanExecutor:
             raise
 
     async def _perform(
-        self,
-        kept: KeptPlan,
-        run_id: str,
-        gate: Gate,
-        watch: Watch,
-        approval: Approval,
-        record: Callable[[RunResult], None],
+        self, execution: _Execution, run_id: str, record: Callable[[RunResult], None]
     ) -> RunResult:
-        execution = _Execution(kept, gate, watch, self._servers, approval, self._times)
+        kept, gate = execution.kept, execution.gate
         started = time.monotonic()
         cancelled = True
         try:
-            await execution.perform()
+            await execution.perform(self._times)
             cancelled = False
         finally:
             # Also of one that was cancelled: nobody gets the result then, but the audit has it.
-            result = _result(kept, run_id, execution, cancelled=cancelled)
+            result = _result(execution, run_id, cancelled=cancelled)
             usage = Usage(
                 wall_ms=round((time.monotonic() - started) * 1000),
                 tool_calls=gate.calls,
@@ -224,53 +243,46 @@ class _Execution:
     """Makes the calls of one plan. Used once.
 
     Attributes:
-        steps: What became of the calls so far; the last may be other than done.
+        steps: What became of each call.
         late: Whether it was stopped for its time.
     """
 
     def __init__(
-        self,
-        kept: KeptPlan,
-        gate: Gate,
-        watch: Watch,
-        servers: Servers,
-        approval: Approval,
-        times: Times,
+        self, kept: KeptPlan, gate: Gate, watch: Watch, approval: Approval, servers: Servers
     ) -> None:
-        self._kept = kept
-        self._gate = gate
-        self._oversight = watch.oversight
-        self._clock = watch.run.clock
-        self._servers = servers
+        self.kept = kept
+        self.gate = gate
+        self._watch = watch
         self._approval = approval
-        self._times = times
+        self._servers = servers
         # A result is kept for as long as a call to come is made with it.
         self._known: dict[int, Known] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
         self._room = MAX_VALUES
-        self.steps: list[Step] = []
+        self.steps = [Step(request=request) for request in kept.requests]
         self.late = False
 
-    async def perform(self) -> None:
+    async def perform(self, times: Times) -> None:
         """Make the calls in order, as far as it goes. Cancelled, it stops between two calls."""
-        until = self._clock.now() + self._times.apply
-        for request in self._kept.requests:
+        clock = self._watch.run.clock
+        until = clock.now() + times.apply
+        for step in self.steps:
             await anyio.lowlevel.checkpoint()
-            if self._clock.now() >= until:
+            if clock.now() >= until:
                 self.late = True
                 return
             try:
-                arguments = resolve(request.call.arguments, self._known)
-                for number in request.uses:
+                arguments = resolve(step.request.call.arguments, self._known)
+                for number in step.request.uses:
                     self._awaited[number] -= 1
                     if not self._awaited[number]:
                         del self._known[number]
-                await self._check(request, arguments)
+                await self._check(step.request, arguments)
             except BridgeError as error:
-                self.steps.append(_not_made(request, error))
+                step.not_made(error)
                 return
-            await self._make(request, arguments)
-            if self.steps[-1].status != "done":
+            await self._make(step, arguments, times.finish)
+            if step.status != "done":
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
@@ -291,62 +303,50 @@ class _Execution:
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
             return
-        real = self._oversight.vault.reveal(call.server, dict(arguments))
+        real = self._watch.oversight.vault.reveal(call.server, dict(arguments))
         wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
         if wrong is not None:
             # What is wrong may quote what the token stands for.
-            wrong = self._oversight.vault.conceal(wrong)
+            wrong = self._watch.oversight.vault.conceal(wrong)
             message = f"{call} does not take what the plan has for it by now: {wrong}."
             raise InvalidRequestError(message)
 
-    async def _make(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
+    async def _make(self, step: Step, arguments: Mapping[str, Json], finish: float) -> None:
         """Make a call, and write down what became of it before anything can interrupt that."""
-        oversight = replace(
-            self._oversight, flow_state=request.flow, approver=Covered(self._approval, request)
-        )
-        self._gate.go_on_under(oversight)
-        before, count = self._gate.calls, len(self.steps)
+        request, gate = step.request, self.gate
+        covered = Covered(self._approval, request)
+        gate.go_on_under(replace(self._watch.oversight, flow_state=request.flow, approver=covered))
+        before = gate.calls
+        step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope(shield=True) as shield:
-                tasks.start_soon(_hurry, shield, self._times.finish)
+                tasks.start_soon(_hurry, shield, finish)
                 try:
-                    result = await self._gate.call(
-                        request.call.server, request.call.tool, arguments
-                    )
+                    result = await gate.call(request.call.server, request.call.tool, arguments)
                 except BridgeError as error:
-                    sent = self._gate.calls > before
-                    self.steps.append(_lost(request, error) if sent else _not_made(request, error))
+                    step.lost(error) if gate.calls > before else step.not_made(error)
                 else:
-                    self._take(request, result)
-            if len(self.steps) == count:
-                error_text = "It was cut off before its answer came."
-                self.steps.append(
-                    Step(request=request, status="unknown", error=error_text, reason="cancelled")
-                )
+                    self._take(step, result)
             tasks.cancel_scope.cancel()
 
-    def _take(self, request: HeldRequest, result: Mapping[str, Json]) -> None:
+    def _take(self, step: Step, result: Mapping[str, Json]) -> None:
         error = tool_error(result)
         if error is not None:
-            self.steps.append(Step(request=request, status="failed", error=error))
+            step.failed(error)
             return
+        request = step.request
         server, tool = request.call.server, request.call.tool
         shape = wire_value(result, wrapped=self._servers.known.wraps_result(server, tool))
         self._servers.known.observe(server, tool, shape)
         if self._awaited[request.number]:
             self._known[request.number] = Known(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))
-        told: dict[str, Json] = {}
         if size > MAX_VALUE:
-            told = {"valueCharacters": size}
+            step.told = {"valueCharacters": size}
         elif size <= self._room:
-            told = {"value": shape["json"] if "json" in shape else dict(shape)}
+            step.told = {"value": shape["json"] if "json" in shape else dict(shape)}
             self._room -= size
-        self.steps.append(Step(request=request, status="done", told=told))
-
-    def status(self, place: int) -> StepStatus:
-        """Return what became of the call at a place in the plan."""
-        return self.steps[place].status if place < len(self.steps) else "not done"
+        step.status, step.error = "done", ""
 
     def listed(self) -> list[Json]:
         """Return every call of the plan with what became of it, and what it returned, cut.
@@ -356,30 +356,28 @@ class _Execution:
         """
         lines: list[Json] = []
         plain: dict[str, Json] = {}
-        for place, request in enumerate(self._kept.requests):
+        for step in self.steps:
+            call = step.request.call
             line: dict[str, Json] = {
-                "server": request.call.server,
-                "tool": request.call.tool,
-                "status": self.status(place),
+                "server": call.server,
+                "tool": call.tool,
+                "status": step.status,
             }
-            step = self.steps[place] if place < len(self.steps) else None
-            more = dict(step.told) if step is not None else {}
-            if step is not None and step.error:
-                more["error"] = step.error[:MAX_VALUE]
+            more = {**step.told, **({"error": step.error[:MAX_VALUE]} if step.error else {})}
             if line == plain and not more:
-                lines[-1]["to"] = request.number
+                lines[-1]["to"] = step.request.number
                 continue
-            lines.append({"number": request.number, **line, **more})
+            lines.append({"number": step.request.number, **line, **more})
             # Only lines of which no more is to be said stand for several calls.
             plain = {} if more else line
         return lines
 
 
-def _result(kept: KeptPlan, run_id: str, execution: _Execution, *, cancelled: bool) -> RunResult:
+def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
     """Return what became of a plan, without what it took."""
-    steps, total = execution.steps, len(kept.requests)
-    done = sum(step.status == "done" for step in steps)
-    stopped = next((step for step in steps if step.status != "done"), None)
+    kept, total = execution.kept, len(execution.steps)
+    done = sum(step.status == "done" for step in execution.steps)
+    stopped = next((step for step in execution.steps if step.error), None)
     summary = f"{done:,} of {total:,} calls done"
     status: Status = "success"
     reason: Reason | None = None
@@ -403,19 +401,17 @@ def _result(kept: KeptPlan, run_id: str, execution: _Execution, *, cancelled: bo
         summary=f"{summary}.",
         has_result=True,
         result=execution.listed(),
-        error="" if status == "success" else _error(execution, kept, why, run_id),
+        error="" if status == "success" else _error(execution, stopped, why, run_id),
         servers=_servers(kept),
     )
 
 
-def _error(execution: _Execution, kept: KeptPlan, why: str, run_id: str) -> str:
+def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -> str:
     """Return why a plan was stopped, what was done of it, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
-    for place, request in enumerate(kept.requests):
-        by_status.setdefault(execution.status(place), []).append(request.number)
-    last = execution.steps[-1] if execution.steps else None
-    stopped = last is not None and last.status != "done"
-    lines = [f"{last.request}: {why[:MAX_ERROR]}" if stopped and last is not None else why]
+    for step in execution.steps:
+        by_status.setdefault(step.status, []).append(step.request.number)
+    lines = [f"{stopped.request}: {why[:MAX_ERROR]}" if stopped is not None else why]
     words = {
         "done": "Done",
         "failed": "Failed",
@@ -494,22 +490,3 @@ async def _hurry(shield: anyio.CancelScope, seconds: float) -> None:
     except anyio.get_cancelled_exc_class():
         shield.deadline = anyio.current_time() + seconds
         raise
-
-
-def _not_made(request: HeldRequest, error: BridgeError) -> Step:
-    reason: Reason = "exception"
-    if isinstance(error, RefusedError):
-        reason = "policy"
-    elif isinstance(error, UsageError):
-        reason = "validation"
-    told = " ".join(part for part in (error.message, error.remedy) if part)
-    return Step(request=request, status="failed", error=f"It was not made. {told}", reason=reason)
-
-
-def _lost(request: HeldRequest, error: BridgeError) -> Step:
-    """Return the step of a call that went out and ended without an answer."""
-    outcome = outcome_after(error)
-    if outcome == "not-sent":
-        return _not_made(request, error)
-    status: StepStatus = "failed" if outcome == "refused" else "unknown"
-    return Step(request=request, status=status, error=error.message)

@@ -41,7 +41,7 @@ ADVICE = (
 _BETWEEN = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
 """Modules through which `isinstance` goes."""
 
-_ARITHMETIC = "sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_ARITHMETIC = " sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 
 _LOOKS = (
     ("tests", "bool"),
@@ -57,17 +57,12 @@ _LOOKS = (
     ("opens", "enter exit aenter aexit"),
     ("changes", "setattr delattr setitem delitem"),
     ("asks for the fields of", "dir"),
-    ("calculates with", "neg pos abs invert"),
-    ("calculates with", _ARITHMETIC),
-    ("calculates with", "r" + _ARITHMETIC.replace(" ", " r")),
+    ("calculates with", "neg pos abs invert" + _ARITHMETIC + _ARITHMETIC.replace(" ", " r")),
 )
 """What programs do that takes the value itself, and the methods that Python calls for it."""
 
 _first = ""
 """Why the program was stopped; empty while it was not."""
-
-_made = False
-"""Whether the program has got a placeholder."""
 
 
 class HeldResultError(BaseException):
@@ -76,14 +71,7 @@ class HeldResultError(BaseException):
 
 def placeholder(shape: Mapping[str, Any], raw: bool = False) -> Placeholder:
     """Return what stands for a held call's result; of a raw one not even parts can be passed on."""
-    global _made
-    _made = True
     return Placeholder((str(shape["plan"]), int(shape["number"]), str(shape["call"]), (), raw))
-
-
-def any_made() -> bool:
-    """Tell whether the program has got a placeholder."""
-    return _made
 
 
 def written(value: Any) -> Any:
@@ -216,18 +204,14 @@ class Placeholder(Unknown, metaclass=ABCMeta):
 
     def __format__(self, spec: str) -> str:
         if spec:
-            stop(self, "formats ... as %.40s" % spec, " Without a format it can be put into texts.")
+            stop(self, "formats ... as %.40s" % spec)
         return str(self)
 
     def __add__(self, other: Any) -> str:
-        if not isinstance(other, str):
-            stop(self, "calculates with")
-        return str(self) + other
+        return str(self) + other if isinstance(other, str) else stop(self, "calculates with")
 
     def __radd__(self, other: Any) -> str:
-        if not isinstance(other, str):
-            stop(self, "calculates with")
-        return other + str(self)
+        return other + str(self) if isinstance(other, str) else stop(self, "calculates with")
 
     def __copy__(self) -> Placeholder:
         return self

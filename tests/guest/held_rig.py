@@ -33,7 +33,6 @@ def token(*path: str | int, number: int = 1) -> str:
 def x(monkeypatch: pytest.MonkeyPatch) -> Placeholder:
     """A placeholder in a program that was not stopped yet."""
     monkeypatch.setattr(held, "_first", "")
-    monkeypatch.setattr(held, "_made", False)
     return placeholder(CREATED)
 
 

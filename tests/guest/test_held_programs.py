@@ -192,7 +192,7 @@ def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> No
 
 def test_the_program_s_line_is_told(guest: Any) -> None:
     code = "x = await mcp_git_hub.create_issue()\n\nif x.state == 'open':\n    print(1)"
-    error = guest.run(code, hold).outcome.error
+    error = guest.run(code, hold, name="report.py").outcome.error
     assert error.startswith("line 3, `if x.state == 'open':`: it compares ‹result of #1")
 
 

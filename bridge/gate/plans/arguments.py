@@ -222,29 +222,27 @@ def part(known: Known, path: Sequence[Step]) -> Json:
     Raises:
         InvalidRequestError: There is none; names the call, the way and what there is instead.
     """
-    shape, rest = known.shape, list(path)
-    blocks = shape.get("blocks")
-    if isinstance(blocks, list):
-        if not rest:
-            return [_plain(known, block) for block in blocks]
-        index = rest.pop(0)
-        if type(index) is not int or not -len(blocks) <= index < len(blocks):
-            raise _missing(known, path, 0, f"is a list of {len(blocks)} items")
-        block = blocks[index]
-        shape = block if isinstance(block, Mapping) else {}
-    value = _plain(known, shape)
-    for place, step in enumerate(rest, len(path) - len(rest)):
+    blocks = known.shape.get("blocks")
+    value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
+    for place, step in enumerate(path):
+        if value is _BINARY:
+            break
         if isinstance(value, Mapping):
-            if type(step) is not str or step not in value:
-                raise _missing(known, path, place, _keys(value))
-            value = value[step]
+            fits, instead = type(step) is str and step in value, _keys(value)
         elif isinstance(value, list):
-            if type(step) is not int or not -len(value) <= step < len(value):
-                raise _missing(known, path, place, f"is a list of {len(value)} items")
-            value = value[step]
+            fits = type(step) is int and -len(value) <= step < len(value)
+            instead = f"is a list of {len(value)} items"
         else:
-            kind = "null" if value is None else f"a {_NAMES[type(value)]}"
-            raise _missing(known, path, place, f"is {kind}")
+            fits, instead = False, f"is {_NAMES[type(value)]}"
+        if not fits:
+            what = f"its {shown_path(path[:place])}" if place else "it"
+            missed = shown_path(path[: place + 1])
+            message = f"The result of {known.call} has no {missed}: {what} {instead}."
+            raise InvalidRequestError(message)
+        value = value[step]
+    if value is _BINARY or (isinstance(value, list) and _BINARY in value):
+        message = f"The result of {known.call} is binary, which cannot be passed on in a plan."
+        raise InvalidRequestError(message)
     return value
 
 
@@ -360,21 +358,20 @@ def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
     return value
 
 
-_NAMES = {str: "text", bool: "boolean", int: "number", float: "number"}
+_NAMES = {
+    str: "a text",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+_BINARY = object()
+"""In the place of what is no JSON."""
 
 
-def _plain(known: Known, shape: Json) -> Json:
-    if isinstance(shape, Mapping) and "json" in shape:
-        return shape["json"]
-    message = f"The result of {known.call} is binary, which cannot be passed on in a plan."
-    raise InvalidRequestError(message)
-
-
-def _missing(known: Known, path: Sequence[Step], place: int, instead: str) -> InvalidRequestError:
-    before, missed = shown_path(path[:place]), shown_path(path[: place + 1])
-    what = f"its {before}" if place else "it"
-    message = f"The result of {known.call} has no {missed}: {what} {instead}."
-    return InvalidRequestError(message)
+def _plain(shape: Json) -> Json:
+    return shape["json"] if isinstance(shape, Mapping) and "json" in shape else _BINARY
 
 
 def _keys(value: Mapping[str, Json]) -> str:
