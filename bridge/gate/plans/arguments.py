@@ -246,14 +246,15 @@ def part(known: Known, path: Sequence[Step]) -> Json:
     return value
 
 
-def shown(
-    call: CallFacts, names: Mapping[int, str], mask: Mask, characters: int
-) -> tuple[dict[str, Json], bool]:
+def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
     """Return a call's arguments as they are shown, readable and without secrets; whether cut.
 
     Args:
+        names: Server and tool of each call of the plan, between all of which the room is shared.
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
+    share = MAX_PLAN_CHARACTERS // max(1, len(names))
+    characters = max(MIN_CALL_CHARACTERS, min(MAX_CALL_CHARACTERS, share))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
@@ -269,12 +270,6 @@ def shown(
         found[unlike(_cut(key, room), found)] = value if len(text) <= room else _cut(text, room)
         characters -= min(len(key), room) + min(len(text), room)
     return found, True
-
-
-def characters_each(calls: int) -> int:
-    """Return how much is shown of each of so many calls."""
-    share = MAX_PLAN_CHARACTERS // max(1, calls)
-    return max(MIN_CALL_CHARACTERS, min(MAX_CALL_CHARACTERS, share))
 
 
 def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:

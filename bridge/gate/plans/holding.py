@@ -19,7 +19,6 @@ from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import tool_digest
 from bridge.gate.plans.arguments import (
-    characters_each,
     labelled,
     mentions,
     readable,
@@ -108,6 +107,8 @@ class Holding:
     Attributes:
         plan: What its placeholders are known by, which nobody can guess.
         spoiled: Why nothing of it may be applied; empty as long as it may.
+        requests: The calls, in their order.
+        characters: How long their arguments are.
 
     Args:
         mask: Takes out of arguments what nobody needs to see.
@@ -117,8 +118,8 @@ class Holding:
         self.plan = secrets.token_hex(8)
         self.spoiled = ""
         self._mask = mask
-        self._requests: list[HeldRequest] = []
-        self._characters = 0
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
         self._shown: tuple[HeldCall, ...] = ()
         self._changing: set[str] = set()
         self._stale: Counter[str] = Counter()
@@ -135,17 +136,7 @@ class Holding:
     @property
     def count(self) -> int:
         """How many it holds."""
-        return len(self._requests)
-
-    @property
-    def characters(self) -> int:
-        """How long their arguments are."""
-        return self._characters
-
-    @property
-    def requests(self) -> tuple[HeldRequest, ...]:
-        """The calls, in their order."""
-        return tuple(self._requests)
+        return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
         """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
@@ -181,17 +172,17 @@ class Holding:
             raise InvalidRequestError(message)
         uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps(call.arguments, ensure_ascii=False))
-        if self._characters + size > MAX_CHARACTERS:
+        if self.characters + size > MAX_CHARACTERS:
             message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
             raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
-        self._characters += size
+        self.characters += size
         self._changing.add(call.server)
         number = self.count + 1
         rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
         before = FlowState()
         if flow is not None:
             before.absorb(flow)
-        self._requests.append(
+        self.requests.append(
             HeldRequest(
                 number=number,
                 call=call,
@@ -218,17 +209,16 @@ class Holding:
         """Return the calls as they are shown; to find that out is worth a thread."""
         if len(self._shown) == self.count:
             return self._shown
-        each = characters_each(self.count)
         names = self._names()
-        self._shown = tuple(self._held_call(request, names, each) for request in self._requests)
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
         return self._shown
 
     def _names(self) -> Mapping[int, str]:
-        return {request.number: str(request.call) for request in self._requests}
+        return {request.number: str(request.call) for request in self.requests}
 
-    def _held_call(self, request: HeldRequest, names: Mapping[int, str], each: int) -> HeldCall:
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
         call = request.call
-        arguments, cut = shown(call, names, self._mask, each)
+        arguments, cut = shown(call, names, self._mask)
         return HeldCall(
             number=request.number,
             server=call.server,

@@ -99,7 +99,7 @@ class Plans:
             plan=plan,
             owner=owner,
             run_id=run_id,
-            requests=holding.requests,
+            requests=tuple(holding.requests),
             characters=holding.characters,
             until=self._now() + self._seconds,
         )

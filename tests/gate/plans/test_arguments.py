@@ -24,7 +24,6 @@ from bridge.gate.plans.arguments import (
     MAX_DEPTH,
     MAX_KEYS,
     Known,
-    characters_each,
     labelled,
     mentions,
     part,
@@ -43,6 +42,10 @@ Step = str | int
 
 def a_call(arguments: dict[str, Any]) -> CallFacts:
     return CallFacts(server="git", tool="tag", arguments=arguments)
+
+
+def calls(count: int) -> dict[int, str]:
+    return dict.fromkeys(range(1, count + 1), "git.tag")
 
 
 def whole(number: int, *path: Step) -> dict[str, Any]:
@@ -299,7 +302,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
+    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
@@ -397,24 +400,28 @@ def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     """Lists, objects and texts of any size are shown in a bounded space."""
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found, told = shown(a_call(arguments), {}, unmasked, 1_000)
+    found, told = shown(a_call(arguments), calls(60), unmasked)
     assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), {}, unmasked, 500)
+    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), unmasked)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed, _ = shown(a_call({"a": list(range(9_000))}), {}, unmasked, 500)
+    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), unmasked)
     assert "more characters" in str(listed["a"])
 
 
 def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     """A plan of a thousand calls is as long as one of fifty."""
-    assert characters_each(1) == characters_each(8) == MAX_CALL_CHARACTERS
-    assert MAX_CALL_CHARACTERS > characters_each(100) > characters_each(1_000) >= 64
+
+    def length(count: int) -> int:
+        return len(shown(a_call({"a": "x" * 9_000}), calls(count), unmasked)[0]["a"])
+
+    assert MAX_CALL_CHARACTERS < length(1) == length(8) < MAX_CALL_CHARACTERS + 60
+    assert length(8) > length(100) > length(1_000) >= 64
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
     """Else a person approves of less than is sent."""
-    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), {}, unmasked, 64)
+    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]
