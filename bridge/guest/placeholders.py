@@ -3,7 +3,7 @@
 Owns the mark that stands for it. Host and guest both import this; whether a mark is one of a run's
 own, is as it was made, and what it stands for, is the host's to say.
 
-    EDGE heldResult PLAN n NUMBER p PATH c CHECK SEAL heldResult EDGE
+    EDGE heldResult PLAN n NUMBER p PATH k CHECK SEAL heldResult EDGE
 
 PLAN is the run's own, 16 hexadecimal digits that nobody can guess; NUMBER the call's; PATH the
 names and indexes that lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of these.
@@ -61,7 +61,7 @@ def way(path: Sequence[Step]) -> bytes:
 def write(plan: str, number: int, path: Sequence[Step] = ()) -> str:
     """Return the mark that stands for a part of a call's result."""
     core = "%sn%dp%s" % (plan, number, way(path).hex())
-    return "".join((EDGE, PREFIX, core, "c", checksum(core), SEAL, PREFIX, EDGE))
+    return "".join((EDGE, PREFIX, core, "k", checksum(core), SEAL, PREFIX, EDGE))
 
 
 def checksum(core: str) -> str:

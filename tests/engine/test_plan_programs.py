@@ -92,7 +92,7 @@ await mcp_rec.send(to="ann", text="see " + parent.url)
         "last": "‹result of #3 rec.create›.url",
     }
     assert [tool for tool, _ in shown(made)] == ["create", "create", "create", "send"]
-    assert "heldresult" not in repr(made)
+    assert "heldResult" not in repr(made)
     with anyio.fail_after(60):
         applied = await planner.apply(ApplyRequest(plan_id=made.plan_id))
     assert applied.status == "success", applied
@@ -154,7 +154,7 @@ async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
     result, made = await plan(planner, code)
     assert (result.status, made.stopped) == ("error", "")
     assert "ValueError: bad ‹result of #1 rec.create›.id" in result.error
-    assert "heldresult" not in result.summary
+    assert "heldResult" not in result.summary
 
 
 async def test_what_was_read_without_the_held_calls_is_told(planner: Engine) -> None:
@@ -258,7 +258,7 @@ import base64, json, zlib
 def with_check(mark):
     core = mark[11:27] + "n1p" + b'["url"]'.hex()
     head, _, seal = mark.partition("aA!")
-    return f"{{mark[:11]}}{{core}}c{{zlib.crc32(core.encode()):08x}}aA!{{seal}}"
+    return f"{{mark[:11]}}{{core}}k{{zlib.crc32(core.encode()):08x}}aA!{{seal}}"
 item = await {CREATE}(title="one")
 mark = f"{{item.id}}"
 await mcp_rec.plain(value={forged})

@@ -66,7 +66,7 @@ Shape = Mapping[str, Json]
 
 _CORE = (
     f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
-    f"p(?P<path>(?:[0-9a-f]{{2}}){{0,{MAX_PATH}}}))c(?P<check>[0-9a-f]{{8}})"
+    f"p(?P<path>(?:[0-9a-f]{{2}}){{0,{MAX_PATH}}}))k(?P<check>[0-9a-f]{{8}})"
 )
 _MARK = re.compile(f"{EDGE}{_CORE}{re.escape(SEAL)}{PREFIX}{EDGE}")
 

@@ -340,7 +340,7 @@ def test_a_way_of_odd_steps_is_no_placeholder() -> None:
 def forged(path: Any) -> str:
     """Return a mark as a program may write one itself."""
     core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
-    return text(1).replace(f"{PLAN}n1pc{checksum(f'{PLAN}n1p')}", f"{core}c{checksum(core)}")
+    return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
 
 
 @pytest.mark.parametrize(
@@ -365,6 +365,16 @@ def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[st
         r"""['"]?‹result of #1 git.create›\[0\]\["b c"\]['"]?\.""",
         str(read),
     )
+
+
+def test_no_mark_is_read_otherwise_than_it_was_written() -> None:
+    """Whatever digits there are in it, quoted or not."""
+    for number in range(500):
+        plan = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
+        mark = write(plan, 1, ["id"])
+        assert referred({"a": mark}, plan, 1) == {1}
+        for read in (mark, repr(mark)[1:-1], mark.upper()):
+            assert labelled(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
 
 
 def test_people_read_labels_of_the_runs_own_marks() -> None:
