@@ -20,9 +20,9 @@ from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.run_shown import interrupted, pictures, shown_lines
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
-from bridge.engine.applying import MAX_QUESTION
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
+from bridge.engine.plan_executor import MAX_QUESTION
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.model import (

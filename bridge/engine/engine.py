@@ -19,7 +19,6 @@ from bridge.artifacts import store_for
 from bridge.beside import beside
 from bridge.catalog.preflight import References
 from bridge.clock import Clock
-from bridge.engine.applying import Applying
 from bridge.engine.callers import is_identified
 from bridge.engine.carrying import Carrying, Places
 from bridge.engine.checking import Checking
@@ -33,6 +32,7 @@ from bridge.engine.input_files import resolved
 from bridge.engine.job import Job
 from bridge.engine.outcome import caught
 from bridge.engine.packages import Packages
+from bridge.engine.plan_executor import PlanExecutor
 from bridge.engine.proposals import Proposals
 from bridge.engine.run_queue import RunQueue, default_runs, usable_memory
 from bridge.engine.sandboxes import Sandboxes
@@ -100,7 +100,7 @@ class Engine:
         )
         self.guide = Guide(servers, settings, self.skills.shelf)
         self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of, queue=self.queue)
-        self.applying = Applying(servers, self.gatekeeping)
+        self.plan_executor = PlanExecutor(servers, self.gatekeeping)
         self._carrying = Carrying(
             settings,
             servers,
@@ -195,7 +195,7 @@ class Engine:
         """
         await self._servers.refresh()
         run = _run_of(request, client)
-        work = _attended(run, self.applying.apply(request, run))
+        work = _attended(run, self.plan_executor.apply(request, run))
         return await cleared(work, self._servers.secrets.redactor)
 
     def _check(self, request: RunRequest) -> None:

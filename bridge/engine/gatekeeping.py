@@ -33,7 +33,6 @@ from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.starts import Asker, Starts
-from bridge.guest.placeholders import readable
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_returned
@@ -309,8 +308,7 @@ def _current_asker() -> Asker | None:
 
 def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunResult, str]:
     """Return what the program wrote, and why it stopped, with results of held calls by name."""
-    calls = {request.number: str(request.call) for request in holding.requests}
-    shown = partial(readable, plan=holding.plan, call_of=lambda number: calls.get(number, ""))
+    shown = holding.labelled
     result = replace(
         result,
         summary=shown(result.summary),

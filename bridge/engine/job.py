@@ -95,7 +95,6 @@ def run_frame(
             "out_files": job.limits.out_files,
             **guest_limits(session.sandbox.isolation, job.limits),
         },
-        plan=job.request.mode == "plan",
         paths=list(job.outfit.paths),
         session=number,
         name=job.request.name,

@@ -84,7 +84,7 @@ class Client:
         future: "asyncio.Future[Any]" = loop.create_future()
         held = sys.modules.get("bridge.guest.held")
         # Only a plan has it; there a call may be one that must not be made any more.
-        place = 0 if held is None else held.check(line)
+        place = 0 if held is None else held.check()
         self._register(call_id, loop, future)
         try:
             self._write(line)
@@ -92,7 +92,7 @@ class Client:
         except MCPError as error:
             if held is None or error.code != HELD_RESULT:
                 raise
-            raise held.refused(str(error), place) from None
+            raise held.stopping(str(error), place) from None
         finally:
             with self._lock:
                 unanswered = self._waiting.pop(call_id, None)
@@ -115,7 +115,7 @@ class Client:
         call_id, line = self._line_of(method, params, subject)
         held = sys.modules.get("bridge.guest.held")
         if held is not None:
-            held.check(line)
+            held.check()
         box = Box()
         with self._lock:
             if self._closed:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 
 from bridge.guest import display_pictures
-from bridge.guest.placeholders import PREFIX, Unknown, for_reading
+from bridge.guest.placeholders import Unknown
 from bridge.guest.values import Blob
 from bridge.guest.wire import MAX_FRAME_BYTES, Shown
 
@@ -201,8 +201,7 @@ class Display:
         if self._items > MAX_ITEMS:
             self._client.tell(Shown(mime))
             return
-        text = text[:MAX_SOURCE_CHARS]
-        self._client.tell(Shown(mime, text=for_reading(text) if PREFIX in text else text))
+        self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
         """Send a picture as it is if it fits, or smaller, for the reader, and as it is aside.

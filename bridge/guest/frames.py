@@ -221,13 +221,12 @@ class Run(Frame):
     `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
     `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
-    processes where the guest has to limit itself because the engine could not. `plan`: calls that
-    change something are held back. `session` is the number of the run in its session, from 1; 0 for
-    a run on its own. `name` is that of the file that holds the program, if one does. `state` is
-    what `State` frames held, base64, for a session's first run; `save` asks a session for such
-    frames instead of running anything. `files` (name, data as base64) are put into the workspace,
-    and `paths` joined to where imports look. `skills` are modules below `skills`: name and source.
-    `packages`: a run may ask for some here.
+    processes where the guest has to limit itself because the engine could not. `session` is the
+    number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
+    that holds the program, if one does. `state` is what `State` frames held, base64, for a
+    session's first run; `save` asks a session for such frames instead of running anything. `files`
+    (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
+    `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
     """
 
     code: str
@@ -236,7 +235,6 @@ class Run(Frame):
     discovered: List[Dict[str, Any]] = _fresh(list)
     capabilities: str = ""
     limits: Dict[str, Any] = _fresh(dict)
-    plan: bool = False
     session: int = 0
     name: str = ""
     state: str = ""

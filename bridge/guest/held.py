@@ -1,9 +1,9 @@
 """What a program gets for a call that a plan holds back, and what becomes of code that looks at it.
 
-Owns the placeholders, what may be done with one (to pass it on, whole or in part, as it is or in a
+Owns the placeholder, what may be done with one (to pass it on, whole or in part, as it is or in a
 text) and the end of a program that does anything else: it would go on from an answer that does not
 exist. Imported with the first placeholder; runs without a plan do without it. How placeholders are
-written in arguments is `placeholders`'.
+written in arguments is `placeholders`', and what may be sent with one is the host's to say.
 
 A program is stopped once and for all: code that survives it, behind a bare `except` or in another
 thread, makes no further calls, and the run ends as stopped.
@@ -15,34 +15,17 @@ import re
 import sys
 from abc import ABCMeta
 
-from bridge.guest.held_methods import BETWEEN, DICT_METHODS, LOOKS, TEXT_LOOKS, TEXT_METHODS
-from bridge.guest.placeholders import (
-    LABEL,
-    READING,
-    WHOLE,
-    Unknown,
-    find,
-    for_reading,
-    label,
-    write,
-)
+from bridge.guest.placeholders import MAX_PATH, WHOLE, Unknown, label, way, write
+from bridge.guest.tracebacks import SKILL_HEAD, is_program
 from bridge.guest.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
+    from typing import Any, Callable, Mapping, NoReturn, Optional, Tuple, Union
 
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
-
-PROGRAM = "<run_python>"
-"""What the program's code goes by; as in `tracebacks`, which takes long to import."""
-
-MAX_STEPS = 32
-MAX_NAME_CHARS = 200
-MAX_INDEX = 2**53
-"""Of the way into a result: nobody has deeper ones, and a loop that goes on for ever ends."""
 
 MAX_LINE_CHARS = 120
 """Of the program's line in a message."""
@@ -55,11 +38,29 @@ ADVICE = (
     "lists and dicts. What depends on it belongs in a run after this plan was applied."
 )
 
-_PLAINLY = " Without a format it can be put into texts."
+_BETWEEN = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
+"""Modules through which `isinstance` goes."""
 
-_KINDS = r"\bHeld(?:Result|Text)\b"
+_ARITHMETIC = " sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 
-_calls: Dict[int, str] = {}
+_LOOKS = (
+    ("tests", "bool"),
+    ("compares", "eq ne lt le gt ge"),
+    ("uses ... as a key or in a set", "hash"),
+    ("takes the length of", "len"),
+    ("loops over", "iter reversed aiter"),
+    ("looks into", "contains"),
+    ("needs ... as a number", "int float complex index round trunc floor ceil"),
+    ("needs ... as bytes", "bytes"),
+    ("needs ... as a path", "fspath"),
+    ("awaits", "await"),
+    ("opens", "enter exit aenter aexit"),
+    ("changes", "setattr delattr setitem delitem"),
+    ("asks for the fields of", "dir"),
+    ("calculates with", "neg pos abs invert" + _ARITHMETIC + _ARITHMETIC.replace(" ", " r")),
+)
+"""What programs do that takes the value itself, and the methods that Python calls for it."""
+
 _first = ""
 """Why the program was stopped; empty while it was not."""
 
@@ -68,48 +69,27 @@ class HeldResultError(BaseException):
     """The program wants to know what a held call returned. No `except Exception` may hide it."""
 
 
-def placeholder(shape: Mapping[str, Any], raw: bool = False) -> HeldResult:
+def placeholder(shape: Mapping[str, Any], raw: bool = False) -> Placeholder:
     """Return what stands for a held call's result; of a raw one not even parts can be passed on."""
-    number, call = int(shape["number"]), str(shape["call"])
-    _calls[number] = call
-    return HeldResult((str(shape["plan"]), number, call, (), raw))
-
-
-def any_made() -> bool:
-    """Whether the program has got a placeholder."""
-    return bool(_calls)
+    return Placeholder((str(shape["plan"]), int(shape["number"]), str(shape["call"]), (), raw))
 
 
 def written(value: Any) -> Any:
     """Return a placeholder as it stands in arguments, where it keeps its type."""
     plan, number, _, path, raw = value._held
-    # A label, which `check` refuses in calls, may still be a program's result.
+    # A label, which the host refuses in calls, may still be a program's result.
     return repr(value) if raw else {WHOLE: write(plan, number, path)}
 
 
-def check(line: bytes) -> int:
-    """Look at a call on its way; return the program's line that makes it, 0 if that is unknown.
+def check() -> str:
+    """Return the program's line that makes a call, as messages begin with it.
 
     Raises:
-        HeldResultError: The program was stopped before, or this is what stops it.
+        HeldResultError: The program was stopped before, and makes no more calls.
     """
     if _first:
         raise HeldResultError(_first)
-    known = [label(*each).encode() for each in _calls.items()] if LABEL.encode() in line else []
-    if any(each in line for each in known) or (_calls and b"end" + READING.encode() in line):
-        # Labels are for people to read, and nothing that a call could be made with.
-        problem = (
-            "it passes on what is only to be read: the repr of a held call's result, the text of a "
-            "container with one, one in JSON or quoted, or what call_tool_raw gave. Put fields "
-            "into f-strings, pass containers as they are, use call_tool."
-        )
-        raise stopping(problem)
-    return _lineno()
-
-
-def refused(message: str, lineno: int) -> HeldResultError:
-    """Return the end of a program whose call the host refuses for a placeholder in it."""
-    return stopping(message, lineno)
+    return _place()
 
 
 def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
@@ -119,38 +99,20 @@ def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
         doing: What it does; the value's name goes in the place of "...", or behind it.
     """
     before, between, after = doing.partition(" ...")
-    whole = "%s %s%s" % (before, _name(value), after if between else "")
+    whole = "%s %r%s" % (before, value, after if between else "")
     raise stopping("it %s: nobody knows that yet.%s" % (whole, hint))
 
 
-def stopping(problem: str, lineno: int = 0) -> HeldResultError:
+def stopping(problem: str, place: str = "") -> HeldResultError:
     """Note that the program is stopped, unless it was before; return what to raise.
 
     Args:
-        lineno: Where; found on this thread's stack if left out.
+        place: Where; found on this thread's stack if left out.
     """
     global _first
     if not _first:
-        lineno = lineno or _lineno()
-        _first = "%s%s %s" % (_place(lineno) if lineno else "", problem, ADVICE)
+        _first = "%s%s %s" % (place or _place(), problem, ADVICE)
     return HeldResultError(_first)
-
-
-def _lineno() -> int:
-    """Return the program's line that led here, 0 if it is not on this thread's stack."""
-    frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != PROGRAM:
-        frame = frame.f_back
-    return 0 if frame is None else frame.f_lineno
-
-
-def _place(lineno: int) -> str:
-    import linecache
-
-    line = linecache.getline(PROGRAM, lineno).strip()
-    if len(line) > MAX_LINE_CHARS:
-        line = line[:MAX_LINE_CHARS] + "..."
-    return "line %d%s: " % (lineno, ", `%s`" % line if line else "")
 
 
 def blame(error: BaseException) -> None:
@@ -161,18 +123,17 @@ def blame(error: BaseException) -> None:
     queue = [error]
     for leaf in queue:
         queue += (getattr(leaf, "exceptions", None) or ())[: max(0, MAX_LEAVES - len(queue))]
-        if not isinstance(leaf, (TypeError, ValueError)) or not re.search(_KINDS, str(leaf)):
+        if not isinstance(leaf, TypeError) or not re.search(r"\bPlaceholder\b", str(leaf)):
             continue
-        step, lineno = leaf.__traceback__, 0
+        step, place = leaf.__traceback__, ""
         while step is not None:
-            if step.tb_frame.f_code.co_filename == PROGRAM:
-                lineno = step.tb_lineno
+            place = _line(step.tb_frame.f_code.co_filename, step.tb_lineno) or place
             step = step.tb_next
         problem = (
             "%s, which stands for what a held call returns: nobody knows that yet. str(x) is text."
             % leaf
         )
-        stopping(problem, lineno)
+        stopping(problem, place)
 
 
 def ending(done: Done) -> Done:
@@ -182,8 +143,11 @@ def ending(done: Done) -> Done:
     return Done("exception", done.exit_code or 1, error=_first, error_type=HeldResultError.__name__)
 
 
-class HeldResult(Unknown, metaclass=ABCMeta):
-    """Stands for what a held call will return, or for a part of it."""
+class Placeholder(Unknown, metaclass=ABCMeta):
+    """Stands for what a held call will return, or for a part of it.
+
+    It can be passed on, indexed, and put into texts and containers; the rest stops the program.
+    """
 
     __slots__ = ("_held",)
 
@@ -199,34 +163,32 @@ class HeldResult(Unknown, metaclass=ABCMeta):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """What `isinstance` asks for: a look if the program does it, and nothing if a library."""
-        asking = _asking()
-        if _is_program(asking):
+        asking: Optional[FrameType] = sys._getframe(1)
+        while asking is not None and asking.f_globals.get("__name__") in _BETWEEN:
+            asking = asking.f_back
+        if asking is not None and is_program(asking.f_code.co_filename):
             stop(self, "asks for the type of")
-        if asking.f_code.co_name == "default" and asking.f_globals["__name__"] == "json.encoder":
-            hint = " Pass the container as it is, or print json.dumps(..., default=str)."
-            stop(self, "writes as JSON", hint)
-        if asking.f_globals.get("__name__") == "functools":
-            stop(self, "asks for the type of")
-        return HeldResult
+        return Placeholder
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Placeholder:
         if name == "_held" or (name.startswith("__") and name.endswith("__")):
             # Interpreter and libraries probe for those; the other is not there before __init__.
-            if name == "__dict__" and _is_program(sys._getframe(1)):
-                stop(self, "asks for the fields of")
             raise AttributeError(name)
-        if name == "get":
-            return self._get
-        if name in DICT_METHODS:
-            return _caller(self, name)
-        return _part(self, name)
+        return self[name]
 
-    def __getitem__(self, key: Any) -> Any:
-        return _part(self, key)
+    def __getitem__(self, step: Any) -> Placeholder:
+        plan, number, call, path, raw = self._held
+        if raw:
+            stop(self, "looks into", " Only results of call_tool have parts that can be passed on.")
+        further = (*path, step)
+        # No booleans, which are numbers, and no slices.
+        if type(step) not in (str, int) or len(way(further)) > MAX_PATH:
+            stop(self, "takes from ... what is no field or item, or too far down")
+        return Placeholder((plan, number, call, further, raw))
 
-    def _get(self, key: Any, default: Any = None) -> Any:
-        # Should there be no such key, applying the plan stops there.
-        return _part(self, key)
+    def get(self, key: Any, default: Any = None) -> Placeholder:
+        """Return what stands for an item; should there be none, applying the plan stops there."""
+        return self[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         path = self._held[3]
@@ -238,150 +200,29 @@ class HeldResult(Unknown, metaclass=ABCMeta):
 
     def __str__(self) -> str:
         plan, number, _, path, raw = self._held
-        return repr(self) if raw else HeldText(write(plan, number, path))
+        return repr(self) if raw else write(plan, number, path)
 
     def __format__(self, spec: str) -> str:
         if spec:
-            stop(self, "formats ... as %.40s" % spec, _PLAINLY)
+            stop(self, "formats ... as %.40s" % spec)
         return str(self)
 
-    def __add__(self, other: Any) -> Any:
-        return _joined(self, self, other)
+    def __add__(self, other: Any) -> str:
+        return str(self) + other if isinstance(other, str) else stop(self, "calculates with")
 
-    def __radd__(self, other: Any) -> Any:
-        return _joined(self, other, self)
+    def __radd__(self, other: Any) -> str:
+        return other + str(self) if isinstance(other, str) else stop(self, "calculates with")
 
-    def __copy__(self) -> HeldResult:
+    def __copy__(self) -> Placeholder:
         return self
 
-    def __deepcopy__(self, memo: Any) -> HeldResult:
-        return self
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        _refuse_pickling(self)
-
-
-class HeldText(str):
-    """A text in which a placeholder stands; it can be put into others, and not be looked at."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        # Quoted, as what will stand there would not be.
-        return for_reading(str.__repr__(self))
-
-    def __str__(self) -> str:
-        return self
-
-    def __bool__(self) -> bool:
-        if not any(self._literals()):
-            stop(self, "tests")
-        return True
-
-    def strip(self, characters: Any = None, /) -> str:
-        """Return it without what stands around it, which is known if no placeholder does."""
-        return self._stripped("strip", characters, 0, -1)
-
-    def lstrip(self, characters: Any = None, /) -> str:
-        """Return it without what stands before it."""
-        return self._stripped("lstrip", characters, 0)
-
-    def rstrip(self, characters: Any = None, /) -> str:
-        """Return it without what stands behind it."""
-        return self._stripped("rstrip", characters, -1)
-
-    def _stripped(self, name: str, characters: Any, *ends: int) -> str:
-        literals = self._literals()
-        if not all(getattr(str, name)(literals[end], characters) for end in ends):
-            stop(self, "calls .%s() of" % name)
-        return HeldText(getattr(str, name)(self, characters))
-
-    def _literals(self) -> List[str]:
-        """Return what stands before, between and behind the placeholders."""
-        text, position, found = str.__str__(self), 0, []
-        for each in find(text):
-            found.append(text[position : each.start])
-            position = each.end
-        return [*found, text[position:]]
-
-    def __format__(self, spec: str) -> str:
-        if spec:
-            stop(self, "formats ... as %.40s" % spec, _PLAINLY)
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return _joined(self, self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _joined(self, other, self)
-
-    def __copy__(self) -> HeldText:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> HeldText:
+    def __deepcopy__(self, memo: Any) -> Placeholder:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        _refuse_pickling(self)
-
-
-def _part(whole: HeldResult, step: Any) -> HeldResult:
-    """Return what stands for a field or an item."""
-    plan, number, call, path, raw = whole._held
-    if raw:
-        stop(whole, "looks into", " Only results of call_tool have parts that can be passed on.")
-    if isinstance(step, str) and not isinstance(step, HeldText):
-        step, fits = str.__str__(step), len(step) <= MAX_NAME_CHARS
-    else:
-        fits = type(step) is int and -MAX_INDEX < step < MAX_INDEX
-    if not fits or len(path) >= MAX_STEPS:
-        stop(whole, "takes from ... what is no field or item, or too far down")
-    return HeldResult((plan, number, call, (*path, step), raw))
-
-
-def _joined(held: Any, first: Any, second: Any) -> Any:
-    other = second if first is held else first
-    if not isinstance(other, str):
-        stop(held, "calculates with")
-    return HeldText("".join((str(first), str(second))))
-
-
-def _refuse_pickling(held: Any) -> NoReturn:
-    error = stopping("it pickles %s: nobody knows that yet." % _name(held))
-    import threading
-
-    if threading.current_thread() is threading.main_thread():
-        raise error
-    # Pools do this in threads of their own, which an error of another kind would end: whoever waits
-    # for them would wait for ever.
-    raise TypeError(str(error))
-
-
-def _asking() -> FrameType:
-    """Return the frame in which a placeholder's class is asked for."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in BETWEEN:
-        frame = frame.f_back
-    return frame
-
-
-def _is_program(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name == PROGRAM or name.startswith(("<run_python", "<skill "))  # a session's, too
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        return repr(value)
-    found = next(find(str.__str__(value)))
-    return label(found.number, _calls.get(found.number, "?"), found.path)
-
-
-def _caller(held: HeldResult, name: str) -> Callable[..., NoReturn]:
-    def method(*args: Any, **kwargs: Any) -> NoReturn:
-        stop(held, "calls .%s() of" % name, ' A field of that name is x["%s"].' % name)
-
-    return method
+        # Pools pickle in threads of their own, which an error of another kind would end: whoever
+        # waits for them would wait for ever.
+        raise TypeError(str(stopping("it pickles %r: nobody knows that yet." % self)))
 
 
 def _stopper(doing: str) -> Callable[..., NoReturn]:
@@ -391,11 +232,28 @@ def _stopper(doing: str) -> Callable[..., NoReturn]:
     return method
 
 
-for _doing, _names in LOOKS:
+for _doing, _names in _LOOKS:
     for _each in _names.split():
-        setattr(HeldResult, "__%s__" % _each, _stopper(_doing))
-for _doing, _names in TEXT_LOOKS:
-    for _each in _names.split():
-        setattr(HeldText, "__%s__" % _each, _stopper(_doing))
-for _each in TEXT_METHODS.split():
-    setattr(HeldText, _each, _stopper("calls .%s() of" % _each))
+        setattr(Placeholder, "__%s__" % _each, _stopper(_doing))
+
+
+def _place() -> str:
+    """Return the program's line that led here, if it is on this thread's stack."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    found = ""
+    while frame is not None and not found:
+        found = _line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return found
+
+
+def _line(file: str, number: int) -> str:
+    """Return a line of the program's as messages begin with it; nothing for other code's."""
+    if not is_program(file) or file.startswith(SKILL_HEAD):
+        return ""
+    import linecache
+
+    line = linecache.getline(file, number).strip()
+    if len(line) > MAX_LINE_CHARS:
+        line = line[:MAX_LINE_CHARS] + "..."
+    return "line %d%s: " % (number, ", `%s`" % line if line else "")

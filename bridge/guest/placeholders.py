@@ -1,14 +1,14 @@
-"""How the result of a call that is held back, or a part of it, is written inside arguments.
+"""How the result of a call that a plan holds back, or a part of it, is written inside arguments.
 
-Owns the text that stands for it, which survives what programs do to texts on their way: quoting for
-an address, for HTML, for JSON. Host and guest both import this; whether a text is one of a run's
-own, and what it stands for, is the host's to say.
+Owns the mark that stands for it. Host and guest both import this; whether a mark is one of a run's
+own, is as it was made, and what it stands for, is the host's to say.
 
-    heldresult PLAN n NUMBER p PATH c CHECK end
+    EDGE heldResult PLAN n NUMBER p PATH k CHECK SEAL heldResult EDGE
 
 PLAN is the run's own, 16 hexadecimal digits that nobody can guess; NUMBER the call's; PATH the
-names and indexes that lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of what
-stands before it. A text that begins so and does not fit was changed by the program.
+names and indexes that lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of these.
+The seal has whoever splits, strips, quotes, re-cases or otherwise changes a text change each mark
+in it, which is seen: what is put in for a mark later would not have been changed.
 
 Owns also the label by which people and models read of one, which stands for nothing.
 """
@@ -16,18 +16,25 @@ Owns also the label by which people and models read of one, which stands for not
 from __future__ import annotations
 
 import json
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, List, Optional, Sequence, Union
+    from typing import Sequence, Union
 
     Step = Union[str, int]
 
-PREFIX = "heldresult"
+PREFIX = "heldResult"
+"""Where a mark begins and ends, within its edges."""
 
-READING = "toberead"
-"""Follows a placeholder in a text that is for reading only."""
+EDGE = "\x1f"
+"""A blank that `strip` takes away, and that stands in no text otherwise."""
+
+SEAL = (
+    r"""aA!b"B#c'C&d(D)e*E+f,F-g.G/h0H1i2I3j4J5k6K7l8L9m:M;"""
+    r"""n<N=o> O?p@P^q_Q`r|R~s[S\]tTuUvVwWxXyYzZ"""
+)
+"""The printable characters of ASCII, without those that a second `format` or `%` of a text obeys:
+none can be replaced in a text, or be split at, without a trace."""
 
 WHOLE = "$heldResult"
 """The one key of an object that stands for a result, or a part of one, with its own type."""
@@ -35,14 +42,9 @@ WHOLE = "$heldResult"
 LABEL = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}result of #"
 """How a label begins."""
 
-MAX_LABEL_CHARS = 200
-"""Of the way into a result, in a label."""
-
-MAX_DEPTH = 200
-"""Of data in which placeholders are labelled; what is deeper is left as it is."""
-
-_TOKEN = r"heldresult([0-9a-f]{16})n([0-9]{1,6})p((?:[0-9a-f]{2})*)c([0-9a-f]{8})end"
-"""Compiled where it is used, which `re` remembers: runs without plans are spared the time."""
+MAX_PATH = 400
+"""Bytes of the way into a result: nobody has deeper ones, a loop that goes on for ever ends, and
+all of it can be shown."""
 
 
 class Unknown:
@@ -51,24 +53,22 @@ class Unknown:
     __slots__ = ()
 
 
-class Placeholder:
-    """One occurrence in a text: from `start` to `end`, of call `number` in run `plan`."""
-
-    __slots__ = ("end", "number", "path", "plan", "start")
-
-    def __init__(self, start: int, end: int, plan: str, number: int, path: List[Step]) -> None:
-        self.start = start
-        self.end = end
-        self.plan = plan
-        self.number = number
-        self.path = path
+def way(path: Sequence[Step]) -> bytes:
+    """Return the way into a result as a mark has it, before it is written as digits."""
+    return json.dumps(list(path), separators=(",", ":")).encode() if path else b""
 
 
 def write(plan: str, number: int, path: Sequence[Step] = ()) -> str:
-    """Return the text that stands for a part of a call's result."""
-    steps = json.dumps(list(path), separators=(",", ":")) if path else ""
-    head = "%s%sn%dp%s" % (PREFIX, plan, number, steps.encode().hex())
-    return "%sc%08xend" % (head, _checksum(head))
+    """Return the mark that stands for a part of a call's result."""
+    core = "%sn%dp%s" % (plan, number, way(path).hex())
+    return "".join((EDGE, PREFIX, core, "k", checksum(core), SEAL, PREFIX, EDGE))
+
+
+def checksum(core: str) -> str:
+    """Return what a mark says of the rest of itself."""
+    import zlib  # a millisecond, which runs without plans are spared
+
+    return "%08x" % zlib.crc32(core.encode())
 
 
 def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
@@ -77,87 +77,15 @@ def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
     Args:
         call: Server and tool.
     """
-    way = ""
-    for step in path:
-        plain = isinstance(step, str) and step.isidentifier()
-        way += ".%s" % step if plain else "[%s]" % json.dumps(step, ensure_ascii=False)
-    if len(way) > MAX_LABEL_CHARS:
-        way = way[:MAX_LABEL_CHARS] + "..."
     end = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
-    return "%s%d %s%s%s" % (LABEL, number, call, end, way)
+    return "%s%d %s%s%s" % (LABEL, number, call, end, shown_path(path))
 
 
-def readable(value: Any, plan: str, call_of: Callable[[int], str], depth: int = 0) -> Any:
-    """Return JSON data as people read it, with labels in place of a run's own placeholders.
-
-    Args:
-        call_of: Gives server and tool of a held call; an empty text for a number that is none.
-        depth: How deep in the data this is.
-    """
-    if depth > MAX_DEPTH:
-        return value
-
-    def named(match: Any) -> str:
-        found = _read(match)
-        call = "" if found is None or found.plan != plan else call_of(found.number)
-        return label(found.number, call, found.path) if found is not None and call else match[0]
-
-    if isinstance(value, str):
-        return re.sub("%s(?:%s)?" % (_TOKEN, READING), named, value) if PREFIX in value else value
-    if isinstance(value, list):
-        return [readable(item, plan, call_of, depth + 1) for item in value]
-    if isinstance(value, dict):
-        if len(value) == 1 and isinstance(value.get(WHOLE), str):
-            return readable(value[WHOLE], plan, call_of)
-        return {
-            readable(key, plan, call_of): readable(item, plan, call_of, depth + 1)
-            for key, item in value.items()
-        }
-    return value
-
-
-def for_reading(text: str) -> str:
-    """Return a text whose placeholders are shown by name, and refused in calls."""
-    return re.sub(_TOKEN, lambda match: match[0] + READING, text)
-
-
-def find(text: str) -> Iterator[Placeholder]:
-    """Yield the placeholders in a text.
-
-    Raises:
-        ValueError: Something was one, and was changed.
-    """
-    traces, token = re.compile(PREFIX, re.IGNORECASE), re.compile(_TOKEN)
-    position = 0
-    while True:
-        trace = traces.search(text, position)
-        if trace is None:
-            return
-        match = token.match(text, trace.start())
-        found = None if match is None else _read(match)
-        if found is None:
-            message = "the text holds a placeholder that was changed"
-            raise ValueError(message)
-        yield found
-        position = found.end
-
-
-def _read(match: Any) -> Optional[Placeholder]:
-    plan, number, steps, check = match.groups()
-    # What may follow it for reading is no part of it.
-    head = "%s%sn%sp%s" % (PREFIX, plan, number, steps)
-    if "%08x" % _checksum(head) != check:
-        return None
-    try:
-        path = json.loads(bytes.fromhex(steps).decode()) if steps else []
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
-        return None
-    return Placeholder(match.start(), match.end(), plan, int(number), path)
-
-
-def _checksum(text: str) -> int:
-    import zlib  # a millisecond, which runs without plans are spared
-
-    return zlib.crc32(text.encode())
+def shown_path(path: Sequence[Step]) -> str:
+    """Return the way to a part as Python would have it."""
+    return "".join(
+        ".%s" % step
+        if isinstance(step, str) and step.isidentifier()
+        else "[%s]" % json.dumps(step, ensure_ascii=False)
+        for step in path
+    )

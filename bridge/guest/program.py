@@ -54,13 +54,10 @@ class Refused(Exception):
         self.kind = kind
 
 
-def compile_program(
-    source: str, plan: Optional[Dict[str, Any]] = None, name: str = FILENAME
-) -> Tuple[types.CodeType, bool]:
+def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, bool]:
     """Return the program's code and whether it ends in an expression.
 
     Args:
-        plan: Its globals, if it is to make a plan.
         name: What it goes by in tracebacks.
 
     Raises:
@@ -75,10 +72,6 @@ def compile_program(
             from bridge.guest.spare import spare
 
             spare(tree)
-        if plan is not None:
-            from bridge.guest.looks import watch
-
-            watch(tree, plan)
         code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
         raise Refused(describe_syntax(error), type(error).__name__) from None
@@ -144,7 +137,6 @@ class Program:
         run_loop: Optional[Callable[[Any], Any]] = None,
     ) -> None:
         self._source = run.code
-        self._plan = run.plan
         self._name = run.name or file_name(run.session)
         self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
         self._run_loop = run_loop or _run_loop
@@ -157,12 +149,7 @@ class Program:
     def run(self) -> Done:
         """Run the program to the end of its main thread's work."""
         try:
-            plan = self.module.__dict__ if self._plan else None
-            if self._plan:
-                from bridge.guest import held
-
-                held.PROGRAM = self._name
-            code, has_value = compile_program(self._source, plan, self._name)
+            code, has_value = compile_program(self._source, self._name)
         except Refused as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
@@ -191,9 +178,6 @@ class Program:
         held = sys.modules.get("bridge.guest.held")
         if held is not None:
             held.blame(error)
-            from bridge.guest.looks import plainly
-
-            plainly(error)
         hook = sys.excepthook
         if hook is not sys.__excepthook__:
             try:

@@ -38,13 +38,12 @@ class Finder:
         self._given: Dict[str, Mapping[str, Any]] = {}
         self._loaded: Dict[str, str] = {}
         self._missing: Dict[str, str] = {}
-        self._plan = False
 
     def take(self, run: Run, client: Client, namespace: Mapping[str, Any]) -> None:
         """Have what a run brings be found."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        self._client, self._namespace, self._plan = client, dict(namespace), run.plan
+        self._client, self._namespace = client, dict(namespace)
         self._missing.clear()
         self._given.update((skill["name"], skill) for skill in run.skills)
         package = sys.modules.get(PACKAGE)
@@ -93,10 +92,6 @@ class Finder:
         from bridge.guest.spare import spare
 
         spare(tree)
-        if self._plan:
-            from bridge.guest.looks import watch
-
-            watch(tree, own)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 

@@ -20,7 +20,13 @@ from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
-POLICY = '[policy.defaults]\nwrite = "allow"\n[policy.servers.rec]\ntrust = true\n'
+POLICY = """
+[policy.defaults]
+write = "allow"
+destructive = "allow"
+[policy.servers.rec]
+trust = true
+"""
 
 CREATE = "mcp_rec.create"
 
@@ -86,7 +92,7 @@ await mcp_rec.send(to="ann", text="see " + parent.url)
         "last": "‹result of #3 rec.create›.url",
     }
     assert [tool for tool, _ in shown(made)] == ["create", "create", "create", "send"]
-    assert "heldresult" not in repr(made)
+    assert "heldResult" not in repr(made)
     with anyio.fail_after(60):
         applied = await planner.apply(ApplyRequest(plan_id=made.plan_id))
     assert applied.status == "success", applied
@@ -105,10 +111,14 @@ await mcp_rec.send(to="ann", text="see " + parent.url)
 STOPPING = {
     "item.id > 3": "it compares ‹result of #1 rec.create›.id: nobody knows that yet.",
     "await mcp_rec.read_note(topic=item.title)": "A plan can use that only in other held calls.",
-    "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "it calls .upper() of",
-    "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "as a key or in a set",
-    "await mcp_rec.create(title=str([item]))": "it passes on what is only to be read",
-    "', '.join([item.title])": "expected str instance, HeldResult found",
+    "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "cut or changed",
+    "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "cannot be a key of a dict",
+    "await mcp_rec.plain(value={item.id: 1})": "uses ‹result of #1 rec.create›.id as a key",
+    "await mcp_rec.create(title=str([item]))": "what is only to be read",
+    "await mcp_rec.create(title=__import__('json').dumps([f'{item.id}']))": "not quoted (as JSON",
+    "await mcp_rec.create(title=f'{item.url}'.split('/')[-1])": "cut or changed",
+    "await mcp_rec.read_note(topic=repr([item]))": "A plan can use that only in other held calls.",
+    "', '.join([item.title])": "expected str instance, Placeholder found",
 }
 
 
@@ -144,7 +154,7 @@ async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
     result, made = await plan(planner, code)
     assert (result.status, made.stopped) == ("error", "")
     assert "ValueError: bad ‹result of #1 rec.create›.id" in result.error
-    assert "heldresult" not in result.summary
+    assert "heldResult" not in result.summary
 
 
 async def test_what_was_read_without_the_held_calls_is_told(planner: Engine) -> None:
@@ -201,3 +211,68 @@ async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engin
     (item,) = result.shown
     assert item.text == "# ‹result of #1 rec.create›.url and ‹result of #1 rec.create›.id"
     assert result.stdout == "[‹result of #1 rec.create›.url, '‹result of #1 rec.create›.url']\n"
+
+
+async def test_a_thousand_placeholders_in_one_call_are_sent_as_they_were_shown(
+    planner: Engine, log: Path
+) -> None:
+    """In a text, in containers, and one in another's place in an order of the program's own."""
+    code = f"""
+made = [await {CREATE}(title=f"no {{n}}") for n in range(20)]
+body = ", ".join(f"{{one.id}}" for one in made * 50)
+await mcp_rec.plain(value={{"ids": [[one.id] for one in made * 50], "of": {{"last": made[-1]}}}})
+await mcp_rec.send(to="ann", text=body)
+"""
+    result, made = await plan(planner, code)
+    assert (made.stopped, len(made.calls)) == ("", 22), result
+    with anyio.fail_after(60):
+        done = await planner.apply(ApplyRequest(plan_id=made.plan_id))
+    assert done.status == "success", done
+    numbers = [str(number) for number in range(1, 21)]
+    assert recorded(log)[-1][1]["text"] == ", ".join(numbers * 50)
+    value = recorded(log)[-2][1]["value"]
+    assert value["ids"] == [[int(number)] for number in numbers * 50]
+    assert value["of"]["last"]["title"] == "no 19"
+
+
+FORGED = {
+    "a mark of another run": ("mark.replace(mark[11:27], '0' * 16)", False),
+    "a mark of a call to come": ("mark.replace('n1p', 'n9p')", False),
+    "half a mark": ("mark[:len(mark) // 2]", False),
+    "a mark with its own checksum": ("with_check(mark)", True),
+    "what stands for it by itself": ("{'$heldResult': mark}", True),
+    "that with more in it": ("{'$heldResult': mark, 'a': 1}", False),
+    "a list of marks in JSON": ("json.dumps([mark])", False),
+    "a mark in base64": ("base64.b64encode(mark.encode()).decode()", True),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+async def test_a_mark_that_a_program_forges_is_refused_or_shown_as_what_it_means(
+    planner: Engine, log: Path, what: str
+) -> None:
+    """Nothing is sent that was not shown, whatever the program makes of a mark."""
+    forged, is_held = FORGED[what]
+    code = f"""
+import base64, json, zlib
+def with_check(mark):
+    core = mark[11:27] + "n1p" + b'["url"]'.hex()
+    head, _, seal = mark.partition("aA!")
+    return f"{{mark[:11]}}{{core}}k{{zlib.crc32(core.encode()):08x}}aA!{{seal}}"
+item = await {CREATE}(title="one")
+mark = f"{{item.id}}"
+await mcp_rec.plain(value={forged})
+"""
+    result, made = await plan(planner, code)
+    assert len(made.calls) == 1 + is_held, result
+    assert bool(made.stopped) is not is_held
+    with anyio.fail_after(60):
+        done = await planner.apply(ApplyRequest(plan_id=made.plan_id))
+    assert done.status == "success", done
+    if is_held:
+        value, sent = made.calls[1].arguments["value"], recorded(log)[-1][1]["value"]
+        labels = {"‹result of #1 rec.create›.id": 1, "‹result of #1 rec.create›.url": URL}
+        assert labels.get(str(value), value) == sent
+
+
+URL = "https://example.org/1"

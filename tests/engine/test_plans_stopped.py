@@ -9,8 +9,7 @@ import anyio
 import pytest
 
 from bridge.engine import Engine
-from bridge.engine.applying import Applying
-from bridge.engine.performing import Times
+from bridge.engine.plan_executor import PlanExecutor, Times
 from bridge.errors import (
     AuditError,
     UnknownPlanError,
@@ -159,7 +158,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
     engine: Engine, settings: Settings, log: Path
 ) -> None:
     """A server that hangs must not keep a client that has gone."""
-    engine.applying = Applying(engine.servers, engine.gatekeeping, Times(finish=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gatekeeping, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(applied, engine, plan)
@@ -177,7 +176,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
 async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None:
     """No call is begun after it; nothing under way is cut off."""
     _, plan = await planned(engine, THREE)
-    engine.applying = Applying(engine.servers, engine.gatekeeping, Times(apply=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gatekeeping, Times(apply=0))
     done = await applied(engine, plan)
     assert (done.status, done.reason, statuses(done)) == ("timeout", "timeout", ["not done"] * 3)
     assert recorded(log) == []

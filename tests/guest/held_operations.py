@@ -21,6 +21,11 @@ ALLOWED = (
     "'a' + x",
     "x + 'a'",
     "'a' + str(x) + 'b'",
+    "'a' + x + x.b",
+    "string.Template('$a').substitute(a=x)",
+    "io.StringIO().write(f'{x}')",
+    "textwrap.dedent(f'  {x}')",
+    "f'  a {x.a} b '.strip()",
     "', '.join([str(x), str(x.number)])",
     "str(str(x))",
     "f'{str(x)}'",
@@ -37,6 +42,7 @@ ALLOWED = (
     "json.dumps({'a': x}, default=str)",
     "json.dumps({'a': x}, default=str, indent=1)",
     "json.dumps({'a': str(x)})",
+    "json.dumps([f'a {x}'])",
     "pprint.pformat({'a': [x]})",
     "logging.getLogger('quiet').warning('made %s', x)",
     "copy.copy(x)",
@@ -73,6 +79,9 @@ STOPPED = (
     ("reversed(x)", "loops over"),
     ("[] + x", "calculates with"),
     ("a = []; a += x", "calculates with"),
+    ("a = ''; a += x; a += 1 + x.b", "calculates with"),
+    ("x * x", "calculates with"),
+    ("divmod(x, 2)", "calculates with"),
     ("'a' in x", "looks into"),
     ("int(x)", "as a number"),
     ("float(x)", "as a number"),
@@ -119,27 +128,67 @@ STOPPED = (
     ("isinstance(x, (str, list))", "asks for the type of"),
     ("isinstance(x, collections.abc.Mapping)", "asks for the type of"),
     ("x.__class__", "asks for the type of"),
-    ("vars(x)", "asks for the fields of"),
     ("dir(x)", "asks for the fields of"),
-    ("json.dumps(x)", "writes as JSON"),
-    ("json.dumps({'a': [x]}, indent=1)", "writes as JSON"),
-    ("pickle.dumps(x)", "pickles"),
     ("with x: pass", "opens"),
     ("asyncio.run(wait_for(x))", "awaits"),
-    ("str(x) == 'open'", "compares"),
-    ("f'{x}' in {'a'}", "as a key or in a set"),
-    ("'a' in str(x)", "looks into"),
-    ("len('a' + x)", "takes the length of"),
-    ("str(x)[:3]", "takes a part of"),
-    ("int(str(x))", "as a number"),
-    ("str(x).strip()", "calls .strip() of"),
-    ("str(x).encode()", "calls .encode() of"),
-    ("urllib.parse.quote(str(x))", "tests"),
-    ("html.escape(str(x))", "calls .replace() of"),
-    ("str(x).split('/')", "calls .split() of"),
-    ("f'{str(x):>8}'", "as >8"),
-    ("str(x) + 1", "calculates with"),
+    ("html.escape(x)", "calls .replace() of"),
+    ("x.title.strip()", "calls .strip() of"),
+    ("x.url.split('/')[-1]", "calls .split() of"),
 )
+
+PUZZLED = (
+    ("', '.join([x.state])", "expected str instance, Placeholder found"),
+    ("re.search('a', x)", "expected string or bytes-like object"),
+    ("x.title in 'abc'", "requires string as left operand, not Placeholder"),
+    ("'abc'.startswith(x)", "not Placeholder"),
+    ("'abc'.replace(x, 'b')", "not Placeholder"),
+    ("json.dumps(x)", "Object of type Placeholder is not JSON serializable"),
+    ("json.dumps({'a': [x]}, indent=1)", "Object of type Placeholder is not JSON serializable"),
+    ("json.loads(x)", "not Placeholder"),
+    ("pickle.dumps(x)", "pickles"),
+)
+"""What C code stops with a `TypeError` of its own, and what is told of it then."""
+
+QUOTED = (
+    "json.dumps({'a': str(x.a)})",
+    "json.dumps([f'a {x.a}'], ensure_ascii=False)",
+    "repr(f'a {x.a}')",
+    "str([f'a {x.a}'])",
+    "urllib.parse.quote(str(x.a))",
+    "urllib.parse.quote(f'a/{x.a}', safe='/:')",
+    "urllib.parse.urlencode({'q': x.a})",
+    "html.escape(str(x.a))",
+    "html.escape(f'a {x.a}', quote=False)",
+    "shlex.quote(f'{x.a}')",
+    "re.escape(f'{x.a}')",
+    "f'a {x.a}'.upper()",
+    "f'a {x.a}'.lower()",
+    "f'a {x.a}'.title()",
+    "f'a {x.a}'.swapcase()",
+    "f'{x.a}'.capitalize()",
+    "f'{x.a}'.strip()",
+    "f'a {x.a}'.rstrip()",
+    "f'{x.a} b'.lstrip()",
+    "f'a {x.a} b'[:30]",
+    "f'a {x.a} b'[30:]",
+    "f'{x.url}'.split('/')[-1]",
+    "f'{x.url}'.split()[0]",
+    "f'{x.url}'.partition(':')[0]",
+    "f'{x.a}'.replace(' ', '-')",
+    "f'{x.a}'.replace('e', 'E')",
+    "f'{x.a}'.replace('1', '2')",
+    "f'{x.a}'.replace(\"'\", \"''\")",
+    "f'{x.a}'.encode('unicode_escape').decode()",
+    "re.sub(r'\\W+', '-', f'{x.a}')",
+    "csv.writer(o := io.StringIO()).writerow([x.a, 1]) and o.getvalue()",
+    "textwrap.shorten(f'a {x.a}', 20, placeholder=f'{x.a}'[:20])",
+    "repr(x)",
+    "str([x])",
+    "f'{x.a!r}'",
+    "json.dumps({'a': x}, default=str)",
+    "json.dumps({'a': x}, default=repr)",
+)
+"""Texts that the host refuses: what would be put in would not be quoted, cut or changed."""
 
 MATCHES = (
     ("match x:\n case {'state': 'open'}: pass", "takes the length of"),
@@ -149,8 +198,8 @@ MATCHES = (
 """Since Python 3.10."""
 
 SETUP = """
-import asyncio, collections.abc, copy, csv, dataclasses, html, io, json, logging, os, pathlib
-import pickle, pprint, urllib.parse
+import asyncio, collections.abc, copy, csv, dataclasses, datetime, html, io, json, logging, os
+import pathlib, pickle, pprint, re, shlex, string, textwrap, urllib.parse
 logging.getLogger('quiet').addHandler(logging.NullHandler())
 logging.getLogger('quiet').propagate = False
 @dataclasses.dataclass

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
+from bridge.errors import HeldResultError
+from bridge.gate.plans.arguments import mentions, referred
 from bridge.guest import held, placeholders
 from bridge.guest.client import HELD_RESULT
-from bridge.guest.held import HeldResult, placeholder
+from bridge.guest.held import Placeholder, placeholder
 from bridge.guest.wire import Call
 from tests.guest.held_operations import SETUP
 
@@ -29,10 +30,9 @@ def token(*path: str | int, number: int = 1) -> str:
 
 
 @pytest.fixture
-def x(monkeypatch: pytest.MonkeyPatch) -> HeldResult:
+def x(monkeypatch: pytest.MonkeyPatch) -> Placeholder:
     """A placeholder in a program that was not stopped yet."""
     monkeypatch.setattr(held, "_first", "")
-    monkeypatch.setattr(held, "_calls", {})
     return placeholder(CREATED)
 
 
@@ -50,11 +50,17 @@ def hold(guest: Any, call: Call) -> None:
     before = guest.__dict__.setdefault("held", [])
     arguments = call.params.get("arguments", {})
     if call.params.get("tool") == "create-issue":
+        try:
+            referred(arguments, PLAN, len(before))
+        except HeldResultError as refused:
+            error = {"kind": "usage", "message": str(refused), "code": HELD_RESULT}
+            guest.reply(call.id, error=error)
+            return
         before.append(call)
         name = f"{call.params['server']}.{call.params['tool']}"
         shape = {"plan": PLAN, "number": len(before), "call": name}
         guest.reply(call.id, {"held": shape})
-    elif "heldresult" in json.dumps(call.params):
+    elif mentions(arguments, PLAN):
         message = "git-hub.echo would read something now, with what a held call will return."
         error = {"kind": "usage", "message": message, "code": HELD_RESULT, "server": "git-hub"}
         guest.reply(call.id, error=error)

@@ -131,7 +131,7 @@ def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
         guest.reply(call.id, {"held": {"plan": "0" * 16, "number": 1, "call": "git-hub.echo"}})
 
     code = "value = await mcp_git_hub.echo(text='x')\ndisplay(value)\nprint('not here')"
-    finished = make_guest().run(code, answer=held, plan=True)
+    finished = make_guest().run(code, answer=held)
     assert finished.outcome.error_type == "HeldResultError"
     assert "it shows" in finished.outcome.error
     assert (finished.stdout, shown(finished)) == ("", [])

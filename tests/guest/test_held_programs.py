@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from bridge.guest import held
-from tests.guest.held_operations import ALLOWED, MATCHES, SETUP, STOPPED
+from tests.guest.held_operations import ALLOWED, MATCHES, PUZZLED, SETUP, STOPPED
 from tests.guest.held_rig import hold, token, whole
-from tests.guest.test_looks import LOOKS, MORE
 
 TABLE = """
 wrong = []
@@ -28,6 +27,13 @@ for statement in stopped:
             wrong.append([statement, repr(error)])
     else:
         wrong.append([statement, "went on"])
+for statement in puzzled:
+    try:
+        exec(compile(statement, "<run_python>", "exec"), dict(globals()))
+    except TypeError as error:
+        pass
+    else:
+        wrong.append([statement, "went on"])
 print(wrong)
 """
 
@@ -38,32 +44,11 @@ def test_every_python_sees_it_the_same(guest_on: Any) -> None:
     head = f"""{SETUP}
 import sys
 allowed, stopped = {list(ALLOWED)!r}, {both!r}
+puzzled = {[statement for statement, _ in PUZZLED]!r}
 if sys.version_info >= (3, 10):
     stopped += {newer!r}
 """
     finished = guest_on.run(head + TABLE, hold)
-    assert finished.stdout == "[]\n"
-    assert finished.outcome.error_type == "HeldResultError"
-
-
-def test_every_python_sees_what_it_does_not_ask_about(guest_on: Any) -> None:
-    looks = ",\n".join(f"lambda: {expression}" for expression, _ in LOOKS)
-    code = f"""{SETUP}{MORE}
-x = await mcp_git_hub.create_issue()
-wrong = []
-for number, look in enumerate([
-{looks}
-]):
-    try:
-        look()
-    except BaseException as error:
-        if type(error).__name__ != "HeldResultError":
-            wrong.append([number, repr(error)])
-    else:
-        wrong.append([number, "went on"])
-print(wrong)
-"""
-    finished = guest_on.run(code, hold, plan=True)
     assert finished.stdout == "[]\n"
     assert finished.outcome.error_type == "HeldResultError"
 
@@ -164,6 +149,17 @@ threading.Thread(target=late).start()
     "in C": "x = await create()\n', '.join([x.state])",
     "with sys.exit": "x = await create()\ntry: x.state == 'open'\nfinally: sys.exit(0)",
     "with its repr": "x = await create()\nawait create(title=f'{x!r}')",
+    "as JSON": "import json\nx = await create()\nawait create(title=json.dumps([f'{x.id}']))",
+    "cut, behind an except": """
+x = await create()
+try:
+    await create(title=f'{x.url}'.split('/')[-1])
+except Exception as error:
+    pass
+except BaseException:
+    pass
+await create()
+""",
     "in a read": "x = await create()\nawait mcp_git_hub.echo(f'{x.state}')",
     "in a read, behind an except": """
 x = await create()
@@ -175,12 +171,16 @@ except Exception as error:
 }
 
 
+REFUSED = ("with its repr", "as JSON", "cut, behind an except")
+"""What the host stops a program for."""
+
+
 @pytest.mark.parametrize("how", STOPPING)
 def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> None:
     head = "import asyncio, sys\ncreate = mcp_git_hub.create_issue\n"
     finished = guest_on.run(head + STOPPING[how], hold)
-    made = [call for call in finished.calls if call.params["tool"] == "create-issue"]
-    assert len(made) == 1
+    asked = [call for call in finished.calls if call.params["tool"] == "create-issue"]
+    assert len(asked) == (2 if how in REFUSED else 1)
     done = finished.outcome
     assert (done.outcome, done.error_type) == ("exception", "HeldResultError")
     assert done.exit_code != 0
@@ -192,7 +192,7 @@ def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> No
 
 def test_the_program_s_line_is_told(guest: Any) -> None:
     code = "x = await mcp_git_hub.create_issue()\n\nif x.state == 'open':\n    print(1)"
-    error = guest.run(code, hold).outcome.error
+    error = guest.run(code, hold, name="report.py").outcome.error
     assert error.startswith("line 3, `if x.state == 'open':`: it compares ‹result of #1")
 
 
@@ -200,7 +200,7 @@ def test_c_code_s_own_words_are_kept(guest: Any) -> None:
     code = "x = await mcp_git_hub.create_issue()\n', '.join(['a', x.state])"
     error = guest.run(code, hold).outcome.error
     assert "line 2, `', '.join(['a', x.state])`" in error
-    assert "expected str instance, HeldResult found" in error
+    assert "expected str instance, Placeholder found" in error
     assert "str(x)" in error
 
 

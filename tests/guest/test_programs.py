@@ -186,11 +186,10 @@ def test_exits_mean_what_they_mean_to_python(
     assert finished.outcome.error == ""
 
 
-@pytest.mark.parametrize("plan", [False, True])
-def test_a_program_from_a_file_goes_by_the_files_name(make_guest: Any, plan: bool) -> None:
+def test_a_program_from_a_file_goes_by_the_files_name(make_guest: Any) -> None:
     """In `sys.argv` and in tracebacks; else by the tool's."""
     code = "import sys\nprint(sys.argv)\ndef f():\n    raise ValueError('x')\nf()"
-    finished = make_guest().run(code, name="report.py", argv=["a"], plan=plan)
+    finished = make_guest().run(code, name="report.py", argv=["a"])
     assert finished.stdout == "['report.py', 'a']\n"
     assert 'File "report.py", line 5, in <module>\n    f()\n' in finished.outcome.error
     assert 'File "report.py", line 4, in f\n' in finished.outcome.error

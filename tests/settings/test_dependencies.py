@@ -58,7 +58,7 @@ def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
         ({"max_bytes": "1k"}, "must be between 1m"),
         ({"timeout": 0}, "from 1 to 3600"),
         ({"lock_days": -1}, "whole number of days"),
-        ({"require_hashes": False}, "is gone: hashes are always recorded"),
+        ({"require_hashes": False}, "this setting is gone"),
         ({"cache": "here"}, "must be an absolute path"),
     ],
 )

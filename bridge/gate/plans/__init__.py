@@ -1,23 +1,21 @@
 """Calls held back, the placeholders that stand for their results, and plans made of them.
 
 Owns a plan from the first call that a run holds back to its being taken to be applied: what may
-stand in its calls (`references`), what a run may hold (`holding`), how it is shown (`showing`),
-how long it can be applied and by whom (`keeping`), what a person's approval of it covers
-(`covered`), and what its calls are made with (`resolving`). Makes no call.
+stand in its calls and what they are made with (`arguments`), what a run may hold and a person's
+approval covers (`holding`), how long a plan can be applied and by whom (`keeping`). Makes no call.
 """
 
-from bridge.gate.plans.covered import Covered
-from bridge.gate.plans.holding import Held, HeldRequest, Holding
+from bridge.gate.plans.arguments import Known, resolve
+from bridge.gate.plans.holding import Covered, Held, HeldRequest, Holding
 from bridge.gate.plans.keeping import KeptPlan, Plans
-from bridge.gate.plans.resolving import Shape, resolve
 
 __all__ = [
     "Covered",
     "Held",
     "HeldRequest",
     "Holding",
+    "Known",
     "KeptPlan",
     "Plans",
-    "Shape",
     "resolve",
 ]

@@ -1,4 +1,4 @@
-"""The calls that one run in plan mode holds back.
+"""The calls that one run in plan mode holds back, and what an approval of them covers.
 
 Owns their numbers, their bounds and what is kept of each: what it is to be made with, what was
 decided on it and by which rules, its tool's definition, and what had been read by then.
@@ -12,13 +12,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.errors import ApprovalNeededError, CallBudgetError, InvalidRequestError
+from bridge.gate.approval import Approval, Approver
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import tool_digest
-from bridge.gate.plans.references import mentions, referred
-from bridge.gate.plans.showing import characters_each, readable, shown
+from bridge.gate.plans.arguments import (
+    labelled,
+    mentions,
+    readable,
+    referred,
+    shown,
+)
 from bridge.model import Effect, HeldCall, Json
 
 MAX_CALLS = 1_000
@@ -67,12 +73,42 @@ class HeldRequest:
         return f"#{self.number} {self.call}"
 
 
+class Covered(Approver):
+    """Approves of one held call as far as the plan's approval does; asks nobody."""
+
+    def __init__(self, approval: Approval, request: HeldRequest) -> None:
+        super().__init__()
+        self._approval = approval
+        self._request = request
+
+    async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        """Return the plan's approval, which covers what was shown and nothing more.
+
+        Raises:
+            ApprovalNeededError: The plan did not show that this call needs it for such a reason.
+        """
+        news = [ask for ask in asks if ask.rule not in self._request.asked]
+        if not news:
+            return self._approval
+        reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
+        message = (
+            f"{call} needs a person's approval for a reason that the plan did not show ({reasons})."
+        )
+        raise ApprovalNeededError(
+            message,
+            remedy="Make this call, and what follows, in a run of its own, where it is asked "
+            "about; or plan again.",
+        )
+
+
 class Holding:
     """The calls that one run in plan mode holds back.
 
     Attributes:
         plan: What its placeholders are known by, which nobody can guess.
         spoiled: Why nothing of it may be applied; empty as long as it may.
+        requests: The calls, in their order.
+        characters: How long their arguments are.
 
     Args:
         mask: Takes out of arguments what nobody needs to see.
@@ -82,8 +118,8 @@ class Holding:
         self.plan = secrets.token_hex(8)
         self.spoiled = ""
         self._mask = mask
-        self._requests: list[HeldRequest] = []
-        self._characters = 0
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
         self._shown: tuple[HeldCall, ...] = ()
         self._changing: set[str] = set()
         self._stale: Counter[str] = Counter()
@@ -100,21 +136,15 @@ class Holding:
     @property
     def count(self) -> int:
         """How many it holds."""
-        return len(self._requests)
-
-    @property
-    def characters(self) -> int:
-        """How long their arguments are."""
-        return self._characters
-
-    @property
-    def requests(self) -> tuple[HeldRequest, ...]:
-        """The calls, in their order."""
-        return tuple(self._requests)
+        return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
         """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
-        return mentions(dict(arguments))
+        return mentions(dict(arguments), self.plan)
+
+    def labelled(self, value: Json) -> Json:
+        """Return what the program wrote with the results of held calls by name."""
+        return labelled(value, self.plan, self._names())
 
     def hold(
         self,
@@ -142,17 +172,17 @@ class Holding:
             raise InvalidRequestError(message)
         uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps(call.arguments, ensure_ascii=False))
-        if self._characters + size > MAX_CHARACTERS:
+        if self.characters + size > MAX_CHARACTERS:
             message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
             raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
-        self._characters += size
+        self.characters += size
         self._changing.add(call.server)
         number = self.count + 1
         rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
         before = FlowState()
         if flow is not None:
             before.absorb(flow)
-        self._requests.append(
+        self.requests.append(
             HeldRequest(
                 number=number,
                 call=call,
@@ -179,14 +209,16 @@ class Holding:
         """Return the calls as they are shown; to find that out is worth a thread."""
         if len(self._shown) == self.count:
             return self._shown
-        each = characters_each(self.count)
-        names = {request.number: str(request.call) for request in self._requests}
-        self._shown = tuple(self._held_call(request, names, each) for request in self._requests)
+        names = self._names()
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
         return self._shown
 
-    def _held_call(self, request: HeldRequest, names: Mapping[int, str], each: int) -> HeldCall:
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self.requests}
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
         call = request.call
-        arguments, cut = shown(call, names, self._mask, each)
+        arguments, cut = shown(call, names, self._mask)
         return HeldCall(
             number=request.number,
             server=call.server,

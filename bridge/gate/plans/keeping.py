@@ -99,7 +99,7 @@ class Plans:
             plan=plan,
             owner=owner,
             run_id=run_id,
-            requests=holding.requests,
+            requests=tuple(holding.requests),
             characters=holding.characters,
             until=self._now() + self._seconds,
         )
@@ -125,7 +125,7 @@ class Plans:
             message = f"There is no plan {plan_id!r:.80} for this caller."
             raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
         del self._kept[plan_id]
-        self._remember(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
+        self.close(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
         return kept
 
     def knows(self, plan_id: str, owner: str) -> bool:
@@ -150,10 +150,7 @@ class Plans:
         self._make_room(kept.owner)
 
     def close(self, kept: KeptPlan, why: str) -> None:
-        """Say for later what became of a plan that was taken."""
-        self._remember(kept, why)
-
-    def _remember(self, kept: KeptPlan, why: str) -> None:
+        """Say for later what became of a plan that is gone."""
         self._gone[kept.plan_id] = (kept.owner, why)
         self._gone.move_to_end(kept.plan_id)
         if len(self._gone) > MAX_REMEMBERED:
@@ -167,20 +164,17 @@ class Plans:
 
     def _make_room(self, owner: str) -> None:
         """Drop the oldest until what is left is within bounds; the newest always is."""
-        while own := [kept for kept in self._kept.values() if kept.owner == owner]:
-            characters = sum(kept.characters for kept in own)
-            if len(own) <= MAX_PLANS and characters <= MAX_CHARACTERS:
-                break
-            self._drop(own[0], "newer plans took its place; plan again")
-        while (
-            len(self._kept) > MAX_ALL_PLANS
-            or sum(kept.characters for kept in self._kept.values()) > MAX_ALL_CHARACTERS
-        ):
-            self._drop(next(iter(self._kept.values())), "newer plans took its place; plan again")
+        own = [kept for kept in self._kept.values() if kept.owner == owner]
+        self._thin(own, MAX_PLANS, MAX_CHARACTERS)
+        self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
+
+    def _thin(self, plans: list[KeptPlan], count: int, characters: int) -> None:
+        while len(plans) > count or sum(kept.characters for kept in plans) > characters:
+            self._drop(plans.pop(0), "newer plans took its place; plan again")
 
     def _drop(self, kept: KeptPlan, why: str) -> None:
         del self._kept[kept.plan_id]
-        self._remember(kept, why)
+        self.close(kept, why)
 
 
 _UNKNOWN_REMEDY = (

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import json
+import re
+import shlex
+import sys
+import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +18,21 @@ from hypothesis import strategies as st
 
 from bridge.errors import HeldResultError, InvalidRequestError
 from bridge.gate.decision import CallFacts, unmasked
-from bridge.gate.plans.references import MAX_DEPTH, mentions, referred
-from bridge.gate.plans.resolving import MAX_CHARACTERS, MAX_KEYS, Known, part, resolve
-from bridge.gate.plans.showing import MAX_CALL_CHARACTERS, characters_each, readable, shown
-from bridge.guest.placeholders import LABEL, WHOLE, write
+from bridge.gate.plans.arguments import (
+    MAX_CALL_CHARACTERS,
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    Known,
+    labelled,
+    mentions,
+    part,
+    readable,
+    referred,
+    resolve,
+    shown,
+)
+from bridge.guest.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
 
 PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
@@ -24,6 +42,10 @@ Step = str | int
 
 def a_call(arguments: dict[str, Any]) -> CallFacts:
     return CallFacts(server="git", tool="tag", arguments=arguments)
+
+
+def calls(count: int) -> dict[int, str]:
+    return dict.fromkeys(range(1, count + 1), "git.tag")
 
 
 def whole(number: int, *path: Step) -> dict[str, Any]:
@@ -137,16 +159,27 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
     """In texts, alone, in lists and objects."""
     arguments = {"a": f"{text(1)} {text(2, 'x')}", "b": [{"c": whole(3, "y")}], "d": None}
     assert referred(arguments, PLAN, 3) == {1, 2, 3}
-    assert mentions(arguments)
+    assert mentions(arguments, PLAN)
     assert referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
-    assert not mentions({"a": 1, "b": ["c", {"d": True}]})
+    assert not mentions({"a": 1, "b": ["c", {"d": True}]}, PLAN)
 
 
 @pytest.mark.parametrize(
     "value",
     [
         text(1)[:-1],
+        text(1)[1:],
         text(1)[:12],
+        text(1)[-12:],
+        f"{text(1)[11:27]} alone",
+        text(1).lower(),
+        text(1).strip(),
+        text(1, "id").replace("n1p", "n1p5b"),
+        json.dumps(text(1)),
+        text(1) + text(2)[5:],
+        text(1).replace(PREFIX, ""),
+        text(1).replace(SEAL, ""),
+        write(PLAN, 1, ["x" * 500]),
         text(1).upper(),
         text(1).replace("n1p", "n2p"),
         {WHOLE: text(1), "more": 1},
@@ -158,17 +191,19 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
 )
 def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
     """It would stand for something else, or be sent to a server as it is."""
-    with pytest.raises(HeldResultError, match="or one that was changed"):
+    with pytest.raises(HeldResultError, match="was cut or changed"):
         referred({"a": value}, PLAN, 2)
-    assert mentions({"a": value})
+    assert mentions({"a": value}, PLAN)
 
 
-@pytest.mark.parametrize("key", [text(1), f"x{text(1)}", text(1)[:14], text(1).upper()])
+@pytest.mark.parametrize(
+    "key", [text(1), f"x{text(1)}", text(1)[:14], text(1).upper(), f"{LABEL}1"]
+)
 def test_a_placeholder_cannot_be_a_key(key: str) -> None:
     """The error says what to do instead."""
     with pytest.raises(HeldResultError, match="cannot be a key"):
         referred({"a": {key: 1}}, PLAN, 2)
-    assert mentions({"a": {key: 1}})
+    assert mentions({"a": {key: 1}}, PLAN)
 
 
 def test_a_placeholder_of_another_run_or_of_no_call_is_refused() -> None:
@@ -187,7 +222,7 @@ def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same()
         deep = [deep]
     with pytest.raises(InvalidRequestError, match="levels deep"):
         referred({"a": deep}, PLAN, 1)
-    assert mentions({"a": deep})
+    assert mentions({"a": deep}, PLAN)
 
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("ab\"\\ ‹é'", max_size=4))
@@ -254,8 +289,8 @@ def test_whatever_the_nesting_what_was_held_is_what_is_sent(
     referred(travelled, PLAN, len(results))
     resolved = resolve(travelled, results)
     assert json.dumps(resolved) == json.dumps(expected)
-    assert not mentions(resolved)
-    assert "heldresult" not in json.dumps(readable(travelled, {1: "a.b", 2: "a.c", 3: "a.d"}))
+    assert not mentions(resolved, PLAN)
+    assert "heldResult" not in json.dumps(readable(travelled, {1: "a.b", 2: "a.c", 3: "a.d"}))
 
 
 def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> None:
@@ -267,47 +302,136 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask, MAX_CALL_CHARACTERS)
+    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
         "password": "***",
     }
-    assert "heldresult" not in json.dumps(seen)
+    assert "heldResult" not in json.dumps(seen)
 
 
-def test_a_text_cannot_pass_for_a_placeholder() -> None:
+@pytest.mark.parametrize("like", [f"{LABEL}1 git.log›.id", json.dumps(f"{LABEL}1"), LABEL.upper()])
+def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
     """Else a person approves of a reference, and a text is sent."""
-    found = readable({"a": f"{LABEL}1 git.log›.id", f"{LABEL}2": 1}, {1: "git.log"})
-    assert found == {"a": "‹the text: result of #1 git.log›.id", "‹the text: result of #2": 1}
+    with pytest.raises(HeldResultError, match="only to be read"):
+        referred({"a": [f"x {like}"]}, PLAN, 1)
+    assert mentions({"a": like}, PLAN)
+
+
+def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
+    """Nothing is sent in which a mark is not whole."""
+    for value in (text(1)[:-1], {WHOLE: text(1), "more": 1}, [text(1).upper()]):
+        with pytest.raises(HeldResultError, match="was cut or changed"):
+            resolve({"a": value}, {1: known(1)})
+
+
+def test_a_way_of_odd_steps_is_no_placeholder() -> None:
+    """A program can write any mark itself; it cannot have one mean what is not shown."""
+    for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
+        with pytest.raises(HeldResultError, match="was cut or changed"):
+            referred({"a": forged(path)}, PLAN, 1)
+    whole_way = [0, "a b", "é", -1]
+    assert referred({"a": forged(whole_way)}, PLAN, 1) == {1}
+    shown_way = readable(forged(whole_way), {1: "a.b"})
+    assert shown_way == '‹result of #1 a.b›[0]["a b"].é[-1]'
+
+
+def forged(path: Any) -> str:
+    """Return a mark as a program may write one itself."""
+    core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
+    return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        str,
+        json.dumps,
+        lambda mark: json.dumps(mark, ensure_ascii=False),
+        repr,
+        str.upper,
+        html.escape,
+        urllib.parse.quote,
+        shlex.quote,
+        str.strip,
+    ],
+)
+def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[str], str]) -> None:
+    names = {1: "git.create"}
+    read = labelled(f"a {quote(text(1, 'url'))}, {quote(text(1, 0, 'b c'))}.", PLAN, names)
+    assert re.fullmatch(
+        r"""a ['"]?‹result of #1 git.create›.url['"]?, """
+        r"""['"]?‹result of #1 git.create›\[0\]\["b c"\]['"]?\.""",
+        str(read),
+    )
+
+
+def test_no_mark_is_read_otherwise_than_it_was_written() -> None:
+    """Whatever digits there are in it, quoted or not."""
+    for number in range(500):
+        plan = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
+        mark = write(plan, 1, ["id"])
+        assert referred({"a": mark}, plan, 1) == {1}
+        for read in (mark, repr(mark)[1:-1], mark.upper()):
+            assert labelled(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
+
+
+def test_people_read_labels_of_the_runs_own_marks() -> None:
+    names = {1: "git.create"}
+    assert labelled([{text(1): whole(1, "id")}, 1, None, {"a": 1}], PLAN, names) == [
+        {"‹result of #1 git.create›": "‹result of #1 git.create›.id"},
+        1,
+        None,
+        {"a": 1},
+    ]
+    for same in (write(OTHER, 1), text(2), text(1)[:-20], "held", {WHOLE: 7}):
+        assert labelled(same, PLAN, names) in (same, 7)
+
+
+def test_labels_go_as_deep_as_results_may() -> None:
+    deep: Any = text(1)
+    for _ in range(sys.getrecursionlimit() - 200):
+        deep = [deep]
+    assert labelled(deep, PLAN, {1: "a.b"}) == deep
+
+
+def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
+    """A program writes megabytes of what nearly is one; the time grows with its length alone."""
+    core = text(1, "id").partition("aA")[0]
+    for piece in (PREFIX, core, core + "x" * 590, text(1)[:-1], text(1)):
+        much = piece * (256 * 1024 // len(piece))
+        labelled(much, PLAN, {1: "a.b"})
+        assert mentions({"a": much}, PLAN)
+        with contextlib.suppress(HeldResultError):
+            referred({"a": much}, PLAN, 1)
 
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     """Lists, objects and texts of any size are shown in a bounded space."""
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found, told = shown(a_call(arguments), {}, unmasked, 1_000)
+    found, told = shown(a_call(arguments), calls(60), unmasked)
     assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), {}, unmasked, 500)
+    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), unmasked)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed, _ = shown(a_call({"a": list(range(9_000))}), {}, unmasked, 500)
-    assert str(listed["a"][-1]).endswith("more items)")
+    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), unmasked)
+    assert "more characters" in str(listed["a"])
 
 
 def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     """A plan of a thousand calls is as long as one of fifty."""
-    assert characters_each(1) == characters_each(8) == MAX_CALL_CHARACTERS
-    assert MAX_CALL_CHARACTERS > characters_each(100) > characters_each(1_000) >= 64
+
+    def length(count: int) -> int:
+        return len(shown(a_call({"a": "x" * 9_000}), calls(count), unmasked)[0]["a"])
+
+    assert MAX_CALL_CHARACTERS < length(1) == length(8) < MAX_CALL_CHARACTERS + 60
+    assert length(8) > length(100) > length(1_000) >= 64
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
     """Else a person approves of less than is sent."""
-    alike = LABEL.replace("result", "the text: result")
-    found = readable({f"{LABEL}1": "seen", f"{alike}1": 2}, {})
-    assert isinstance(found, dict)
-    assert list(found.values()) == ["seen", 2]
-    keys = {"a" * 30 + "1": "seen", "a" * 30 + "2": "too"}
-    cut, _ = shown(a_call({"env": keys, "b": "x" * 90}), {}, unmasked, 64)
-    assert list(cut["env"].values()) == ["seen", "too"]
+    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
+    assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]

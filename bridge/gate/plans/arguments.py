@@ -1,0 +1,389 @@
+"""Placeholders in arguments: found, refused, shown, and replaced by what the calls returned. Pure.
+
+Owns where one may stand, the check that it is one of the plan's own and as it was made, the way
+from a result to a part of it, and how arguments are shown to people. How a mark is written is
+`bridge.guest.placeholders`'.
+
+In a text a value stands as Python's `str` writes it, which is what the program would have made of
+it; what stands alone keeps its type. Nothing is quoted: a text whose marks were quoted is refused.
+Policies therefore see the arguments as they are after this.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.errors import HeldResultError, InvalidRequestError
+from bridge.gate.decision import CallFacts, Mask
+from bridge.guest.placeholders import (
+    EDGE,
+    LABEL,
+    MAX_PATH,
+    PREFIX,
+    SEAL,
+    WHOLE,
+    checksum,
+    label,
+    shown_path,
+)
+from bridge.model import Json
+from bridge.text import unlike
+
+MAX_DEPTH = 100
+"""Nesting of arguments in a plan, which are walked recursively later. Frames allow more; no tool's
+schema does."""
+
+MAX_RESULT_DEPTH = 200
+"""Of a program's value in which marks are labelled; what is deeper is left as it is."""
+
+MAX_CHARACTERS = 16 * 1024 * 1024
+"""Put into the arguments of one call in all, as long as a frame from a program may be. One result
+can stand in a text many times over."""
+
+MAX_KEYS = 20
+MAX_KEY = 60
+"""Keys in an error, and characters of each."""
+
+MAX_CALL_CHARACTERS = 8_000
+"""Shown of one call's arguments."""
+
+MAX_PLAN_CHARACTERS = 64 * 1024
+"""Shown of all calls' arguments, in equal parts where they would be more."""
+
+MIN_CALL_CHARACTERS = 64
+"""Shown of each, however many there are."""
+
+LEAST = 20
+"""Characters of a name or a value that are shown of any that is."""
+
+Step = str | int
+
+Shape = Mapping[str, Json]
+"""What stands for a result, as `bridge.rpc.values.wire_value` gives it."""
+
+_CORE = (
+    f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
+    f"p(?P<path>(?:[0-9a-f]{{2}}){{0,{MAX_PATH}}}))k(?P<check>[0-9a-f]{{8}})"
+)
+_MARK = re.compile(f"{EDGE}{_CORE}{re.escape(SEAL)}{PREFIX}{EDGE}")
+
+_EDGES = rf"(?:{EDGE}|\\x1f|\\u001f|%1F)?"
+
+_QUOTED = re.compile(
+    rf"{_EDGES}{_CORE}(?:(?!{PREFIX}).){{0,600}}{PREFIX}{_EDGES}", re.IGNORECASE | re.DOTALL
+)
+"""A mark in what is only read, where the seal may have been quoted or re-cased in any way."""
+
+_TRACE = re.compile(rf"{PREFIX}|{LABEL}|\\u2039{LABEL[1:]}", re.IGNORECASE)
+"""Of a mark, or a label: where it is no part of a whole mark, a text was changed."""
+
+_CHANGED = (
+    "An argument holds a placeholder that was cut or changed. The result of a held call is not "
+    "known yet: pass it, a field of it or a text made with it on as it is, and not quoted (as "
+    "JSON, for an address, a shell or HTML), split, stripped or in another case."
+)
+_READ = (
+    "An argument holds what is only to be read: the repr of a held call's result, the text of a "
+    "container with one, or what call_tool_raw gave. Put fields into f-strings, pass containers as "
+    "they are, use call_tool."
+)
+_KEY = (
+    "A result that is held back cannot be a key of a dict, for it is not known yet. Use it as a "
+    "value; or use what a read has returned as the key."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What one placeholder stands for: a part of what call `number` of run `plan` will return."""
+
+    plan: str
+    number: int
+    path: tuple[Step, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a call has returned.
+
+    Attributes:
+        call: Its number and name, as errors have it ("#3 github.create_issue").
+    """
+
+    call: str
+    shape: Shape
+
+
+def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
+    """Return the numbers of the calls whose results arguments are made with.
+
+    Args:
+        plan: The run's own 16 digits.
+        held: How many calls it holds back by now.
+
+    Raises:
+        HeldResultError: A placeholder was changed, is of another run or stands where none can.
+        InvalidRequestError: The arguments are nested too deep.
+    """
+    found: set[int] = set()
+    for text, is_key, depth in _texts(arguments):
+        if depth > MAX_DEPTH:
+            message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
+            raise InvalidRequestError(message)
+        if is_key and _TRACE.search(text):
+            raise HeldResultError(_KEY)
+        for piece in _pieces(text):
+            if isinstance(piece, str):
+                if plan in piece.lower():
+                    raise HeldResultError(_CHANGED)
+                continue
+            if piece.plan != plan:
+                message = "An argument holds the placeholder of another run, which is no use here."
+                raise HeldResultError(message)
+            if not 1 <= piece.number <= held:
+                message = f"There is no held call #{piece.number} yet: this plan holds {held}."
+                raise HeldResultError(message)
+            found.add(piece.number)
+    return frozenset(found)
+
+
+def mentions(arguments: Json, plan: str) -> bool:
+    """Tell whether anything in arguments looks like a placeholder, however deep."""
+    return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
+
+
+def resolve(arguments: Mapping[str, Json], results: Mapping[int, Known]) -> dict[str, Json]:
+    """Return arguments with the results in place of what stands for them.
+
+    Raises:
+        HeldResultError: A placeholder is not as it was made.
+        InvalidRequestError: A part does not exist, is no JSON, is not known, or all is too much.
+    """
+    left = MAX_CHARACTERS
+
+    def of(mark: Mark) -> Json:
+        nonlocal left
+        known = results.get(mark.number)
+        if known is None:
+            message = f"The result of #{mark.number} is not known."
+            raise InvalidRequestError(message)
+        value = part(known, mark.path)
+        left -= len(str(value))
+        if left < 0:
+            message = (
+                "With the results of earlier calls put in, the arguments are longer than "
+                f"{MAX_CHARACTERS:,} characters."
+            )
+            raise InvalidRequestError(message)
+        return value
+
+    return {key: _replaced(value, of) for key, value in arguments.items()}
+
+
+def readable(value: Json, names: Mapping[int, str]) -> Json:
+    """Return arguments, which were checked before, with what placeholders stand for written out.
+
+    Args:
+        names: Server and tool of each held call.
+    """
+    return _replaced(value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path))
+
+
+def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
+    """Return what a program wrote with labels in place of its own run's marks, quoted or not."""
+
+    def named(match: re.Match[str]) -> str:
+        mark = _read(match)
+        known = mark is not None and mark.plan == plan and mark.number in names
+        return label(mark.number, names[mark.number], mark.path) if mark and known else match[0]
+
+    if isinstance(value, str):
+        return _QUOTED.sub(named, value)
+    if depth > MAX_RESULT_DEPTH:
+        return value
+    if isinstance(value, list):
+        return [labelled(item, plan, names, depth + 1) for item in value]
+    if isinstance(value, dict):
+        if value.keys() == {WHOLE}:
+            return labelled(value[WHOLE], plan, names, depth + 1)
+        return {
+            _QUOTED.sub(named, key): labelled(item, plan, names, depth + 1)
+            for key, item in value.items()
+        }
+    return value
+
+
+def part(known: Known, path: Sequence[Step]) -> Json:
+    """Return a part of a result.
+
+    Raises:
+        InvalidRequestError: There is none; names the call, the way and what there is instead.
+    """
+    blocks = known.shape.get("blocks")
+    value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
+    for place, step in enumerate(path):
+        if value is _BINARY:
+            break
+        if isinstance(value, Mapping):
+            fits, instead = type(step) is str and step in value, _keys(value)
+        elif isinstance(value, list):
+            fits = type(step) is int and -len(value) <= step < len(value)
+            instead = f"is a list of {len(value)} items"
+        else:
+            fits, instead = False, f"is {_NAMES[type(value)]}"
+        if not fits:
+            what = f"its {shown_path(path[:place])}" if place else "it"
+            missed = shown_path(path[: place + 1])
+            message = f"The result of {known.call} has no {missed}: {what} {instead}."
+            raise InvalidRequestError(message)
+        value = value[step]
+    if value is _BINARY or (isinstance(value, list) and _BINARY in value):
+        message = f"The result of {known.call} is binary, which cannot be passed on in a plan."
+        raise InvalidRequestError(message)
+    return value
+
+
+def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
+    """Return a call's arguments as they are shown, readable and without secrets; whether cut.
+
+    Args:
+        names: Server and tool of each call of the plan, between all of which the room is shared.
+        mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
+    """
+    share = MAX_PLAN_CHARACTERS // max(1, len(names))
+    characters = max(MIN_CALL_CHARACTERS, min(MAX_CALL_CHARACTERS, share))
+    masked = mask(readable(call.arguments, names), call.schema)
+    if not isinstance(masked, Mapping):
+        return {}, False
+    if len(_dumped(masked)) <= characters:
+        return dict(masked), False
+    found: dict[str, Json] = {}
+    for key, value in masked.items():
+        if characters <= 0:
+            found[unlike("…", found)] = f"({len(masked) - len(found):,} more keys)"
+            break
+        room = max(characters, LEAST)
+        text = value if isinstance(value, str) else _dumped(value)
+        found[unlike(_cut(key, room), found)] = value if len(text) <= room else _cut(text, room)
+        characters -= min(len(key), room) + min(len(text), room)
+    return found, True
+
+
+def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
+    """Yield each text in arguments, whether it is a key, and how deep it stands."""
+    stack: list[tuple[Json, int]] = [(arguments, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if isinstance(value, Mapping) and WHOLE in value:
+            # Something else around a mark, or in its place, is as a change to it.
+            yield (PREFIX if _alone(value) is None else str(value[WHOLE])), False, depth
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                yield key, True, depth
+                stack.append((item, depth + 1))
+        elif isinstance(value, list | tuple):
+            stack.extend((item, depth + 1) for item in value)
+        else:
+            yield (value if isinstance(value, str) else ""), False, depth
+
+
+def _pieces(text: str) -> list[str | Mark]:
+    """Return the literal parts of a text and the marks between them.
+
+    Raises:
+        HeldResultError: Something was a mark, and was changed.
+    """
+    if not _TRACE.search(text):
+        return [text]
+    pieces: list[str | Mark] = []
+    position = 0
+    for match in _MARK.finditer(text):
+        mark = _read(match)
+        # One whose check does not fit is left for a literal, where it is seen.
+        if mark is not None:
+            pieces += [text[position : match.start()], mark]
+            position = match.end()
+    pieces.append(text[position:])
+    for piece in pieces:
+        trace = _TRACE.search(piece) if isinstance(piece, str) else None
+        if trace is not None:
+            raise HeldResultError(_READ if trace[0].endswith("#") else _CHANGED)
+    return pieces
+
+
+def _alone(value: Mapping[str, Json]) -> Mark | None:
+    """Return what an object stands for that has to stand for something."""
+    text = value[WHOLE]
+    match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
+    return None if match is None else _read(match)
+
+
+def _read(match: re.Match[str]) -> Mark | None:
+    if checksum(match["core"].lower()) != match["check"].lower():
+        return None
+    try:
+        path = json.loads(bytes.fromhex(match["path"]).decode()) if match["path"] else []
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
+        return None
+    return Mark(plan=match["plan"].lower(), number=int(match["number"]), path=tuple(path))
+
+
+def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
+    """Return arguments with something in place of each mark.
+
+    As deep as `MAX_DEPTH` at most: what is deeper was never held.
+    """
+    if isinstance(value, str):
+        pieces = _pieces(value)
+        return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
+    if isinstance(value, Mapping):
+        if WHOLE not in value:
+            return {key: _replaced(item, of) for key, item in value.items()}
+        mark = _alone(value)
+        if mark is None:
+            raise HeldResultError(_CHANGED)
+        return of(mark)
+    if isinstance(value, list | tuple):
+        return [_replaced(item, of) for item in value]
+    return value
+
+
+_NAMES = {
+    str: "a text",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+_BINARY = object()
+"""In the place of what is no JSON."""
+
+
+def _plain(shape: Json) -> Json:
+    return shape["json"] if isinstance(shape, Mapping) and "json" in shape else _BINARY
+
+
+def _keys(value: Mapping[str, Json]) -> str:
+    if not value:
+        return "has no keys"
+    named = ", ".join(_cut(str(key), MAX_KEY) for key in list(value)[:MAX_KEYS])
+    more = f" and {len(value) - MAX_KEYS:,} more" if len(value) > MAX_KEYS else ""
+    return f"has the keys {named}{more}"
+
+
+def _dumped(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    tail = room // 4
+    more = f"{len(text) - room:,} more characters"
+    return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
