@@ -20,7 +20,7 @@ from bridge.gate.audit.records import MAX_RECORD_BYTES, Link, read_line
 MAX_LINE_BYTES = 2 * MAX_RECORD_BYTES
 """Longest line that can be one of ours: with hashes and numbers a record is little longer."""
 
-_NAME = re.compile(r"(\d{4}-\d\d-\d\d)(?:-(\d{6})|(?:\.\d+)?)\.jsonl")
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)(?:-(\d{6,})|(?:\.\d+)?)\.jsonl")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -72,35 +75,41 @@ def _since(
                 yield record
 
 
-def about(directory: Path, wanted: str, within: float = float("inf")) -> list[Mapping[str, Json]]:
+def about(
+    directory: Path, wanted: str, *, whole: bool = False, within: float = math.inf
+) -> list[Mapping[str, Json]]:
     """Return all records of runs and plans that begin so, and of the runs that applied the plans.
 
     Args:
+        whole: Whether `wanted` is the whole of an id.
         within: Bytes of the newest files to look through.
 
     Raises:
         OSError, UnsafeError: They cannot be read.
     """
-    found = _about(directory, wanted, lambda text: text.startswith(wanted), within)
+    quoted = json.dumps(wanted)
+    is_wanted = wanted.__eq__ if whole else lambda text: text.startswith(wanted)
+    found = _about(directory, quoted if whole else quoted[1:-1], is_wanted, within)
     applied = {str(record["run"]) for record in found.values() if record.get("kind") == "apply"}
     for run in applied:
-        if not run.startswith(wanted):
-            found |= _about(directory, run, run.__eq__, within)
+        if not is_wanted(run):
+            found |= _about(directory, json.dumps(run), run.__eq__, within)
     return [found[place] for place in sorted(found)]
 
 
 def _about(
     directory: Path, needle: str, is_wanted: Callable[[str], bool], within: float
-) -> dict[tuple[Found, int], Mapping[str, Json]]:
-    found: dict[tuple[Found, int], Mapping[str, Json]] = {}
+) -> dict[tuple[str, int, str, int], Mapping[str, Json]]:
+    """Return records by their places."""
+    found: dict[tuple[str, int, str, int], Mapping[str, Json]] = {}
     with opened(directory) as (folder, files):
         for file in reversed(files):
             within -= file.size
             here = _since(folder, [file] if within >= 0 else [], {}, needle.encode("ascii"))
-            for at, record in enumerate(here):
-                ids = (record.get("run"), record.get("plan"))
+            for record in here:
+                seq, ids = record.get("seq"), (record.get("run"), record.get("plan"))
                 if any(isinstance(each, str) and is_wanted(each) for each in ids):
-                    found[file, at] = record
+                    found[file.day, file.number, file.name, seq if type(seq) is int else 0] = record
                 if len(found) >= MAX_SHOWN:
                     return found
     return found
@@ -136,7 +145,8 @@ async def find_plan(log: AuditLog, plan_id: str, owner: str | None = None) -> Pl
     if log.directory is None:
         return None
     try:
-        found = await anyio.to_thread.run_sync(about, log.directory, plan_id, SEARCH_BYTES)
+        find = partial(about, log.directory, plan_id, whole=True, within=SEARCH_BYTES)
+        found = await anyio.to_thread.run_sync(find)
     except FileNotFoundError:
         # Nothing was recorded yet, or it was removed for its age just now.
         return None

@@ -153,7 +153,9 @@ class _Verifier:
         if self._expect and line.link.hash.startswith(self._expect):
             report.expected = place
         if record.get("kind") == "retention":
-            self._kept_since = max(self._kept_since, str(record.get("before")))
+            # No file has a record that its day is too early for.
+            before = min(str(record.get("before")), place.file)
+            self._kept_since = max(self._kept_since, before)
             what = f"what was older than {record.get('before')} was removed for its age"
             self._tell(report.notes, place._replace(what=what))
         elif record.get("kind") == "lost":

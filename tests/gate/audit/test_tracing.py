@@ -48,7 +48,9 @@ async def test_nobody_is_told_of_other_owners_plans(tmp_path: Path) -> None:
     log = await _runs(tmp_path)
     assert await find_plan(log, "feedfeedfeedfeed", "") is None
     assert await find_plan(log, "feedfeedfeedfeed", "somebody") is None
-    assert await find_plan(log, "run-2", "me") is None
+    # Nor is the beginning of an id one; and an id is whatever a client sends.
+    for other in ("run-2", "feedfeed", "", '"', "é\n\ud800"):
+        assert await find_plan(log, other, "me") is None
     assert await find_plan(AuditLog(None), "feedfeedfeedfeed") is None
     assert await find_plan(AuditLog(tmp_path / "none"), "feedfeedfeedfeed") is None
     log.close()
@@ -67,6 +69,23 @@ async def test_all_about_a_run_or_a_plan_is_found_by_its_beginning(tmp_path: Pat
         "call",
     ]
     assert about(tmp_path, "nothing") == []
+
+
+async def test_a_plan_that_was_applied_at_once_is_shown_in_order(tmp_path: Path) -> None:
+    """Its making and its application are in one file, and each record is shown once."""
+    log = AuditLog(tmp_path, now=FakeClock())
+    made, applied = RunAudit(log, "run-1"), RunAudit(log, "run-2")
+    await made.began({})
+    await made.event("plan", {"plan": "feedfeedfeedfeed"})
+    for number in range(3):
+        await made.calling(number, a_call(), ALLOWED, None)
+    await applied.began({"plan": "feedfeedfeedfeed"}, "apply")
+    for number in range(3):
+        await applied.calling(number, a_call(), ALLOWED, None)
+    log.close()
+    shown = about(tmp_path, "feedfeed")
+    assert [each["kind"] for each in shown] == ["plan", "apply", "call", "call", "call"]
+    assert [each["seq"] for each in shown] == [2, 6, 7, 8, 9]
 
 
 async def test_the_last_records_are_read_from_the_end_over_files(tmp_path: Path) -> None:
