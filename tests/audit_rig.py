@@ -48,19 +48,14 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 
 def log_paths(directory: Path) -> list[Path]:
-    """Return the files in the order in which they were written."""
-    return sorted(directory.glob("*.jsonl"), key=_order)
+    """Return the files in the order in which they were begun."""
+    return sorted(directory.glob("*.jsonl"))
 
 
 def tear(directory: Path, data: bytes) -> None:
     """Leave at the end what a crash of the machine may leave there."""
     with log_paths(directory)[-1].open("ab") as file:
         file.write(data)
-
-
-def _order(path: Path) -> tuple[str, int]:
-    day, *part = path.name.removesuffix(".jsonl").split(".")
-    return day, int(part[0]) if part else 1
 
 
 def kinds(directory: Path) -> list[str]:

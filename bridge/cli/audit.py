@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,8 @@ import anyio.to_thread
 
 from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.errors import AuditError, UsageError
-from bridge.gate.audit.counting import By, Counting
-from bridge.gate.audit.folder import UnsafeError
-from bridge.gate.audit.reading import (
-    MAX_TAIL,
-    Place,
-    last_records,
-    opened,
-    records,
-    records_since,
-)
-from bridge.gate.audit.tracing import about
+from bridge.gate.audit.files import UnsafeError
+from bridge.gate.audit.reading import MAX_TAIL, By, Counting, about, last_records, records_since
 from bridge.gate.audit.verifying import LEAST_EXPECTED, Finding, Report, verify
 from bridge.model import Json
 from bridge.settings import Settings
@@ -46,10 +36,34 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
 
 _ELSEWHERE = frozenset(
-    {"time", "run", "kind", "call", "server", "tool", "decision", "rule", "seq", "prev", "hash"}
+    {
+        "time",
+        "run",
+        "kind",
+        "call",
+        "server",
+        "tool",
+        "decision",
+        "rule",
+        "seq",
+        "prev",
+        "hash",
+        "previous",
+    }
 )
 
-_COUNTS = ("CALLS", "OK", "FAILED", "UNKNOWN", "REFUSED", "HELD", "REPLAYED", "BYTES", "MS")
+_COUNTS = {
+    "made": "CALLS",
+    "ok": "OK",
+    "failed": "FAILED",
+    "unknown": "UNKNOWN",
+    "refused": "REFUSED",
+    "held": "HELD",
+    "replayed": "REPLAYED",
+    "size": "BYTES",
+    "ms": "MS",
+}
+"""What is counted, and its heading."""
 
 
 async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -65,9 +79,9 @@ async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
         report = Report()
     else:
         report = await _in_thread(directory, partial(verify, directory, expect))
-    found = report.whole and (not expect or report.expected is not None)
+    found = not report.problems and (not expect or report.expected is not None)
     if arguments.json:
-        write_json({"ok": found, **_report(report), **_expected(report, expect)}, indent=2)
+        write_json({"ok": found, **_report(report, expect)}, indent=2)
     else:
         _write_report(report, directory)
         if expect:
@@ -84,17 +98,16 @@ async def tail(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(message)
     directory = settings.state_dir / "audit"
     found: Sequence[Mapping[str, Json]] = ()
-    place = Place()
+    places: dict[str, int] = {}
     if directory.is_dir():
-        found, place = await _in_thread(directory, partial(last_records, directory, count))
+        found, places = await _in_thread(directory, partial(last_records, directory, count))
     elif not arguments.follow:
         write_err(_nothing(directory))
     _write_records(found, as_json=arguments.json)
     while arguments.follow:
         await anyio.sleep(FOLLOW_SECONDS)
         if directory.is_dir():
-            more = partial(records_since, directory, place)
-            found, place = await _in_thread(directory, more)
+            found = await _in_thread(directory, partial(records_since, directory, places))
             _write_records(found, as_json=arguments.json)
     return 0
 
@@ -122,23 +135,25 @@ async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
     directory = settings.state_dir / "audit"
     counting = Counting(by=by)
     if directory.is_dir():
-        await _in_thread(directory, partial(_count, directory, counting, since))
-    groups = counting.finish()
+        await _in_thread(directory, partial(counting.count, directory, since))
+    groups = [
+        (key, {name: round(count[name]) for name in _COUNTS})
+        for key, count in sorted(counting.groups.items())
+    ]
     if arguments.json:
-        counts = [
-            {**dict(zip(by, key, strict=True)), **asdict(count), "ms": round(count.ms)}
-            for key, count in groups
-        ]
+        counts = [{**dict(zip(by, key, strict=True)), **count} for key, count in groups]
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
         write_err(f"No calls since {since}.\n" if since else _nothing(directory))
         return 0
     headings = [name.upper() for name in by]
-    rows = [
-        [*key, *(f"{round(value):,}" for value in asdict(count).values())] for key, count in groups
-    ]
-    listed = table([*headings, *_COUNTS], rows, width=terminal_width()) if rows else "No calls.\n"
+    rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
+    listed = (
+        table([*headings, *_COUNTS.values()], rows, width=terminal_width())
+        if rows
+        else "No calls.\n"
+    )
     total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
     write_out(f"{listed}\n{total}.\n")
     return 0
@@ -169,13 +184,6 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _count(directory: Path, counting: Counting, since: str) -> None:
-    with opened(directory) as (folder, files):
-        for file in files:
-            if file.name.day >= since:
-                counting.feed(at.record for at in records(folder, file))
-
-
 async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
     try:
         return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
@@ -186,52 +194,41 @@ async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
 
 
 def _write_report(report: Report, directory: Path) -> None:
-    if not report.records and report.whole:
+    if not report.files:
         write_out(_nothing(directory))
         return
-    for finding in report.problems:
-        write_out(visible(f"WRONG  {finding}\n"))
-    if report.problems_more:
-        write_out(f"WRONG  and {report.problems_more:,} more\n")
-    for finding in report.notes:
-        write_out(visible(f"note   {finding}\n"))
-    if report.notes_more:
-        write_out(f"note   and {report.notes_more:,} more\n")
+    for word, findings in (("WRONG", report.problems), ("note ", report.notes)):
+        for finding in findings:
+            write_out(visible(f"{word}  {finding}\n"))
+    if report.omitted:
+        write_out(f"and {report.omitted:,} more\n")
     verdict = (
-        "nothing was changed or removed" if report.whole else "the log is NOT as it was written"
+        "the log is NOT as it was written" if report.problems else "nothing was changed or removed"
     )
     write_out(
-        f"{counted(report.records, 'record')} in {counted(report.files, 'file')}, "
-        f"{report.first} to {report.last}: "
-        f"{verdict}.\n"
+        f"{counted(report.records, 'record')} in {counted(report.files, 'file')}: {verdict}.\n"
     )
     if report.head:
         write_out(f"Head: {report.head}\n")
 
 
-def _report(report: Report) -> dict[str, Json]:
-    return {
+def _report(report: Report, expect: str) -> dict[str, Json]:
+    found: dict[str, Json] = {
         "files": report.files,
         "records": report.records,
-        "first": report.first,
-        "last": report.last,
         "head": report.head,
         "problems": [_finding(each) for each in report.problems],
-        "problemsOmitted": report.problems_more,
         "notes": [_finding(each) for each in report.notes],
-        "notesOmitted": report.notes_more,
+        "omitted": report.omitted,
     }
-
-
-def _expected(report: Report, expect: str) -> dict[str, Json]:
-    if not expect:
-        return {}
-    found = None if report.expected is None else _finding(report.expected)
-    return {"expected": {"hash": expect, "found": found}}
+    if expect:
+        place = None if report.expected is None else _finding(report.expected)
+        found["expected"] = {"hash": expect, "found": place}
+    return found
 
 
 def _finding(finding: Finding) -> dict[str, Json]:
-    return {name: value for name, value in asdict(finding).items() if value}
+    return {name: value for name, value in finding._asdict().items() if value}
 
 
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:

@@ -94,7 +94,7 @@ class Watch:
             **(more or {}),
         }
         if isinstance(request, ApplyRequest):
-            await audit.applying(request.plan_id, facts)
+            await audit.began({**facts, "plan": request.plan_id}, "apply")
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             await audit.began({**facts, "code": code_digest(request.code)})
@@ -239,9 +239,14 @@ class Gatekeeping:
         )
         plan = replace(plan, askable=watch.run.identified)
         if plan.plan_id:
-            known = {"owner": watch.owner, "calls": len(plan.calls), "seconds": plan.seconds}
+            known = {
+                "plan": plan.plan_id,
+                "owner": watch.owner,
+                "calls": len(plan.calls),
+                "seconds": plan.seconds,
+            }
             try:
-                await watch.oversight.audit.planned(plan.plan_id, known)
+                await watch.oversight.audit.event("plan", known)
             except AuditError as error:
                 plan = self.plans.withdraw(plan, error.message)
         if not failed:

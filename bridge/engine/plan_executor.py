@@ -35,7 +35,7 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.audit import PlanTrace
+from bridge.gate.audit.reading import PlanTrace, find_plan
 from bridge.gate.audit.records import approval_fields
 from bridge.gate.calls import Gate, Grant
 from bridge.gate.outcomes import outcome_after
@@ -182,7 +182,8 @@ class PlanExecutor:
             if plans.remembers(request.plan_id, request.owner):
                 raise
             try:
-                trace = await self._gatekeeping.audit.find_plan(request.plan_id, request.owner)
+                log = self._gatekeeping.audit
+                trace = await find_plan(log, request.plan_id, request.owner)
             except AuditError as error:
                 logger.debug("what became of a plan is not known: %s", error)
                 raise
@@ -192,7 +193,7 @@ class PlanExecutor:
                 raise UnknownPlanError(message, remedy=remedy) from None
             if trace is None:
                 raise
-            message, remedy = _known_of(trace)
+            message, remedy = _known_of(request.plan_id, trace)
             raise UnknownPlanError(message, remedy=remedy) from None
 
     async def _approved(
@@ -440,32 +441,30 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(shown) + (" and others" if len(found) > MAX_RANGES else "")
 
 
-def _known_of(trace: PlanTrace) -> tuple[str, str]:
+def _known_of(plan_id: str, trace: PlanTrace) -> tuple[str, str]:
     """Return what the audit log knows of a plan that no bridge has any more, and where to look."""
-    made, applied = trace.made, trace.applied
-    if applied is None:
+    if not trace.applied:
         message = (
-            f"The plan {trace.plan_id} is gone: the bridge that held it has ended, or took it out "
+            f"The plan {plan_id} is gone: the bridge that held it has ended, or took it out "
             "of its memory. None of its calls was made."
         )
         return message, "Run the program in plan mode again."
     by_outcome: dict[str, list[int]] = {}
-    for call in applied.calls:
-        word = _OUTCOMES.get(call.outcome, "unknown") if call.kind == "call" else "not done"
-        by_outcome.setdefault(word, []).append(call.number)
-    planned = applied.began.get("calls") or made.get("calls")
+    for number, outcome in trace.outcomes.items():
+        by_outcome.setdefault(_OUTCOMES.get(outcome, "unknown"), []).append(number)
+    planned = trace.applied.get("calls") or trace.made.get("calls")
     if isinstance(planned, int):
-        begun = len(applied.calls) + applied.calls_omitted
-        by_outcome.setdefault("not done", []).extend(range(begun + 1, planned + 1))
+        by_outcome.setdefault("not done", []).extend(range(len(trace.outcomes) + 1, planned + 1))
     told = "; ".join(
         f"{word}: {ranges(sorted(numbers))}" for word, numbers in by_outcome.items() if numbers
     )
-    ended = "" if applied.ended else ", and was cut off"
+    ended = "" if trace.ended else ", and was cut off"
+    run_id = trace.applied.get("run")
     message = (
-        f"The plan {trace.plan_id} was used: the run {applied.run_id} applied it{ended}. By the "
+        f"The plan {plan_id} was used: the run {run_id} applied it{ended}. By the "
         f"audit log, {told or 'none of its calls was made'}."
     )
-    return message, f"`mcp-code-bridge audit show {applied.run_id}` has each call."
+    return message, f"`mcp-code-bridge audit show {run_id}` has each call."
 
 
 _OUTCOMES = {"ok": "done", "tool-error": "failed", "refused": "failed", "not-sent": "not done"}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from bridge.gate.audit.records import policy_digest
+from bridge.gate.canonical import canonical, digest
 from bridge.gate.flow import Flow
 from bridge.gate.policy import Policy
 from bridge.model import Json
@@ -79,6 +80,31 @@ class PolicyFile:
         self._policy, self._flow = Policy(spec), Flow(spec.flows)
         was, self.digest = self.digest, policy_digest(spec)
         self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    """Return what changes when a policy means something else; empty if there is none."""
+    if not spec.present:
+        return ""
+    return digest(canonical(_plain(spec)).encode("ascii"))
+
+
+def _plain(value: object) -> Json:
+    """Return a value of the settings as JSON that is the same in every process."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields(value)
+            # Where a rule stands is no part of what it means.
+            if field.name not in ("path", "place") or type(getattr(value, field.name)) is tuple
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item) for item in value), key=str)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:

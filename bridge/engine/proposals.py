@@ -18,9 +18,8 @@ from bridge.engine.proposed import question, unapproved
 from bridge.engine.servers import Servers
 from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import approved_record
 from bridge.gate.question import read_answer, safe_name
-from bridge.gate.starts import Starts
+from bridge.gate.starts import Starts, approved_record
 
 
 class Proposals:

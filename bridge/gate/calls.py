@@ -371,7 +371,7 @@ class Gate:
         # As if it had been made, so that the plan shows what the calls after it need.
         seen.flow_state.note(wish.call.server, wish.call.tool, asks[0].labels)
         try:
-            await seen.audit.held(wish.number, wish.call, decision)
+            await seen.audit.unsent("held", wish.number, wish.call, decision)
         except AuditError as error:
             seen.holding.spoil(error.message)
             raise
@@ -397,7 +397,7 @@ class Gate:
         entry = self._sent(wish, effect)
         seen.journal.settle(entry, "ok", result)
         self.tally.replay(call)
-        await seen.audit.replayed(wish.number, call)
+        await seen.audit.unsent("replayed", wish.number, call)
         return await aside(result, partial(seen.vault.hide, call.server, result))
 
     def _sent(self, wish: _Wish, effect: Effect) -> Entry:

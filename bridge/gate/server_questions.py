@@ -130,7 +130,7 @@ class ServerQuestions:
             "why": one_line(why, MAX_TEXT_CHARS),
         }
         try:
-            await self._audit.asked(facts)
+            await self._audit.event("question", facts)
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None

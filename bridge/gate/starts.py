@@ -23,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import approved_record, start_record
+from bridge.gate.audit.records import Record, approval_fields, told
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -201,6 +201,49 @@ class Starts:
                 self._recorded.popitem(last=False)
             await self._audit.append(start_record(spec, decision, self._run, why=error.code))
         return error
+
+
+def start_record(
+    spec: ServerSpec,
+    decision: Decision,
+    run: str = "",
+    *,
+    approval: Approval | None = None,
+    why: str = "",
+) -> Record:
+    """Return the record of a server's start, or of one that does not happen.
+
+    Args:
+        run: That needs it; empty for a listing, a search or a person's command.
+        why: The code of the error, of one that does not happen.
+    """
+    return told(
+        {
+            "kind": "start",
+            "server": spec.name,
+            "definition": spec.definition,
+            "transport": spec.transport,
+            "decision": decision.action,
+            "rule": decision.rule,
+            "run": run,
+            "reason": decision.reason,
+            "approval": None if approval is None else approval_fields(approval),
+            "why": why,
+        }
+    )
+
+
+def approved_record(
+    spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
+) -> Record:
+    """Return the record of a person's yes to a server as it is defined.
+
+    Args:
+        how: Where they were asked.
+        run: In which they were; empty for none.
+    """
+    found = {"kind": "approved", "server": spec.name, "definition": spec.definition, "run": run}
+    return told({**found, "file": spec.source.path, "how": how, "holds": holds})
 
 
 def _key(spec: ServerSpec) -> tuple[str, str]:

@@ -44,7 +44,7 @@ class Commands:
     @property
     def file(self) -> Path:
         """The log's only file."""
-        return self.state / "audit" / "2026-09-21.jsonl"
+        return self.state / "audit" / "2026-09-21-000001.jsonl"
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         """Run a command; return its status and what it wrote."""
@@ -71,7 +71,7 @@ def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> 
     head = json.loads(commands.file.read_bytes().splitlines()[-1])["hash"]
     assert (status, out) == (
         0,
-        "5 records in 1 file, 1 to 5: nothing was changed or removed.\nHead: " + head + "\n",
+        "5 records in 1 file: nothing was changed or removed.\nHead: " + head + "\n",
     )
     status, found = commands.read("verify")
     assert (status, found["ok"], found["head"], found["problems"]) == (0, True, head, [])
@@ -82,11 +82,15 @@ def test_a_log_that_is_not_ends_with_1_and_the_line(commands: Commands) -> None:
     commands.file.write_bytes(commands.file.read_bytes().replace(b"wipe", b"read"))
     status, out, _ = commands("verify")
     assert status == 1
-    assert "WRONG  2026-09-21.jsonl, line 4: the line is not what a bridge wrote there" in out
+    assert (
+        "WRONG  2026-09-21-000001.jsonl, line 4: the line is not what a bridge wrote there" in out
+    )
     assert "the log is NOT as it was written" in out
     status, found = commands.read("verify")
     assert (status, found["ok"]) == (1, False)
-    assert [(each["file"], each["line"]) for each in found["problems"]] == [("2026-09-21.jsonl", 4)]
+    assert [(each["file"], each["line"]) for each in found["problems"]] == [
+        ("2026-09-21-000001.jsonl", 4)
+    ]
 
 
 def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
@@ -94,7 +98,7 @@ def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
     expected = json.loads(commands.file.read_bytes().splitlines()[2])["hash"]
     status, out, _ = commands("verify", "--expect", expected)
     assert status == 0
-    assert f"Expected hash {expected}: 2026-09-21.jsonl, line 3: record 3, 'outcome'." in out
+    assert f"Expected hash {expected}: 2026-09-21-000001.jsonl, line 3: record 3." in out
     status, found = commands.read("verify", "--expect", "ab" * 32)
     assert (status, found["ok"], found["expected"]["found"]) == (1, False, None)
     status, _, err = commands("verify", "--expect", "nonsense")

@@ -40,9 +40,6 @@ class KillingLog(AuditLog):
         self._at = kind, number
         self._when = when
 
-    def append_now(self, record: Mapping[str, Json]) -> str | None:
-        return None
-
     async def append(
         self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
     ) -> str:
@@ -84,8 +81,8 @@ async def plan(engine: Engine, second: str) -> str:
         "log", "create", {"title": "three", "parent": {WHOLE: write(holding.plan, 1, ["id"])}}
     )
     made = keeping.plans.keep(holding, "", run_id="planned")
-    facts: dict[str, Json] = {"calls": len(made.calls)}
-    await watch.oversight.audit.planned(made.plan_id, facts)
+    facts: dict[str, Json] = {"plan": made.plan_id, "calls": len(made.calls)}
+    await watch.oversight.audit.event("plan", facts)
     return made.plan_id
 
 

@@ -13,6 +13,7 @@ from bridge.errors import (
     ApprovalRefusedError,
     UnknownPlanError,
 )
+from bridge.gate.audit.reading import find_plan
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.settings import Settings
@@ -139,10 +140,10 @@ async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path
             await applied(engine, plan, FakeClient(), owner="me")
         with pytest.raises(UnknownPlanError, match="did not approve"):
             await applied(engine, plan, FakeClient(answer=approve), owner="me")
-        trace = await engine.gatekeeping.audit.find_plan(plan.plan_id)
+        trace = await find_plan(engine.gatekeeping.audit, plan.plan_id)
         assert trace is not None
-        assert trace.applied is not None
-        assert (trace.applied.calls, trace.applied.ended["reason"]) == ((), "policy")
+        assert trace.applied
+        assert (trace.outcomes, trace.ended["reason"]) == ({}, "policy")
         assert recorded(log) == []
 
 

@@ -20,6 +20,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit import RunAudit
+from bridge.gate.audit.records import CallKind
 from bridge.gate.budget import RunBudget
 from bridge.gate.calls import READ_RESOURCE, Gate, Grant
 from bridge.gate.decision import CallFacts, Decision
@@ -122,11 +123,10 @@ class NotedAudit(RunAudit):
     async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         self._notes.append(f"audit refused {number} {why}")
 
-    async def held(self, number: int, call: CallFacts, decision: Decision) -> None:
-        self._notes.append(f"audit held {number}")
-
-    async def replayed(self, number: int, call: CallFacts) -> None:
-        self._notes.append(f"audit replayed {number}")
+    async def unsent(
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
+    ) -> None:
+        self._notes.append(f"audit {kind} {number}")
 
 
 class NotedJournal(RunJournal):

@@ -66,7 +66,9 @@ class KeptLog(AuditLog):
         super().__init__(Path("/nonexistent"))
         self.records: list[dict[str, Any]] = []
 
-    def append_now(self, record: Mapping[str, Json]) -> str | None:
+    async def append(
+        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
+    ) -> str:
         """Keep what would be written."""
         self.records.append(dict(record))
         return "head"
@@ -313,7 +315,7 @@ async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
     call = call_with({"password": "hunter2"})
     await audit.calling(1, call, ASK, None)
     await audit.refused(2, call, ASK, "call_denied")
-    await audit.held(3, call, ASK)
+    await audit.unsent("held", 3, call, ASK)
     found = records(tmp_path)
     assert {record["digest"] for record in found} == {arguments_digest(call.arguments)}
     assert {record["arguments"]["password"] for record in found} == {mask("hunter2")}

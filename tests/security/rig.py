@@ -62,7 +62,7 @@ REMEMBERED = "state/shapes"
 """What the bridge has learnt of the results of tools. It writes that down seconds after the run in
 which it learnt it, so in the midst of whichever attack comes then."""
 
-AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d(?:\.\d+)?(\.jsonl)")
+AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d-\d{6}(\.jsonl)")
 """A file of the audit log. There is another at midnight and when one is full, in the midst of
 whichever attack comes then; what else may be there is not to change."""
 

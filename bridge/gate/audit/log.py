@@ -1,7 +1,9 @@
-"""The audit log of one state directory, as the rest of a bridge uses it.
+"""The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
 
-Owns the waits (for another bridge's lock, for the disk), what is owed to the log because it could
-not be written when it happened, and the errors that all of that ends in.
+Owns the one `write` for each record, what happens when that does not succeed, the change to another
+file, what all files may take and how old they become, and what is owed to the log because it could
+not be written when it happened. Bridges do not wait for each other: each file is a chain of hashes
+of its own, and its first record says how the files before it ended at that moment.
 """
 
 from __future__ import annotations
@@ -11,34 +13,34 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import AuditError
-from bridge.gate.audit.files import MAX_FILE_BYTES, Files
-from bridge.gate.audit.folder import UnsafeError
-from bridge.gate.audit.records import Record, when
-from bridge.gate.audit.resuming import Name
-from bridge.gate.audit.retaining import find_expired, remove
-from bridge.gate.audit.tracing import PlanTrace, RunTrace, find_plan, find_run
+from bridge.gate.audit.files import UnsafeError, last_link, list_files, open_file, open_folder
+from bridge.gate.audit.records import Link, Record, before_first, linked, told, when
 from bridge.model import Json
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+MAX_FILE_BYTES = 16 * 1024 * 1024
+"""A file that has more is followed by another. What others have written is looked at then as well:
+together bridges may go so far beyond what all files may have."""
 
-LOCK_SECONDS = 5.0
-"""Longest wait for another bridge's lock. It holds it for some microseconds, unless its process has
-been stopped, or its disk does not answer."""
+MAX_FILES = 100_000
+"""Of all bridges; each process that records anything has one at least."""
 
-FIRST_PAUSE_SECONDS = 0.0002
-LONGEST_PAUSE_SECONDS = 0.05
-"""Between tries; `flock` cannot be waited for without a thread that cannot be cancelled."""
+MAX_PREVIOUS = 8
+"""Files of which a file's first record says how they ended."""
+
+MAX_REMOVED = 100
+"""Old files that are removed at once; more wait for the next file."""
 
 MAX_OWED = 10_000
 """Records kept for later: outcomes of calls that were under way when the log could not be written
@@ -47,11 +49,59 @@ any more. No further calls go out until they are written, so there are hardly ev
 AUDIT_BYTES = 4 * 1024**3
 """Of all files together, unless set otherwise: some eight million calls."""
 
-ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy", "retention", "torn", "resumed", "lost"})
-"""Kinds of records that are written beyond the quota as well. They are few, and about what began
-before, or about the log itself."""
+ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
+"""Kinds of records that are written beyond the quota as well: few, and about what began before."""
 
+_NEW = os.O_APPEND | os.O_CREAT | os.O_EXCL
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(kw_only=True)
+class _File:
+    """The file that is being written.
+
+    Attributes:
+        last: Its last record.
+        previous: How others ended when it was begun.
+        others: Bytes of all others then.
+        expired: Files that are to be removed once that is recorded.
+    """
+
+    path: Path
+    descriptor: int
+    inode: int
+    last: Link
+    previous: Record
+    others: int
+    expired: list[str]
+    size: int = 0
+
+    def is_there(self) -> bool:
+        """Tell whether it is still in its place, and as it was written."""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 - for each record
+        except OSError:
+            return False
+        return (found.st_ino, found.st_size) == (self.inode, self.size)
+
+    def put(self, records: Sequence[Mapping[str, Json]], time_text: str) -> None:
+        """Write records in one piece, or nothing."""
+        last, made = self.last, []
+        for record in records:
+            first = {} if last.seq else told({"previous": self.previous or None})
+            line, last = linked({**record, **first}, last, time_text)
+            made.append(line)
+        data = b"".join(made)
+        try:
+            if os.write(self.descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            # Where this fails as well, the file is left as it is, and another one begun.
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, self.size)
+            raise
+        self.last = last
+        self.size += len(data)
 
 
 class AuditLog:
@@ -66,7 +116,6 @@ class AuditLog:
         quota: Bytes of all files together.
         now: Seconds since 1970.
         largest: Bytes of a file.
-        patience: Seconds to wait for another bridge.
     """
 
     def __init__(
@@ -78,30 +127,17 @@ class AuditLog:
         quota: int = AUDIT_BYTES,
         now: Callable[[], float] = time.time,
         largest: int = MAX_FILE_BYTES,
-        patience: float = LOCK_SECONDS,
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._sync = sync
         self._days = days
         self._quota = quota
         self._now = now
-        self._patience = patience
-        self._files: Files | None = None
-        if directory is not None:
-            self._files = Files(directory, now=now, largest=largest, durable=sync)
+        self._largest = largest
+        self._file: _File | None = None
+        self._left: Record = {}
         self._owed: deque[Mapping[str, Json]] = deque()
         self._dropped = 0
-        self._tidied: Name | None = None
-
-    @property
-    def recording(self) -> bool:
-        """Whether anything is recorded at all."""
-        return self._files is not None
-
-    @property
-    def directory(self) -> Path | None:
-        """Where the files are."""
-        return self._directory
 
     async def append(
         self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
@@ -115,221 +151,151 @@ class AuditLog:
         Raises:
             AuditError: It could not be written, or is not known to be on the disk.
         """
-        files = self._files
-        if files is None:
+        if self.directory is None:
             return ""
-        if self._is_full(files, record):
-            raise self._full()
-        found = self._write(files, record)
-        if found is None:
-            found = await self._wait(files, record)
-        if self._sync or self._tidied != files.name:
+        file = self._write(self.directory, [record], always=record.get("kind") in ALWAYS_WRITTEN)
+        found = file.last.hash
+        if self._sync:
             try:
-                await self._settle(files)
+                await self._to_disk(file.descriptor)
             except BaseException:
                 if otherwise is not None:
                     self.later(otherwise)
                 raise
         return found
 
-    def append_now(self, record: Mapping[str, Json]) -> str | None:
-        """Do what `append` does if nothing has to be waited for; return None otherwise.
-
-        Raises:
-            AuditError: It could not be written.
-        """
-        files = self._files
-        if files is None or self._sync or self._tidied is None or self._tidied != files.name:
-            return None
-        if self._is_full(files, record):
-            return None
-        return self._write(files, record)
-
     def later(self, record: Mapping[str, Json]) -> None:
         """Have a record written before the next one; until it can be, there is no next one."""
-        if self._files is None:
-            return
-        if len(self._owed) >= MAX_OWED:
+        if self.directory is not None and len(self._owed) < MAX_OWED:
+            self._owed.append(record)
+        elif self.directory is not None:
             self._dropped += 1
-            return
-        self._owed.append(record)
-
-    async def flush(self) -> None:
-        """Write what is owed.
-
-        Raises:
-            AuditError: It could not be written.
-        """
-        if self._owed:
-            record = self._owed.pop()
-            try:
-                await self.append(record)
-            except BaseException:
-                self._owed.append(record)
-                raise
-
-    async def find_run(self, run_id: str, owner: str | None = None) -> RunTrace | None:
-        """Return what the last days' files know of a run; None if nothing.
-
-        Args:
-            owner: Whose run it has to be; None for anybody's.
-
-        Raises:
-            AuditError: They cannot be read.
-        """
-        return await self._read(partial(find_run, run_id=run_id, owner=owner))
-
-    async def find_plan(self, plan_id: str, owner: str | None = None) -> PlanTrace | None:
-        """Return what the last days' files know of a plan and its application; None if nothing.
-
-        Args:
-            owner: Whose plan it has to be; None for anybody's.
-
-        Raises:
-            AuditError: They cannot be read.
-        """
-        return await self._read(partial(find_plan, plan_id=plan_id, owner=owner))
 
     def close(self) -> None:
-        """Close the files. Idempotent."""
-        if self._files is None:
-            return
-        if self._owed:
+        """Write what is owed, and close the file. Idempotent; what comes later begins another."""
+        if self.directory is not None and self._owed:
             try:
-                written = self._write(self._files, self._owed.pop())
+                self._write(self.directory, [], always=True)
             except AuditError as error:
                 logger.warning("the audit log lacks outcomes of calls: %s", error)
-            else:
-                if written is None:
-                    logger.warning("the audit log lacks outcomes of calls: it is locked")
-        self._files.close()
+        self._leave()
 
-    async def _read(self, find: Callable[[Path], T | None]) -> T | None:
-        directory = self._directory
-        if directory is None:
-            return None
-        try:
-            return await anyio.to_thread.run_sync(find, directory)
-        except FileNotFoundError:
-            # Nothing was recorded yet, or it was removed for its age just now.
-            return None
-        except (OSError, UnsafeError) as error:
-            raise self._error(error, "read") from error
+    def _write(
+        self, directory: Path, records: Sequence[Mapping[str, Json]], *, always: bool
+    ) -> _File:
+        """Write what is owed and records.
 
-    def _write(self, files: Files, record: Mapping[str, Json]) -> str | None:
-        """Write what is owed and a record; None if another bridge has the lock."""
-        try:
-            if not files.lock():
-                return None
-            try:
-                owed = self._due()
-                link = files.append([*owed, record])
-            finally:
-                files.unlock()
-        except (OSError, UnsafeError) as error:
-            raise self._error(error, "written") from error
-        if owed:
-            self._owed.clear()
-            self._dropped = 0
-        return link.hash
-
-    def _due(self) -> list[Mapping[str, Json]]:
-        if not self._dropped:
-            return list(self._owed)
-        lost: Record = {"kind": "lost", "records": self._dropped}
-        return [*self._owed, lost]
-
-    async def _wait(self, files: Files, record: Mapping[str, Json]) -> str:
-        pause = FIRST_PAUSE_SECONDS
-        with anyio.move_on_after(self._patience):
-            while True:
-                await anyio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                found = self._write(files, record)
-                if found is not None:
-                    return found
-        message = "The audit log is locked by another bridge that does not go on."
-        raise AuditError(
-            message,
-            host_detail=f"It is in {self._directory}.",
-            remedy="Look for a stopped mcp-code-bridge process and end it or have it go on.",
-        )
-
-    def _is_full(self, files: Files, record: Mapping[str, Json]) -> bool:
-        """Tell whether there is no room for a record; the first of a day has it always.
-
-        After that one, what is too old is removed. Nothing else is removed to make room: whoever
-        floods the log must not get rid of what it knows.
+        Args:
+            always: Whether beyond the quota as well.
         """
-        if files.total_bytes < self._quota or record.get("kind") in ALWAYS_WRITTEN:
-            return False
-        return files.name is not None and files.name.day >= when(self._now())[:10]
+        try:
+            file = self._current(directory, always=always)
+            due = [*self._owed, *records]
+            if self._dropped:
+                due.insert(0, {"kind": "lost", "records": self._dropped})
+            if file.expired:
+                removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
+                due.insert(0, {"kind": "retention", **removal})
+            file.put(due, when(self._now()))
+        except (OSError, UnsafeError) as error:
+            raise self.failed(error, "written", ", and no call is made without it") from error
+        self._owed.clear()
+        self._dropped = 0
+        while file.expired:
+            with suppress(OSError):
+                (directory / file.expired.pop()).unlink()
+        return file
+
+    def _current(self, directory: Path, *, always: bool) -> _File:
+        """Return the file to write to, if there is room."""
+        file, today = self._file, when(self._now())[:10]
+        if file is not None and not file.is_there():
+            self._leave()
+        elif file is not None and file.size <= self._largest and file.path.name[:10] >= today:
+            if not always and file.others + file.size >= self._quota:
+                raise self._full()
+            return file
+        directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.mkdir(exist_ok=True, mode=0o700)
+        folder = open_folder(directory)
+        try:
+            files, oldest = list_files(folder), self._oldest()
+            expired = [file for file in files if file.day < oldest][:MAX_REMOVED]
+            others = sum(file.size for file in files) - sum(file.size for file in expired)
+            count = len(files) - len(expired)
+            if not always and (others >= self._quota or count >= MAX_FILES):
+                raise self._full()
+            self._leave()
+            previous: Record = {}
+            for other in files[-MAX_PREVIOUS:]:
+                with suppress(FileNotFoundError):
+                    previous[other.name] = last_link(folder, other) if other.number else None
+            # The last in order, also where the clock was put back.
+            day, number = max([(today, 0), *(file[:2] for file in files)])
+            name, descriptor = "", None
+            while descriptor is None:
+                number += 1
+                name = f"{day}-{number:06d}.jsonl"
+                with suppress(FileExistsError):
+                    descriptor = open_file(folder, name, os.O_WRONLY | _NEW)
+            if self._sync:
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._file = _File(
+            path=directory / name,
+            descriptor=descriptor,
+            inode=os.fstat(descriptor).st_ino,
+            last=before_first(name),
+            previous=previous | self._left,
+            others=others,
+            expired=[file.name for file in expired],
+        )
+        return self._file
+
+    def _oldest(self) -> str:
+        """Return the first day whose files are kept."""
+        today = date.fromisoformat(when(self._now())[:10])
+        return (today - timedelta(days=self._days)).isoformat()
+
+    def _leave(self) -> None:
+        """Close the file, remembering how it ended."""
+        file, self._file = self._file, None
+        if file is not None:
+            if file.last.seq:
+                self._left = {file.path.name: file.last}
+            os.close(file.descriptor)
+
+    async def _to_disk(self, descriptor: int) -> None:
+        # A copy: another task may go on to a new file meanwhile.
+        descriptor = os.dup(descriptor)
+        try:
+            # macOS has no fdatasync.
+            await anyio.to_thread.run_sync(getattr(os, "fdatasync", os.fsync), descriptor)
+        except OSError as error:
+            raise self.failed(error, "written", ", and no call is made without it") from error
+        finally:
+            os.close(descriptor)
 
     def _full(self) -> AuditError:
         message = (
-            f"The audit log has the {self._quota:,} bytes that it may have, and no call is made "
-            "without it."
+            f"The audit log has the {self._quota:,} bytes, or the {MAX_FILES:,} files, that it may "
+            "have, and no call is made without it."
         )
         return AuditError(
             message,
-            host_detail=f"It is in {self._directory}.",
+            host_detail=f"It is in {self.directory}.",
             remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes "
             "what is older, and start the bridge again.",
         )
 
-    async def _settle(self, files: Files) -> None:
-        """Do what comes after a write: wait for the disk, and remove old files once a file."""
-        if self._sync:
-            # A copy: another task may go on to a new file meanwhile.
-            descriptor = os.dup(files.descriptor)
-            try:
-                await anyio.to_thread.run_sync(_to_disk, descriptor)
-            except OSError as error:
-                raise self._error(error, "written") from error
-            finally:
-                os.close(descriptor)
-        if self._tidied != files.name:
-            self._tidied = files.name
-            await self._tidy(files)
-
-    async def _tidy(self, files: Files) -> None:
-        """Remove what is too old. What goes wrong here keeps no call from being made."""
-        try:
-            if not files.lock():
-                return
-            try:
-                assert files.name is not None
-                removal = find_expired(
-                    files.folder, files.name, today=when(self._now())[:10], days=self._days
-                )
-                if removal is None:
-                    return
-                files.append([removal.record])
-                folder = os.dup(files.folder)
-            finally:
-                files.unlock()
-            try:
-                await anyio.to_thread.run_sync(remove, folder, removal.names)
-            finally:
-                os.close(folder)
-                files.recount()
-        except (OSError, UnsafeError) as error:
-            logger.warning("old files of the audit log could not be removed: %s", error)
-
-    def _error(self, error: OSError | UnsafeError, what: str) -> AuditError:
+    def failed(self, error: OSError | UnsafeError, what: str, so: str = "") -> AuditError:
+        """Return what is raised for an error of its files."""
         reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
-        message = f"The audit log cannot be {what} ({reason}), and no call is made without it."
-        if what == "read":
-            message = f"The audit log cannot be read ({reason})."
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            remedy = "Make room on its disk; nothing has to be started again."
-        elif isinstance(error, UnsafeError):
+        remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
+        if isinstance(error, UnsafeError):
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."
-        else:
-            remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
-        return AuditError(message, host_detail=f"It is in {self._directory}.", remedy=remedy)
-
-
-def _to_disk(descriptor: int) -> None:
-    # macOS has no fdatasync.
-    getattr(os, "fdatasync", os.fsync)(descriptor)
+        elif error.errno in _NO_ROOM:
+            remedy = "Make room on its disk; nothing has to be started again."
+        message = f"The audit log cannot be {what} ({reason}){so}."
+        return AuditError(message, host_detail=f"It is in {self.directory}.", remedy=remedy)

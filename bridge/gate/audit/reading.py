@@ -1,235 +1,242 @@
-"""Reading the audit log back.
-
-Owns going through its files with bounded memory, and the last records of it. Whether it has been
-tampered with is `bridge.gate.audit.verifying`'s.
-"""
+"""What is in the audit log: its last records, those of one run or plan, and counts of calls."""
 
 from __future__ import annotations
 
-import hashlib
+import heapq
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from bridge.gate.audit.folder import MAX_LINE_BYTES, Found, list_files, open_file, open_folder
-from bridge.gate.audit.resuming import Name
-from bridge.gate.canonical import digest
+import anyio.to_thread
+
+from bridge.gate.audit.files import Found, UnsafeError, last_lines, lines, opened
+from bridge.gate.audit.log import AuditLog
+from bridge.gate.audit.records import CALL_KINDS, parsed
 from bridge.model import Json
 
-CHUNK_BYTES = 256 * 1024
-"""Read at a time."""
+By = Literal["day", "server", "tool", "decision", "outcome"]
 
 MAX_TAIL = 10_000
 """Records that are returned from the end at once."""
 
+SEARCH_BYTES = 512 * 1024 * 1024
+"""Of the newest files, which are looked through for a plan: what takes about a second."""
 
-@dataclass(frozen=True, kw_only=True)
-class At:
-    """A record and where it stands.
+MAX_SHOWN = 100_000
+"""Records about one run: two for each call that it may make, and more."""
 
-    Attributes:
-        line: From 1.
-    """
+MAX_GROUPS = 10_000
+"""Different groups of calls; what is beyond is counted together."""
 
-    name: Name
-    line: int
-    record: Mapping[str, Json]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawLine:
-    """A line as it stands in a file, without its newline.
-
-    Attributes:
-        data: What it holds; not all of it if it is longer than any line of ours.
-        size: Of all of it.
-        complete: Whether there is a newline.
-        whole_digest: Of all of it, where `data` is not that.
-    """
-
-    number: int
-    data: bytes
-    size: int
-    complete: bool
-    whole_digest: str = ""
-
-    @property
-    def digest(self) -> str:
-        """Digest of all of it."""
-        return self.whole_digest or digest(self.data)
+MAX_OPEN = 100_000
+"""Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A place between two lines.
-
-    Attributes:
-        name: The file; None before there is one.
-    """
-
-    name: Name | None = None
-    offset: int = 0
-
-
-@contextmanager
-def opened(directory: Path) -> Iterator[tuple[int, list[Found]]]:
-    """Open the directory and list its files, as they are at this moment.
-
-    Raises:
-        OSError, UnsafeError: It cannot be read.
-    """
-    folder = open_folder(directory, create=False)
-    try:
-        yield folder, list_files(folder)
-    finally:
-        os.close(folder)
-
-
-def lines(folder: int, file: Found, start: int = 0) -> Iterator[RawLine]:
-    """Yield the lines of a file up to the size that it was found with.
-
-    Args:
-        start: Where to begin: where a line does.
-
-    Raises:
-        OSError, UnsafeError: It cannot be read.
-    """
-    descriptor = open_file(folder, str(file.name), os.O_RDONLY)
-    try:
-        gathered, number, at = _Gathered(), 0, start
-        while at < file.size:
-            data = os.pread(descriptor, min(CHUNK_BYTES, file.size - at), at)
-            if not data:
-                break
-            at += len(data)
-            begin = 0
-            while (end := data.find(b"\n", begin)) >= 0:
-                number += 1
-                gathered.add(data[begin:end])
-                yield gathered.line(number, complete=True)
-                gathered, begin = _Gathered(), end + 1
-            gathered.add(data[begin:])
-        if not gathered.empty:
-            yield gathered.line(number + 1, complete=False)
-    finally:
-        os.close(descriptor)
-
-
-def records(folder: int, file: Found, needle: bytes = b"", start: int = 0) -> Iterator[At]:
-    """Yield the records of a file that can be read, and hold some bytes; nothing is verified.
-
-    Raises:
-        OSError, UnsafeError: It cannot be read.
-    """
-    for line in lines(folder, file, start):
-        if needle in line.data and line.complete:
-            record = _parsed(line.data)
-            if record is not None:
-                yield At(name=file.name, line=line.number, record=record)
-
-
-def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], Place]:
-    """Return the last records, and the place after them.
+def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
+    """Return the last records by their times, and how far each file was read.
 
     Raises:
         OSError, UnsafeError: They cannot be read.
     """
-    count = min(count, MAX_TAIL)
-    found: list[Mapping[str, Json]] = []
     with opened(directory) as (folder, files):
-        if not files:
-            return [], Place()
-        newest = files[-1]
-        end, _ = _last(folder, newest, 0)
-        for file in reversed(files):
-            if len(found) >= count:
-                break
-            _, here = _last(folder, file, count - len(found))
-            found = here + found
-    return found, Place(name=newest.name, offset=end)
+        places = {file.name: last_lines(folder, file, count) for file in files}
+        found = enumerate(_since(folder, files, places))
+        # With their order, for those of one time.
+        last = heapq.nlargest(count, ((str(each.get("time")), at, each) for at, each in found))
+    return [record for _, _, record in reversed(last)], places
 
 
-def records_since(directory: Path, place: Place) -> tuple[list[Mapping[str, Json]], Place]:
-    """Return what has been written since, up to a bound, and the place after it.
+def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, Json]]:
+    """Return what has been written since, up to a bound, and note how far each file was read.
 
     Raises:
         OSError, UnsafeError: It cannot be read.
     """
-    found: list[Mapping[str, Json]] = []
     with opened(directory) as (folder, files):
-        for file in files:
-            if place.name is not None and file.name < place.name:
-                continue
-            offset = place.offset if file.name == place.name else 0
-            for line in lines(folder, file, offset):
-                if not line.complete or len(found) >= MAX_TAIL:
-                    return found, Place(name=file.name, offset=offset)
-                offset += line.size + 1
-                record = _parsed(line.data)
-                if record is not None:
-                    found.append(record)
-            place = Place(name=file.name, offset=offset)
-    return found, place
+        found = zip(range(MAX_TAIL), _since(folder, files, places), strict=False)
+        return [record for _, record in found]
 
 
-def _last(folder: int, file: Found, count: int) -> tuple[int, list[Mapping[str, Json]]]:
-    """Return where the last whole line of a file ends, and the last records of it."""
-    want = CHUNK_BYTES
-    while True:
-        start = max(0, file.size - want)
-        descriptor = open_file(folder, str(file.name), os.O_RDONLY)
-        try:
-            data = os.pread(descriptor, file.size - start, start)
-        finally:
-            os.close(descriptor)
-        whole, _, rest = data.rpartition(b"\n")
-        pieces = whole.split(b"\n")[0 if not start else 1 :]
-        if not start or len(pieces) >= count:
-            break
-        want *= 4
-    parsed = [_parsed(piece) for piece in pieces[max(0, len(pieces) - count) :]]
-    return file.size - len(rest), [record for record in parsed if record is not None]
+def _since(
+    folder: int, files: Sequence[Found], places: dict[str, int], needle: bytes = b""
+) -> Iterator[Mapping[str, Json]]:
+    for file in files:
+        start = places.setdefault(file.name, 0)
+        for line, end in lines(folder, file.name, start) if start < file.size else ():
+            if not line.endswith(b"\n"):
+                break
+            places[file.name] = end
+            if needle in line and (record := parsed(line)):
+                yield record
 
 
-def _parsed(data: bytes) -> Mapping[str, Json] | None:
-    try:
-        record: Json = json.loads(data)
-    except (ValueError, RecursionError):
+def about(
+    directory: Path, wanted: str, *, whole: bool = False, within: float = math.inf
+) -> list[Mapping[str, Json]]:
+    """Return all records of runs and plans that begin so, and of the runs that applied the plans.
+
+    Args:
+        whole: Whether `wanted` is the whole of an id.
+        within: Bytes of the newest files to look through.
+
+    Raises:
+        OSError, UnsafeError: They cannot be read.
+    """
+    quoted = json.dumps(wanted)
+    is_wanted = wanted.__eq__ if whole else lambda text: text.startswith(wanted)
+    found = _about(directory, quoted if whole else quoted[1:-1], is_wanted, within)
+    applied = {str(record["run"]) for record in found.values() if record.get("kind") == "apply"}
+    for run in applied:
+        if not is_wanted(run):
+            found |= _about(directory, json.dumps(run), run.__eq__, within)
+    return [found[place] for place in sorted(found)]
+
+
+def _about(
+    directory: Path, needle: str, is_wanted: Callable[[str], bool], within: float
+) -> dict[tuple[str, int, str, int], Mapping[str, Json]]:
+    """Return records by their places."""
+    found: dict[tuple[str, int, str, int], Mapping[str, Json]] = {}
+    with opened(directory) as (folder, files):
+        for file in reversed(files):
+            within -= file.size
+            here = _since(folder, [file] if within >= 0 else [], {}, needle.encode("ascii"))
+            for record in here:
+                seq, ids = record.get("seq"), (record.get("run"), record.get("plan"))
+                if any(isinstance(each, str) and is_wanted(each) for each in ids):
+                    found[file.day, file.number, file.name, seq if type(seq) is int else 0] = record
+                if len(found) >= MAX_SHOWN:
+                    return found
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTrace:
+    """What the log knows of a plan.
+
+    Attributes:
+        made: The record of its making; empty if that is not in the files that were read.
+        applied: That of its application's beginning; empty if it never was applied.
+        ended: That of its end; empty if it is under way, or was cut off.
+        outcomes: What became of each call by its number: its outcome, "unknown" too for one that
+            went out and has none on record, "not-sent" of one that was refused.
+    """
+
+    made: Mapping[str, Json]
+    applied: Mapping[str, Json]
+    ended: Mapping[str, Json]
+    outcomes: Mapping[int, str]
+
+
+async def find_plan(log: AuditLog, plan_id: str, owner: str | None = None) -> PlanTrace | None:
+    """Return what the newest files know of a plan and its application; None if nothing.
+
+    Args:
+        owner: Whose plan it has to be; None for anybody's.
+
+    Raises:
+        AuditError: They cannot be read.
+    """
+    if log.directory is None:
         return None
-    return record if isinstance(record, dict) else None
+    try:
+        find = partial(about, log.directory, plan_id, whole=True, within=SEARCH_BYTES)
+        found = await anyio.to_thread.run_sync(find)
+    except FileNotFoundError:
+        # Nothing was recorded yet, or it was removed for its age just now.
+        return None
+    except (OSError, UnsafeError) as error:
+        raise log.failed(error, "read") from error
+    known = {each.get("kind"): each for each in found if each.get("plan") == plan_id}
+    made, applied = known.get("plan", {}), known.get("apply", {})
+    if not (made or applied) or owner not in (None, (made or applied).get("owner", "")):
+        return None
+    outcomes: dict[int, str] = {}
+    ended: Mapping[str, Json] = {}
+    for record in found:
+        kind, number = record.get("kind"), record.get("call", 0)
+        if not applied or record.get("run") != applied.get("run"):
+            continue
+        if kind in CALL_KINDS:
+            outcomes[number] = "unknown" if kind == "call" else "not-sent"
+        elif kind == "outcome":
+            outcomes[number] = str(record.get("outcome"))
+        elif kind == "end":
+            ended = record
+    return PlanTrace(made=made, applied=applied, ended=ended, outcomes=outcomes)
 
 
-class _Gathered:
-    """The pieces of a line, of which no more is kept than a line of ours has."""
+@dataclass(kw_only=True)
+class Counting:
+    """Counts calls from records in their order.
 
-    def __init__(self) -> None:
-        self._size = 0
-        self._data = bytearray()
-        self._whole = hashlib.sha256()
+    Attributes:
+        by: What calls of one group have in common.
+        runs: How many began.
+        groups: Of each group the calls that went out ("made", and of those "ok", "failed" and
+            "unknown"), "refused", "held" and "replayed" ones; the "size" of results and "ms".
+    """
 
-    @property
-    def empty(self) -> bool:
-        return not self._size
+    by: Sequence[By]
+    runs: int = 0
+    records: int = 0
+    groups: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
+    _open: dict[tuple[str, str], Mapping[str, Json]] = field(default_factory=dict)
 
-    def add(self, piece: bytes) -> None:
-        room = MAX_LINE_BYTES - len(self._data)
-        if self._size <= MAX_LINE_BYTES < self._size + len(piece):
-            # Only of a line too long to be kept has the digest to be made on the way.
-            self._whole.update(self._data)
-        self._size += len(piece)
-        if self._size > MAX_LINE_BYTES:
-            self._whole.update(piece)
-        self._data += piece[:room]
+    def count(self, directory: Path, since: str = "") -> None:
+        """Count what is recorded from a day on.
 
-    def line(self, number: int, *, complete: bool) -> RawLine:
-        whole = "" if self._size <= MAX_LINE_BYTES else f"sha256:{self._whole.hexdigest()}"
-        return RawLine(
-            number=number,
-            data=bytes(self._data),
-            size=self._size,
-            complete=complete,
-            whole_digest=whole,
-        )
+        Raises:
+            OSError, UnsafeError: It cannot be read.
+        """
+        with opened(directory) as (folder, files):
+            self.feed(_since(folder, [file for file in files if file.day >= since], {}))
+
+    def feed(self, records: Iterable[Mapping[str, Json]]) -> None:
+        """Count records; calls that have no outcome then are unknown."""
+        for record in records:
+            self.records += 1
+            kind, key = record.get("kind"), (str(record.get("run")), str(record.get("call")))
+            self.runs += kind in ("run", "apply")
+            if kind == "call":
+                self._open[key] = record
+                if len(self._open) > MAX_OPEN:
+                    self._settle(next(iter(self._open)), {})
+            elif kind == "outcome":
+                self._settle(key, record)
+            elif kind in CALL_KINDS:
+                self._group(record, str(kind))[str(kind)] += _number(record.get("times", 1))
+        for key in list(self._open):
+            self._settle(key, {})
+
+    def _settle(self, key: tuple[str, str], outcome: Mapping[str, Json]) -> None:
+        if call := self._open.pop(key, None):
+            text = str(outcome.get("outcome", "unknown"))
+            group = self._group(call, text)
+            group["made"] += 1
+            group[text if text in ("ok", "unknown") else "failed"] += 1
+            group["size"] += _number(outcome.get("bytes"))
+            group["ms"] += _number(outcome.get("ms"))
+
+    def _group(self, call: Mapping[str, Json], outcome: str) -> Counter[str]:
+        server = str(call.get("server", ""))
+        facts = {
+            "day": str(call.get("time", ""))[:10],
+            "server": server,
+            "tool": f"{server}.{call.get('tool', '')}",
+            "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
+            "outcome": outcome,
+        }
+        key = tuple(facts[name] for name in self.by)
+        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+            key = tuple("others" for _ in self.by)
+        return self.groups.setdefault(key, Counter())
+
+
+def _number(value: Json) -> Json:
+    return value if type(value) in (int, float) else 0

@@ -1,50 +1,36 @@
-"""The audit log's records. Pure.
+"""The audit log's records, and the lines that they become. Pure.
 
-Owns which records there are, the names of their fields (docs/audit.md describes them all), and the
-bound on their size. Who and when, number and hashes are added where they are written.
+Owns which records there are (docs/audit.md describes their fields), the bound on their size, and
+the hashes that bind each line to the one before. A line is the record as canonical JSON (ASCII,
+keys sorted, no spaces) with one more member at the end: `"hash"`, the SHA-256 of the line without
+it. So a line is checked as the bytes that it is, and not one of them can change unnoticed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
+from bridge.aside import VALUE
 from bridge.gate.approval import Approval
-from bridge.gate.canonical import arguments_digest, canonical, digest
-from bridge.gate.decision import CallFacts, Decision
-from bridge.model import Json, ServerSpec
-from bridge.settings.policy import PolicySpec
+from bridge.gate.canonical import canonical, digest
+from bridge.model import Json
+from bridge.text import unlike
 
 Record = dict[str, Json]
 
-Kind = Literal[
-    "run",
-    "call",
-    "outcome",
-    "refused",
-    "held",
-    "replayed",
-    "found",
-    "question",
-    "plan",
-    "apply",
-    "command",
-    "start",
-    "approved",
-    "end",
-    "policy",
-    "skill",
-    "retention",
-    "torn",
-    "resumed",
-    "lost",
-]
-"""What a record is about. The last four are about the log itself."""
+CallKind = Literal["call", "refused", "held", "replayed"]
+RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
+OtherKind = Literal["start", "approved", "policy", "retention", "lost"]
+Kind = CallKind | RunKind | OtherKind
+"""What a record is about. The last two are about the log itself."""
 
-CALL_KINDS = frozenset({"call", "refused", "held", "replayed"})
+CALL_KINDS = frozenset(get_args(CallKind))
 """Records of which there is one for each call that a program wanted."""
 
 MAX_RECORD_BYTES = 32 * 1024
@@ -56,134 +42,74 @@ LONG_TEXT = 1000
 LONG_LIST = 100
 """Items of one list or object, likewise."""
 
-SHORT_TEXT = 100
-"""Characters that are kept of a field that is too large even so."""
-
-MAX_FIELD_BYTES = 1200
-"""Of such a field as JSON; a record has fewer than twenty fields."""
-
 MAX_DEPTH = 20
-"""Levels of a value that are kept of a record that would be too large."""
+"""Levels of a value, likewise."""
+
+_LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
 
-def call_record(
-    kind: Kind,
-    run: str,
-    number: int,
-    call: CallFacts,
-    arguments: Json,
-    decision: Decision | None = None,
-) -> Record:
-    """Return the record of a call: who wanted what, and what was decided.
+class Link(NamedTuple):
+    """A record's number in its file, from 1, and its hash."""
 
-    Args:
-        arguments: As they may be written down; the digest is of what they are.
-    """
-    record: Record = {
-        "kind": kind,
-        "run": run,
-        "call": number,
-        "server": call.server,
-        "tool": call.tool,
-        "arguments": arguments,
-    }
-    if call.arguments:
-        record["digest"] = arguments_digest(call.arguments)
-    if decision is not None:
-        record["decision"] = decision.action
-        record["rule"] = decision.rule
-        record["effect"] = decision.effect
-        if decision.reason:
-            record["reason"] = decision.reason
-        if decision.led:
-            record["led"] = list(decision.led)
-    return record
+    seq: int
+    hash: str
 
 
-def start_record(
-    spec: ServerSpec,
-    decision: Decision,
-    run: str = "",
-    *,
-    approval: Approval | None = None,
-    why: str = "",
-) -> Record:
-    """Return the record of a server's start, or of one that does not happen.
+class Line(NamedTuple):
+    """A line that is what it was when it was written; `prev` is the hash of the one before."""
 
-    Args:
-        run: That needs it; empty for a listing, a search or a person's command.
-        why: The code of the error, of one that does not happen.
-    """
-    record: Record = {
-        "kind": "start",
-        "server": spec.name,
-        "definition": spec.definition,
-        "transport": spec.transport,
-        "decision": decision.action,
-        "rule": decision.rule,
-    }
-    if run:
-        record["run"] = run
-    if decision.reason:
-        record["reason"] = decision.reason
-    if approval is not None:
-        record["approval"] = approval_fields(approval)
-    if why:
-        record["why"] = why
-    return record
+    link: Link
+    prev: str
+    record: Mapping[str, Json]
 
 
-def approved_record(
-    spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
-) -> Record:
-    """Return the record of a person's yes to a server as it is defined.
+def before_first(file: str) -> Link:
+    """Return what the first record of a file follows: its name, so that it can get no other."""
+    return Link(0, hashlib.sha256(file.encode()).hexdigest())
 
-    Args:
-        how: Where they were asked.
-        run: In which they were; empty for none.
-    """
-    record: Record = {
-        "kind": "approved",
-        "server": spec.name,
-        "definition": spec.definition,
-        "file": spec.source.path,
-        "how": how,
-        "holds": holds,
-    }
-    return {**record, "run": run} if run else record
+
+def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
+    """Return a record's line, cut where it is too large, and its place in its file's chain."""
+    chain = {"seq": after.seq + 1, "prev": after.hash, "time": time}
+    try:
+        body = canonical({**record, **chain})
+    except RecursionError:
+        body = ""
+    if not 0 < len(body) <= MAX_RECORD_BYTES:
+        body = canonical({**bounded(record), **chain})
+    found = hashlib.sha256(body.encode("ascii")).hexdigest()
+    return f'{body[:-1]},"hash":"{found}"}}\n'.encode("ascii"), Link(after.seq + 1, found)
+
+
+def read_line(line: bytes) -> Line | None:
+    """Return what a line (with its newline) says; None if it is not as it was written."""
+    found = _LINE.fullmatch(line)
+    if found is None or hashlib.sha256(found[1] + b"}").hexdigest().encode("ascii") != found[2]:
+        return None
+    record = parsed(line)
+    seq, prev = record.get("seq"), record.get("prev")
+    if type(seq) is not int or not isinstance(prev, str):
+        return None
+    return Line(Link(seq, found[2].decode("ascii")), prev, record)
+
+
+def parsed(line: bytes) -> Mapping[str, Json]:
+    """Return the record of a line, whatever it is worth; empty if it is none."""
+    try:
+        record: Json = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def approval_fields(approval: Approval) -> Record:
     """Return what is recorded of a person's yes."""
-    record: Record = {"holds": approval.holds, "earlier": approval.earlier}
-    if approval.note:
-        record["note"] = approval.note
-    return record
+    return told({"holds": approval.holds, "earlier": approval.earlier, "note": approval.note})
 
 
-def policy_digest(spec: PolicySpec) -> str:
-    """Return what changes when a policy means something else; empty if there is none."""
-    if not spec.present:
-        return ""
-    return digest(canonical(_plain(spec)).encode("ascii"))
-
-
-def _plain(value: object) -> Json:
-    """Return a value of the settings as JSON that is the same in every process."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name))
-            for field in fields(value)
-            # Where a rule stands is no part of what it means.
-            if field.name not in ("path", "place") or type(getattr(value, field.name)) is tuple
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted((_plain(item) for item in value), key=str)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+def told(facts: Mapping[str, Json]) -> Record:
+    """Return facts without what is empty, which says nothing and would stand in every record."""
+    return {name: value for name, value in facts.items() if value not in ("", None, [])}
 
 
 def when(seconds: float) -> str:
@@ -197,54 +123,59 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def fitted(record: Mapping[str, Json]) -> Record:
-    """Return a record that is not too large, and says what of it was cut.
+def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
+    """Return a record, cut if it has more bytes as JSON than it may, saying in "cut" what was.
 
-    What is cut is in "cut": name of the field to the digest of all of it as canonical JSON.
+    That is a field's name to the digest of all of it as canonical JSON.
     """
-    found = dict(record)
-    before = record.get("cut")
-    cut: dict[str, str] = dict(before) if isinstance(before, Mapping) else {}
-    for name, value in record.items():
-        try:
-            text = canonical(value)
-        except RecursionError:
-            found[name], cut[name] = "nested too deeply to be recorded", ""
-            continue
-        if len(text) <= MAX_FIELD_BYTES:
-            continue
-        whole = digest(text.encode("ascii"))
-        shorter = _shortened(value)
-        if shorter != value:
-            found[name], cut[name] = shorter, whole
-    if len(canonical(found)) > MAX_RECORD_BYTES:
-        for name, value in record.items():
-            text = "" if name in cut and not cut[name] else canonical(value)
-            if len(text) > MAX_FIELD_BYTES:
-                found[name] = f"{text[:SHORT_TEXT]}…"
-                cut[name] = digest(text.encode("ascii"))
+    try:
+        if len(canonical(record)) <= most:
+            return record
+    except RecursionError:
+        pass
+    # With room for what is said of the cuts.
+    left, found, cut = [most * 7 // 8], {}, dict(record.get("cut", {}))
+    names = [name for name in record if name != "cut"]
+    # Texts and numbers first: most are short, and they say whose record it is.
+    for name in sorted(names, key=lambda name: isinstance(record[name], dict | list)):
+        found[name] = shortened(record[name], left)
+        if found[name] != record[name]:
+            try:
+                cut.setdefault(name, digest(canonical(record[name]).encode("ascii")))
+            except RecursionError:
+                cut[name] = ""
     return {**found, "cut": cut} if cut else found
 
 
-def _shortened(value: Json, depth: int = 0) -> Json:
-    if isinstance(value, str):
-        return value if len(value) <= LONG_TEXT else _cut_text(value)
-    if not isinstance(value, dict | list):
-        return value
-    if depth >= MAX_DEPTH:
-        return "…"
-    if isinstance(value, list):
-        items = [_shortened(item, depth + 1) for item in value[:LONG_LIST]]
-        return items if len(value) <= LONG_LIST else [*items, f"… {len(value) - LONG_LIST} more"]
-    kept = {
-        _shortened(key): _shortened(item, depth + 1)
-        for key, item in list(value.items())[:LONG_LIST]
-    }
-    if len(value) > LONG_LIST:
-        kept["…"] = f"{len(value) - LONG_LIST} more"
-    return kept
+def shortened(
+    value: Json, left: list[int], text: int = LONG_TEXT, items: int = LONG_LIST, depth: int = 0
+) -> Json:
+    """Return as much of a value as there is room for, saying how much is left out.
 
-
-def _cut_text(text: str) -> str:
-    whole = digest(text.encode("utf-8", "surrogatepass"))
-    return f"{text[:LONG_TEXT]}… ({len(text)} characters, {whole})"
+    Args:
+        left: Bytes as JSON, and `VALUE` for each text or number, that may still be kept; what is
+            kept is taken off.
+        text: Characters of each text.
+        items: Of each list or object.
+    """
+    if isinstance(value, dict | list):
+        if depth >= MAX_DEPTH:
+            return "…"
+        kept: list[Json] = []
+        for item in value.items() if isinstance(value, dict) else value:
+            if left[0] <= 0 or len(kept) >= items:
+                break
+            parts = item if isinstance(item, tuple) else (item,)
+            kept.append([shortened(part, left, text, items, depth + 1) for part in parts])
+        more = len(value) - len(kept)
+        if isinstance(value, list):
+            return [each for (each,) in kept] + ([f"… {more} more"] if more else [])
+        some: Record = {}
+        for name, each in kept:
+            some[unlike(name, some)] = each
+        return {**some, "…": f"{more} more"} if more else some
+    if isinstance(value, str) and len(value) > text:
+        whole = digest(value.encode("utf-8", "surrogatepass"))
+        value = f"{value[:text]}… ({len(value)} characters, {whole})"
+    left[0] -= len(canonical(value)) + VALUE
+    return value if left[0] >= 0 else "…"

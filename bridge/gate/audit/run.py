@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 
-from bridge.aside import VALUE, aside, burden
+from bridge.aside import aside, burden
 from bridge.errors import AuditBudgetError, AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.records import (
-    MAX_RECORD_BYTES,
+    CallKind,
     Kind,
     Record,
     approval_fields,
-    call_record,
-    fitted,
+    bounded,
+    shortened,
+    told,
 )
-from bridge.gate.audit.refusals import Refusals, capped, refused_kind
-from bridge.gate.canonical import canonical
+from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
-from bridge.text import unlike
 
 logger = logging.getLogger(__name__)
 
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
 """In place of arguments that are nested too deeply to be masked."""
 
-
 SMALL = 2 * 1024
 """Of arguments that fit into a record however their characters are escaped."""
 
-
 MAX_SEARCHED = 2 * 1024 * 1024
-"""Of arguments, as `burden` counts, that are searched for secrets; of what is larger only so much
-is, and recorded. Few of them are kept in a record in any case."""
+"""Bytes of arguments that are searched for secrets; what is beyond is not recorded."""
 
 LONGEST_SEARCHED = 128 * 1024
 """Characters of one text, in those. What a record keeps of it is far from where it is cut, so that
@@ -50,41 +49,44 @@ RUN_BYTES = 64 * 1024 * 1024
 """Of records of one run's calls, refused ones apart: three times what the 10,000 calls that it may
 make take with `SMALL` arguments. No call is made beyond, for none is made unrecorded."""
 
+WHOLE_RECORDS = 10
+"""Of a kind of refused calls that are recorded one by one; equal ones after them are counted. Each
+time as many were counted as there were before, a record says so, and another at the run's end."""
 
-def _beginning(value: Json, room: list[int]) -> Json:
-    """Return what there is room for, with the length of what is left out."""
-    room[0] -= VALUE
-    if isinstance(value, str):
-        kept = min(len(value), LONGEST_SEARCHED)
-        if kept > room[0]:
-            return f"… ({len(value)} characters, not searched for secrets)"
-        room[0] -= kept
-        return value if kept == len(value) else f"{value[:kept]}… ({len(value)} in all)"
-    if not isinstance(value, dict | list):
-        return value
-    found: Json
-    if isinstance(value, list):
-        found = []
-        for item in value:
-            if room[0] <= 0:
-                return [*found, f"… {len(value) - len(found)} more"]
-            found.append(_beginning(item, room))
-        return found
-    found = {}
-    for key, item in value.items():
-        if room[0] <= 0:
-            return {**found, "…": f"{len(value) - len(found)} more"}
-        # The name has room before what stands under it.
-        name = unlike(_beginning(key, room), found)
-        found[name] = _beginning(item, room)
-    return found
+MAX_KINDS = 50
+"""Kinds of refused calls that are counted apart; the rest is counted together."""
+
+REFUSAL_BYTES = 256 * 1024
+"""Of records about refused calls in one run, but for what its end adds: a count for each kind."""
+
+REFUSED_BYTES = 3 * 1024
+"""Of one of them."""
+
+SHORT_TEXT = 100
+"""Characters of each name in the kind of a refused call."""
 
 
-def _size(record: Record) -> int:
-    try:
-        return min(len(canonical(record)), MAX_RECORD_BYTES)
-    except RecursionError:
-        return MAX_RECORD_BYTES
+class _RefusedKind(NamedTuple):
+    """What refused calls have in common if they are equal."""
+
+    server: str
+    tool: str
+    decision: str
+    rule: str
+    why: str
+
+
+_OTHERS = _RefusedKind("", "", "", "others", "")
+"""What calls beyond the bound on kinds are counted as."""
+
+
+@dataclass(kw_only=True)
+class _Count:
+    """Of one kind: all of them, those that no record has yet, and the last one's number."""
+
+    total: int = 0
+    pending: int = 0
+    last: int = 0
 
 
 class RunAudit:
@@ -111,16 +113,25 @@ class RunAudit:
         self._mask = mask
         self._policy = policy
         self.head = ""
-        self._refusals = Refusals()
         self._room = RUN_BYTES
+        self._refused: dict[_RefusedKind, _Count] = {}
+        self._refusal_room = REFUSAL_BYTES
 
-    async def began(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's beginning: principal, client's name, mode, digest of the code, servers.
+    async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
+        """Record a run's, or an application's, beginning: for whom, digest of the code, servers.
 
         Raises:
             AuditError: It could not be; the run must not begin.
         """
-        await self._append(self._event("run", {"policy": self._policy, **facts}))
+        await self.event(kind, {"policy": self._policy, **facts})
+
+    async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
+        """Record something that is no call: a server's question, a plan.
+
+        Raises:
+            AuditError: It could not be; it must have no effect.
+        """
+        self.head = await self._log.append(self._event(kind, facts))
 
     async def calling(
         self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
@@ -130,8 +141,6 @@ class RunAudit:
         Raises:
             AuditError: It could not be; the call must not be made.
         """
-        if not self._log.recording:
-            return
         try:
             record = await self._charged("call", number, call, decision)
         except AuditBudgetError as error:
@@ -139,10 +148,6 @@ class RunAudit:
             raise
         if approval is not None:
             record["approval"] = approval_fields(approval)
-        head = self._log.append_now(record)
-        if head is not None:
-            self.head = head
-            return
         # If the disk fails once the record is written, the call stands there and is not made.
         undone = self._outcome(number, "not-sent", size=0, ms=0)
         self.head = await self._log.append(record, undone)
@@ -153,14 +158,8 @@ class RunAudit:
         Never fails: the call has been made, and its result must not be lost for the log's sake.
         What cannot be written is owed, and until it is written no other call goes out.
         """
-        if not self._log.recording:
-            return
         record = self._outcome(number, outcome, size=size, ms=ms)
         try:
-            head = self._log.append_now(record)
-            if head is not None:
-                self.head = head
-                return
             with anyio.CancelScope(shield=True):
                 self.head = await self._log.append(record)
         except AuditError:
@@ -175,40 +174,33 @@ class RunAudit:
         Raises:
             AuditError: It could not be.
         """
-        if not self._log.recording:
+        kind, found = self._counted(number, call, decision, why)
+        if self._refusal_room <= 0:
             return
-        kind = refused_kind(call, decision, why)
-        if self._refusals.count(kind, number):
-            made = await self._call("refused", number, call, decision)
-            record = capped(made | {"why": why})
-            self._refusals.spend(record)
-            await self._append(record)
+        if kind != _OTHERS and found.total <= WHOLE_RECORDS:
+            found.pending -= 1
+            record, _ = await self._call("refused", number, call, decision)
+            record = dict(bounded(record | told(kind._asdict()), REFUSED_BYTES))
+        elif found.pending >= max(WHOLE_RECORDS, found.total - found.pending):
+            record = self._summary(kind)
+        else:
             return
-        summary = self._refusals.due(kind)
-        if summary is not None:
-            await self._append(self._event("refused", summary))
+        self._refusal_room -= len(canonical(record))
+        self.head = await self._log.append(record)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         """Have a call that is not made in the counts that the run's end is recorded with."""
-        self._refusals.count(refused_kind(call, decision, why), number, whole=False)
+        self._counted(number, call, decision, why)
 
-    async def held(self, number: int, call: CallFacts, decision: Decision) -> None:
-        """Record a call that a plan holds back.
-
-        Raises:
-            AuditError: It could not be.
-        """
-        if self._log.recording:
-            await self._append(await self._charged("held", number, call, decision))
-
-    async def replayed(self, number: int, call: CallFacts) -> None:
-        """Record a call that was answered from a journal.
+    async def unsent(
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
+    ) -> None:
+        """Record a call that a plan holds back, or that is answered from a journal.
 
         Raises:
-            AuditError: It could not be; the answer must not be used.
+            AuditError: It could not be; there must be no answer.
         """
-        if self._log.recording:
-            await self._append(await self._charged("replayed", number, call, None))
+        self.head = await self._log.append(await self._charged(kind, number, call, decision))
 
     async def found(self, what: str, provenance: Provenance) -> None:
         """Record that the run got something kept, and with it what flow rules did not know of it.
@@ -216,43 +208,15 @@ class RunAudit:
         Raises:
             AuditError: It could not be; the program must not get it.
         """
-        if self._log.recording:
-            self._insist_on_room()
-            self._room -= SMALL
-            facts: dict[str, Json] = {
-                "what": what,
-                "savedBy": provenance.run_id,
-                "labels": sorted(provenance.labels),
-                "from": sorted(provenance.servers),
-                "anything": provenance.anything or None,
-            }
-            await self._append(self._event("found", facts))
-
-    async def asked(self, facts: Mapping[str, Json]) -> None:
-        """Record a server's question: server, what it asks, digest, beginning, what became of it.
-
-        Raises:
-            AuditError: It could not be; the server must not get an answer.
-        """
-        if self._log.recording:
-            await self._append(self._event("question", facts))
-
-    async def planned(self, plan_id: str, facts: Mapping[str, Json]) -> None:
-        """Record a plan that the run made: owner, how many calls, for how long it can be applied.
-
-        Raises:
-            AuditError: It could not be; nobody must be given the plan.
-        """
-        await self._append(self._event("plan", {**facts, "plan": plan_id}))
-
-    async def applying(self, plan_id: str, facts: Mapping[str, Json]) -> None:
-        """Record, as this run's beginning, that a plan is applied: principal, owner, approval.
-
-        Raises:
-            AuditError: It could not be; no call of the plan must be made.
-        """
-        known = {"policy": self._policy, **facts, "plan": plan_id}
-        await self._append(self._event("apply", known))
+        self._charge(SMALL)
+        facts: Record = {
+            "what": what,
+            "savedBy": provenance.run_id,
+            "labels": sorted(provenance.labels),
+            "from": sorted(provenance.servers),
+            "anything": provenance.anything or None,
+        }
+        await self.event("found", facts)
 
     async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
         """Record, as this run's beginning, a command: principal, profile, words.
@@ -265,7 +229,7 @@ class RunAudit:
         """
         stages = facts.get("stages")
         shown = await aside(stages, partial(self._mask, stages, None))
-        await self._append(self._event("command", {**facts, "stages": mask(shown)}))
+        await self.event("command", {**facts, "stages": mask(shown)})
 
     async def ended(self, facts: Mapping[str, Json]) -> None:
         """Record a run's end: status, reason, counts, times.
@@ -274,11 +238,13 @@ class RunAudit:
             AuditError: It could not be; it is owed.
         """
         # Written together with the end.
-        for summary in self._refusals.rest():
-            self._log.later(self._event("refused", summary))
-        record = self._event("end", {**facts, "refused": self._refusals.total or None})
+        for kind, found in self._refused.items():
+            if found.pending:
+                self._log.later(self._summary(kind))
+        refused = sum(found.total for found in self._refused.values())
+        record = self._event("end", {**facts, "refused": refused or None})
         try:
-            await self._append(record)
+            self.head = await self._log.append(record)
         except AuditError:
             self._log.later(record)
             raise
@@ -301,73 +267,82 @@ class RunAudit:
                     # It is owed, and written before anything else.
                     logger.warning("the end of a run could not be recorded: %s", error)
 
-    async def _append(self, record: Record) -> None:
-        self.head = await self._log.append(record)
-
     def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
-        # What is empty says nothing, and would stand in every record.
-        found = {name: value for name, value in facts.items() if value not in ("", None, [])}
-        return {**found, "kind": kind, "run": self._run_id}
+        return {**told(facts), "kind": kind, "run": self._run_id}
 
-    def _insist_on_room(self) -> None:
-        if self._room <= 0:
+    def _charge(self, size: int) -> None:
+        if self._room <= 0 and self._log.directory is not None:
             raise AuditBudgetError(RUN_BYTES)
+        self._room -= size
 
     async def _charged(
-        self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
-        """Return a call's record, taken from what the run may have recorded.
-
-        Raises:
-            AuditBudgetError: That is used up.
-        """
-        self._insist_on_room()
-        record = await self._call(kind, number, call, decision)
-        small = burden(call.arguments, SMALL) <= SMALL
-        self._room -= SMALL if small else _size(record)
+        """Return a call's record, taken from what the run may have recorded."""
+        self._charge(0)
+        record, size = await self._call(kind, number, call, decision)
+        self._room -= size
         return record
 
     async def _call(
-        self, kind: Kind, number: int, call: CallFacts, decision: Decision | None
-    ) -> Record:
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
+    ) -> tuple[Record, int]:
+        """Return a call's record, and what it takes."""
+        made = partial(self._made, kind, number, call, decision)
+        if self._log.directory is None:
+            return {}, 0
         if burden(call.arguments, SMALL) <= SMALL:
             # As nearly all are; they need no thread, and are recorded whole.
-            try:
-                shown = self._mask(dict(call.arguments), call.schema)
-            except RecursionError:
-                shown = UNREADABLE
-            return call_record(kind, self._run_id, number, call, shown, decision)
-        return await aside(call.arguments, partial(self._large, kind, number, call, decision))
+            return made(), SMALL
+        return await aside(call.arguments, lambda: _bounded(made()))
 
-    def _large(self, kind: Kind, number: int, call: CallFacts, decision: Decision | None) -> Record:
-        arguments, cut = self._shown(call)
-        record = call_record(kind, self._run_id, number, call, arguments, decision)
-        return record | {"cut": cut} if cut else record
-
-    def _shown(self, call: CallFacts) -> tuple[Json, Json]:
-        """Return arguments as they are recorded, and what is said of what was cut of them."""
-        told: Json = dict(call.arguments)
+    def _made(
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
+    ) -> Record:
+        """Return who wanted what, and what was decided."""
+        shown: Json = dict(call.arguments)
         try:
-            if burden(told, MAX_SEARCHED) > MAX_SEARCHED:
-                told = _beginning(told, [MAX_SEARCHED])
-            shown = self._mask(told, call.schema)
+            if burden(shown, MAX_SEARCHED) > MAX_SEARCHED:
+                shown = shortened(shown, [MAX_SEARCHED], LONGEST_SEARCHED, sys.maxsize)
+            shown = self._mask(shown, call.schema)
         except RecursionError:
-            return UNREADABLE, None
-        try:
-            if burden(shown, SMALL) <= SMALL or len(canonical(shown)) <= MAX_RECORD_BYTES:
-                return shown, None
-        except RecursionError:
-            return shown, None
-        # Here, where it may be done in a thread; under the lock everybody waits for it.
-        record = fitted({"arguments": shown})
-        return record["arguments"], record.get("cut")
+            shown = UNREADABLE
+        facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}
+        record = self._event(kind, facts)
+        if call.arguments:
+            record["digest"] = arguments_digest(call.arguments)
+        if decision is not None:
+            record |= {"decision": decision.action, "rule": decision.rule}
+            record |= told({"effect": decision.effect, "reason": decision.reason})
+            record |= told({"led": list(decision.led)})
+        return record
 
     def _outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> Record:
-        return {
-            "kind": "outcome",
-            "run": self._run_id,
-            "call": number,
-            "outcome": outcome,
-            "bytes": size,
-            "ms": round(ms, 1),
-        }
+        facts = {"call": number, "outcome": outcome, "bytes": size, "ms": round(ms, 1)}
+        return self._event("outcome", facts)
+
+    def _counted(
+        self, number: int, call: CallFacts, decision: Decision, why: str
+    ) -> tuple[_RefusedKind, _Count]:
+        """Count a refused call, as one that no record has."""
+        parts = (call.server, call.tool, decision.action, decision.rule, why)
+        kind = _RefusedKind(*(f"{p[:SHORT_TEXT]}…" if len(p) > SHORT_TEXT else p for p in parts))
+        if kind not in self._refused and len(self._refused) >= MAX_KINDS:
+            kind = _OTHERS
+        found = self._refused.setdefault(kind, _Count())
+        found.total += 1
+        found.pending += 1
+        found.last = number
+        return kind, found
+
+    def _summary(self, kind: _RefusedKind) -> Record:
+        """Return the record of those of a kind that no record has yet."""
+        found = self._refused[kind]
+        facts = {"call": found.last, "times": found.pending, **kind._asdict()}
+        found.pending = 0
+        return self._event("refused", facts)
+
+
+def _bounded(record: Record) -> tuple[Record, int]:
+    found = dict(bounded(record))
+    return found, len(canonical(found))

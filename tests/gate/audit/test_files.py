@@ -1,13 +1,10 @@
-"""The audit log's files: one per day, bounded, private, and never half a record."""
+"""The audit log's files: each bridge its own, bounded, private, and never half a record."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -15,7 +12,8 @@ import pytest
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.verifying import verify
+from bridge.gate.audit.reading import last_records
+from bridge.gate.audit.verifying import BEGUN, OLD
 from tests.audit_rig import (
     DAY,
     NOON,
@@ -35,22 +33,11 @@ MIDNIGHT = 1_790_035_200.0
 """Between 2026-09-21 and 2026-09-22, in UTC."""
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock, as a stopped bridge does."""
-    descriptor = os.open(directory / "head", os.O_RDWR)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
 async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
     """Whoever kills the bridge right then finds it there."""
     log = AuditLog(tmp_path / "state" / "audit", now=FakeClock())
     found = await log.append(note("one"))
-    data = (tmp_path / "state/audit/2026-09-21.jsonl").read_bytes()
+    data = (tmp_path / "state/audit/2026-09-21-000001.jsonl").read_bytes()
     assert data.endswith(b'"time":"2026-09-21T14:13:20.000Z","hash":"%b"}\n' % found.encode())
     assert json.loads(data)["seq"] == 1
     log.close()
@@ -68,43 +55,48 @@ async def test_only_the_user_can_read_and_write_it(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o700
 
 
-async def test_midnight_begins_a_new_file_that_goes_on_from_the_old(tmp_path: Path) -> None:
-    """The chain runs through all files."""
+async def test_midnight_begins_a_new_file_that_names_the_old(tmp_path: Path) -> None:
+    """The chains of a bridge's files are tied to each other."""
     clock = FakeClock(MIDNIGHT - 0.001)
     log = AuditLog(tmp_path, now=clock)
     first = (await write(log, "before"))[0]
     clock.now = MIDNIGHT
     await write(log, "after")
     log.close()
-    assert [path.name for path in log_paths(tmp_path)] == ["2026-09-21.jsonl", "2026-09-22.jsonl"]
+    assert _names(tmp_path) == ["2026-09-21-000001", "2026-09-22-000001"]
     assert [found["time"][:10] for found in records(tmp_path)] == ["2026-09-21", "2026-09-22"]
-    assert records(tmp_path)[1]["prev"] == first
+    assert records(tmp_path)[1]["previous"] == {"2026-09-21-000001.jsonl": [1, first]}
     assert whole(tmp_path).files == 2
 
 
+def _names(directory: Path) -> list[str]:
+    return [path.stem for path in log_paths(directory)]
+
+
 async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path) -> None:
-    """The files stay in the order in which they were written."""
+    """The files stay in the order in which they were begun, another bridge's too."""
     clock = FakeClock(MIDNIGHT)
     log = AuditLog(tmp_path, now=clock)
     await write(log, "one")
     clock.now = MIDNIGHT - DAY
     await write(log, "two")
     log.close()
-    assert [path.name for path in log_paths(tmp_path)] == ["2026-09-22.jsonl"]
-    assert whole(tmp_path).records == 2
-
-
-async def test_a_file_that_is_full_is_followed_by_another_part_of_the_day(tmp_path: Path) -> None:
-    """More than ten parts stay in order: as numbers, and not as texts."""
-    log = AuditLog(tmp_path, now=FakeClock(), largest=500)
-    await write(log, *(str(number) for number in range(24)))
+    assert _names(tmp_path) == ["2026-09-22-000001"]
+    await write(log, "three")
     log.close()
-    names = [path.name for path in log_paths(tmp_path)]
-    assert names[:2] == ["2026-09-21.jsonl", "2026-09-21.2.jsonl"]
-    assert names[-1] == "2026-09-21.12.jsonl"
-    assert all(path.stat().st_size <= 500 for path in log_paths(tmp_path))
-    assert [found["run"] for found in records(tmp_path)] == [str(number) for number in range(24)]
-    assert whole(tmp_path).records == 24
+    assert _names(tmp_path) == ["2026-09-22-000001", "2026-09-22-000002"]
+    assert whole(tmp_path).records == 3
+
+
+async def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+    """More than ten of a day stay in order."""
+    log = AuditLog(tmp_path, now=FakeClock(), largest=1500)
+    await write(log, *(str(number) for number in range(70)))
+    log.close()
+    assert _names(tmp_path)[9] == "2026-09-21-000010"
+    assert all(path.stat().st_size < 3000 for path in log_paths(tmp_path))
+    assert [found["run"] for found in records(tmp_path)] == [str(number) for number in range(70)]
+    assert whole(tmp_path).records == 70
 
 
 async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
@@ -115,14 +107,13 @@ async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_p
         await write(log, str(day))
         clock.now += DAY
     log.close()
-    assert [path.name for path in log_paths(tmp_path)][0] == "2026-09-25.jsonl"
-    report = whole(tmp_path)
-    assert report.first == 5
+    assert _names(tmp_path)[0] == "2026-09-25-000001"
+    whole(tmp_path)
     assert kinds(tmp_path).count("retention") == 4
     # The same file taken away by somebody else is missed.
     log_paths(tmp_path)[0].unlink()
     (found,) = wrong(tmp_path)
-    assert "no retention record in the log accounts for them" in found
+    assert "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it is not there" in found
 
 
 async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
@@ -130,22 +121,22 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=1)
     await write(log, "one", "two")
-    kept = log_paths(tmp_path)[0].read_bytes()
+    first = log_paths(tmp_path)[0]
+    kept = first.read_bytes()
     clock.now += 3 * DAY
     await write(log, "three")
-    assert not (tmp_path / "2026-09-21.jsonl").exists()
-    (tmp_path / "2026-09-21.jsonl").write_bytes(kept)
-    assert whole(tmp_path).first == 1
+    assert not first.exists()
+    first.write_bytes(kept)
+    assert whole(tmp_path).files == 2
     log.close()
-    log = AuditLog(tmp_path, now=clock, days=1)
     await write(log, "four")
     log.close()
-    assert not (tmp_path / "2026-09-21.jsonl").exists()
-    assert whole(tmp_path).first == 3
+    assert not first.exists()
+    assert whole(tmp_path).files == 2
 
 
-async def test_two_bridges_write_one_chain(tmp_path: Path) -> None:
-    """Each notices what the other has written, over new files too."""
+async def test_two_bridges_write_at_once_without_waiting_for_each_other(tmp_path: Path) -> None:
+    """Each has files of its own, which the other's name."""
     clock = FakeClock()
     one, two = (AuditLog(tmp_path, now=clock, largest=700) for _ in range(2))
     for number in range(6):
@@ -157,115 +148,56 @@ async def test_two_bridges_write_one_chain(tmp_path: Path) -> None:
     one.close()
     two.close()
     assert whole(tmp_path).records == 20
+    paths = log_paths(tmp_path)
+    for path in paths[:-1]:
+        kept = path.read_bytes()
+        path.unlink()
+        assert any(found.startswith(path.name) for found in wrong(tmp_path))
+        path.write_bytes(kept)
+    whole(tmp_path)
 
 
-async def test_a_record_without_its_head_is_taken_as_written(tmp_path: Path) -> None:
-    """A bridge may be killed between the two."""
-    log = AuditLog(tmp_path, now=FakeClock())
-    await write(log, "one")
-    head = (tmp_path / "head").read_bytes()
-    await write(log, "two")
-    log.close()
-    (tmp_path / "head").write_bytes(head)
-    assert whole(tmp_path).last == 2
-    log = AuditLog(tmp_path, now=FakeClock())
-    await write(log, "three")
-    log.close()
-    assert kinds(tmp_path) == ["run"] * 3
-    assert whole(tmp_path).last == 3
+async def test_a_process_that_records_nothing_begins_no_file(tmp_path: Path) -> None:
+    """Commands that only read have a log as well."""
+    AuditLog(tmp_path / "audit").close()
+    assert not (tmp_path / "audit").exists()
 
 
-@pytest.mark.parametrize("later", [0.0, DAY])
-async def test_a_line_that_a_crash_cut_short_is_recorded_and_no_tampering(
-    tmp_path: Path, later: float
+@pytest.mark.parametrize("torn", [b'{"kind":"call","ru\x00\x00', bytes(300_000)])
+async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
+    tmp_path: Path, torn: bytes
 ) -> None:
-    """Only of that line nothing is known; what it was for was not done."""
-    clock = FakeClock()
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "one")
-    log.close()
-    tear(tmp_path, b'{"kind":"call","ru\x00\x00')
-    before = verify(tmp_path)
-    assert (before.problems, [each.line for each in before.notes]) == ([], [2])
-    clock.now += later
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "two")
-    log.close()
-    assert kinds(tmp_path) == ["run", "torn", "run"]
-    after = whole(tmp_path)
-    assert [(each.line, each.what) for each in after.notes] == [
-        (2, "a line was begun and never finished")
-    ]
-
-
-@pytest.mark.parametrize("later", [0.0, DAY])
-async def test_a_line_that_lacks_only_its_end_is_ended(tmp_path: Path, later: float) -> None:
-    """It was written whole, and counts."""
-    clock = FakeClock()
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "one")
-    head = (tmp_path / "head").read_bytes()
-    await write(log, "two")
-    log.close()
-    path = log_paths(tmp_path)[0]
-    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
-    (tmp_path / "head").write_bytes(head)
-    clock.now += later
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "three")
-    log.close()
-    assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three"]
-    assert whole(tmp_path).last == 3
-
-
-async def test_a_long_run_of_zeros_at_the_end_is_got_over(tmp_path: Path) -> None:
-    """Some file systems leave that where a machine lost its power."""
+    """Only of that line nothing is known; what it was for was not done. Some file systems leave
+    zeros where a machine lost its power."""
     log = AuditLog(tmp_path, now=FakeClock())
     await write(log, "one")
     log.close()
-    tear(tmp_path, bytes(300_000))
-    log = AuditLog(tmp_path, now=FakeClock())
+    tear(tmp_path, torn)
+    before = whole(tmp_path)
+    assert [(each.line, each.what) for each in before.notes] == [(2, BEGUN)]
     await write(log, "two")
     log.close()
-    assert [each.what for each in whole(tmp_path).notes] == ["a line was begun and never finished"]
+    assert kinds(tmp_path) == ["run"] * 2
+    assert whole(tmp_path).notes == before.notes
 
 
-async def test_a_lock_that_is_never_let_go_of_stops_calls_after_a_bounded_wait(
+async def test_files_of_an_earlier_version_are_read_and_removed_for_their_age(
     tmp_path: Path,
 ) -> None:
-    """A stopped bridge must not stop the others without a word."""
-    log = AuditLog(tmp_path, now=FakeClock(), patience=0.05)
-    await write(log, "one")
-    with _locked(tmp_path), anyio.fail_after(PATIENCE_SECONDS):
-        with pytest.raises(AuditError, match="locked by another bridge") as caught:
-            await write(log, "two")
-        assert "end it" in caught.value.remedy
-        assert str(tmp_path) not in caught.value.message
-    await write(log, "three")
+    """They were one chain for all bridges, which is not checked any more."""
+    old = tmp_path / "2026-09-20.jsonl"
+    old.write_text('{"kind":"run","run":"old","seq":7,"time":"2026-09-20T00:00:00.000Z"}\n')
+    old.chmod(0o600)
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, days=30)
+    await write(log, "new")
+    assert [note.what for note in whole(tmp_path).notes] == [OLD]
+    assert [each["run"] for each in last_records(tmp_path, 9)[0]] == ["old", "new"]
+    clock.now += 32 * DAY
+    await write(log, "newer")
     log.close()
-    assert [found["run"] for found in records(tmp_path)] == ["one", "three"]
-    assert whole(tmp_path).records == 2
-
-
-async def test_a_lock_is_waited_for_while_other_tasks_go_on(tmp_path: Path) -> None:
-    """The event loop is everybody's."""
-    log = AuditLog(tmp_path, now=FakeClock())
-    await write(log, "one")
-    done = anyio.Event()
-
-    async def append() -> None:
-        await write(log, "two")
-        done.set()
-
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            with _locked(tmp_path):
-                tasks.start_soon(append)
-                await anyio.wait_all_tasks_blocked()
-                assert not done.is_set()
-            await done.wait()
-    log.close()
-    assert whole(tmp_path).records == 2
+    assert not old.exists()
+    whole(tmp_path)
 
 
 async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:
@@ -293,23 +225,18 @@ async def test_a_record_that_is_not_surely_on_the_disk_is_answered_by_what_is_ow
 
 def _link(directory: Path) -> None:
     directory.mkdir(mode=0o700)
-    (directory / "2026-09-21.jsonl").symlink_to(directory.parent / "elsewhere")
+    (directory / "2026-09-21-000001.jsonl").symlink_to(directory.parent / "elsewhere")
 
 
 def _second_name(directory: Path) -> None:
     directory.mkdir(mode=0o700)
     (directory.parent / "elsewhere").touch(mode=0o600)
-    (directory / "2026-09-21.jsonl").hardlink_to(directory.parent / "elsewhere")
+    (directory / "2026-09-21-000001.jsonl").hardlink_to(directory.parent / "elsewhere")
 
 
 def _pipe(directory: Path) -> None:
     directory.mkdir(mode=0o700)
-    os.mkfifo(directory / "2026-09-21.jsonl", 0o600)
-
-
-def _linked_head(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    (directory / "head").symlink_to(directory.parent / "elsewhere")
+    os.mkfifo(directory / "2026-09-21-000001.jsonl", 0o600)
 
 
 def _linked_directory(directory: Path) -> None:
@@ -324,8 +251,8 @@ def _open_directory(directory: Path) -> None:
 
 def _open_file(directory: Path) -> None:
     directory.mkdir(mode=0o700)
-    (directory / "2026-09-21.jsonl").touch()
-    (directory / "2026-09-21.jsonl").chmod(0o666)
+    (directory / "2026-09-21-000001.jsonl").touch()
+    (directory / "2026-09-21-000001.jsonl").chmod(0o666)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +261,6 @@ def _open_file(directory: Path) -> None:
         _link,
         _second_name,
         _pipe,
-        _linked_head,
         _linked_directory,
         _open_directory,
         _open_file,
@@ -360,10 +286,9 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
 async def test_without_a_directory_nothing_is_recorded(tmp_path: Path) -> None:
     """MCP_BRIDGE_AUDIT=off."""
     log = AuditLog(None)
-    assert not log.recording
+    assert log.directory is None
     assert await log.append(note("one")) == ""
     log.later(note("two"))
-    await log.flush()
     log.close()
 
 
@@ -374,7 +299,6 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
     log.later(note("two"))
     await write(log, "three")
     log.later(note("four"))
-    await log.flush()
     log.later(note("five"))
     log.close()
     assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three", "four", "five"]
@@ -394,8 +318,10 @@ async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_no
     found = records(tmp_path)
     assert (found[0]["run"], found[-1]["kind"], len(found)) == ("first", "end", 42 - len(refused))
     assert sum(path.stat().st_size for path in log_paths(tmp_path)) < 6000
-    assert log.append_now({"kind": "call", "run": "r"}) is None
     log.close()
+    # Nor has the next bridge room for it, or begins a file.
+    assert len(await _flooded(AuditLog(tmp_path, now=FakeClock(), quota=5000), 3)) == 3
+    assert len(log_paths(tmp_path)) == 1
     whole(tmp_path)
 
 

@@ -18,6 +18,8 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from bridge.gate.audit import AuditLog
+from bridge.gate.audit.reading import Counting
+from bridge.gate.audit.verifying import BEGUN, EMPTY
 from tests.audit_rig import kinds, records, whole, write
 
 ROOT = Path(__file__).parents[3]
@@ -71,18 +73,17 @@ async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_
     assert kinds(directory) == recorded
     assert (tmp_path / "done").read_text() == done
     assert whole(directory).notes == []
+    counting = Counting(by=["server"])
+    counting.count(directory)
+    assert counting.groups["shop",]["unknown"] == (what != "before")
     log = AuditLog(directory)
-    trace = await log.find_run("r1")
-    assert trace is not None
-    unknown = [call.number for call in trace.unknown]
-    assert unknown == ([] if what == "before" else [2])
     await write(log, "the next bridge")
     log.close()
     assert kinds(directory) == [*recorded, "run"]
     assert whole(directory).records == len(recorded) + 1
 
 
-async def test_many_bridges_write_one_chain_though_one_of_them_is_killed(tmp_path: Path) -> None:
+async def test_many_bridges_write_at_once_though_one_of_them_is_killed(tmp_path: Path) -> None:
     """None of the others loses a record, and of the killed one only its last may be missing."""
     directory = tmp_path / "audit"
     count = 150
@@ -97,8 +98,9 @@ async def test_many_bridges_write_one_chain_though_one_of_them_is_killed(tmp_pat
         assert [await process.wait() for process in (one, two)] == [0, 0]
         await third.wait()
     report = whole(directory)
-    assert report.notes == []
-    assert report.files > 1
+    # It may have been killed in the midst of a line.
+    assert [note.what for note in report.notes] in ([], [BEGUN], [EMPTY])
+    assert report.files > 3
     written = [record["run"] for record in records(directory)]
     assert len(written) == report.records
     # Each of the two wrote all its numbers, and the third some.
