@@ -244,15 +244,17 @@ async def _start(spec: LaunchSpec, workspace: Path) -> FakeSandbox:
     try:
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        process = await anyio.open_process(
-            [command, *spec.argv[1:]],
-            stdin=child_in,
-            stdout=child_out,
-            stderr=child_err,
-            cwd=workspace,
-            env=dict(spec.env),
-            start_new_session=True,
-        )
+        # Cancelled in the middle, it would leave a process that nobody waits for.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                [command, *spec.argv[1:]],
+                stdin=child_in,
+                stdout=child_out,
+                stderr=child_err,
+                cwd=workspace,
+                env=dict(spec.env),
+                start_new_session=True,
+            )
     except OSError as error:
         channel.close()
         message = f"{spec.argv[0]} cannot be started: {error}."

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bridge.guest import values
 from bridge.guest.client import Client
 from bridge.guest.helping import show_help
 from bridge.guest.mcp_api import PUBLIC, Runtime, build
@@ -69,7 +70,13 @@ DISCOVERED = [
 def _modules_stay_as_they_were() -> Iterator[None]:
     """What `build` makes importable is the run's alone."""
     before, finders = dict(sys.modules), list(sys.meta_path)
+    own = [
+        each for each in vars(values).values() if getattr(each, "__module__", "") == values.__name__
+    ]
+    kinds = [each for each in own if isinstance(each, type)]
     yield
+    for kind in kinds:
+        kind.__module__ = values.__name__
     sys.modules.clear()
     sys.modules.update(before)
     sys.meta_path[:] = finders
