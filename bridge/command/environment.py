@@ -11,9 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from bridge.command.capture import MAX_SECRET_BYTES, SHORTEST_SECRET
 from bridge.errors import SettingsError
 from bridge.settings.commands import CommandProfile
+
+SHORTEST_SECRET = 4
+"""Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
+
+LEAST_LINE = 2 * SHORTEST_SECRET
+"""Characters of a line of a secret from which on it is looked for by itself."""
+
+MAX_SECRET_BYTES = 16 * 1024
+"""Of one value; as much of a stream is held back at most."""
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -59,10 +67,14 @@ class CredentialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Variables, and the values that are not shown."""
+    """What a command finds.
+
+    Attributes:
+        secrets: Values that are not shown, each with the name of what it was found in.
+    """
 
     variables: Mapping[str, str] = field(repr=False)
-    secrets: frozenset[str] = field(repr=False)
+    secrets: Mapping[str, str] = field(repr=False)
 
 
 def credential_files(
@@ -126,16 +138,24 @@ def environment(
         if profile.credentials.source != "files":
             secret += AWS_SECRETS
     values = {name: environ[name] for name in secret if environ.get(name)}
-    hidden = set(values.values())
-    for name, value in values.items():
-        if len(value) < SHORTEST_SECRET or len(value.encode(errors="replace")) > MAX_SECRET_BYTES:
+    found = list(values.items())
+    for file, data in files.items():
+        texts = secrets_in(file, data)
+        found += [(file.below, text) for text in texts if len(text) >= SHORTEST_SECRET]
+    hidden: dict[str, str] = {}
+    for name, value in found:
+        size = len(value.encode(errors="surrogatepass"))
+        if len(value) < SHORTEST_SECRET or size > MAX_SECRET_BYTES:
             message = (
                 f"{profile.place}: the value of the secret {name} has {len(value)} characters, so "
                 "it cannot be kept out of output."
             )
-            raise SettingsError(message, remedy="Name it in `env` if it is no secret.")
-    for file, data in files.items():
-        hidden |= {found for found in secrets_in(file, data) if len(found) >= SHORTEST_SECRET}
+            remedy = "Name it in `env` if it is no secret." if name in values else ""
+            raise SettingsError(message, remedy=remedy)
+        whole = value.strip("\n")
+        lines = [line for line in whole.splitlines() if len(line) >= LEAST_LINE]
+        for text in (whole, *lines):
+            hidden.setdefault(text, name)
     variables = {
         "HOME": home,
         "LANG": "C.UTF-8",
@@ -147,4 +167,4 @@ def environment(
         **{file.variable: f"{home}/{file.below}" for file in files if file.variable},
         **profile.fixed,
     }
-    return Environment(variables=variables, secrets=frozenset(hidden))
+    return Environment(variables=variables, secrets=hidden)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bridge.command.confine import WORKSPACE, Bounds, check_stages, check_workdir, is_within
@@ -21,6 +21,7 @@ from bridge.command.environment import (
 )
 from bridge.command.grants import MAX_LINKS, Grant, Guarded, View, grants
 from bridge.errors import InvalidRequestError, SettingsError
+from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
 from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
 from bridge.sandbox.process.executables import find_executables
@@ -45,7 +46,7 @@ class Plan:
     profile: CommandProfile
     specs: tuple[JobSpec, ...]
     timeout: float
-    secrets: frozenset[str] = field(repr=False)
+    redactor: Redactor
 
 
 class Planner:
@@ -103,7 +104,8 @@ class Planner:
             )
             for number, words in enumerate(request.stages)
         )
-        return Plan(profile=profile, specs=specs, timeout=timeout, secrets=made.secrets)
+        redactor = _redactor(made, profile)
+        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=redactor)
 
     def check(self, profile: CommandProfile) -> tuple[str, ...]:
         """See that commands of a profile could be planned; return the variables that are not set.
@@ -113,7 +115,7 @@ class Planner:
         """
         self._settle(profile)
         files = _credentials(profile, self._environ, self._home)
-        environment(profile, self._environ, home=HOME, files=files)
+        _redactor(environment(profile, self._environ, home=HOME, files=files), profile)
         return tuple(
             name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
         )
@@ -230,6 +232,15 @@ def _search_path(path: str, tools: Mapping[str, Executable]) -> str:
     places += [file for tool in tools.values() for file in tool.executes]
     directories = [str(PurePosixPath(place).parent) for place in places]
     return ":".join(dict.fromkeys([*path.split(":"), *directories]))
+
+
+def _redactor(made: Environment, profile: CommandProfile) -> Redactor:
+    """Return what takes a profile's secrets out of all that is shown."""
+    if len(made.secrets) > MAX_SECRETS:
+        message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can be"
+        message += f" kept out of output; at most {MAX_SECRETS:,} can."
+        raise SettingsError(message, remedy="Pass fewer of them, or smaller files of credentials.")
+    return Redactor(made.secrets)
 
 
 def _insist_present(granted: tuple[Grant, ...], profile: CommandProfile) -> None:

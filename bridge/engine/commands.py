@@ -19,7 +19,6 @@ import anyio
 import anyio.to_thread
 
 from bridge.beside import beside
-from bridge.command.capture import Capture, Redactor
 from bridge.command.verdict import judge
 from bridge.engine.command_backends import (
     Runner,
@@ -28,7 +27,7 @@ from bridge.engine.command_backends import (
     open_process,
 )
 from bridge.engine.command_plan import Plan, Planner
-from bridge.engine.pipeline import Pipeline, run_pipeline
+from bridge.engine.pipeline import Capture, Pipeline, run_pipeline
 from bridge.engine.run_queue import MOST_RUNS, RunQueue
 from bridge.engine.secrets import of_words
 from bridge.engine.standing import Standing
@@ -141,8 +140,8 @@ class Commands:
         names = " | ".join(spec.argv[0] for spec in plan.specs)
         logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
         started = time.monotonic()
-        output = Capture(profile.output_bytes, Redactor(plan.secrets))
-        errors = [Capture(profile.output_bytes, Redactor(plan.secrets)) for _ in plan.specs]
+        output = Capture(profile.output_bytes, plan.redactor)
+        errors = [Capture(profile.output_bytes, plan.redactor) for _ in plan.specs]
         begun: dict[str, Json] = {
             "principal": principal,
             "clientSays": client,
@@ -206,7 +205,7 @@ class Commands:
 
 def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:
     """Return the words of each stage without the profile's secrets."""
-    hide = Redactor(plan.secrets).text
+    hide = plan.redactor.text
     return [[hide(word) for word in words] for words in request.stages]
 
 
@@ -251,7 +250,7 @@ def _result(
     errors: list[Capture],
     wall: float,
 ) -> CommandResult:
-    hide = Redactor(plan.secrets).text
+    hide = plan.redactor.text
     stages = tuple(
         StageResult(
             words=tuple(map(hide, words)),

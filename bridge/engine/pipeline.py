@@ -1,23 +1,78 @@
 """The stages of a pipeline, running side by side with bytes going from one to the next.
 
-Owns the relay and the one deadline over all of it. Nothing is gathered between stages: one piece is
-under way from each to the next, the rest waits in the kernel's pipes.
+Owns the relay, the one deadline over all of it, and what is kept of the output. Nothing is gathered
+between stages: one piece is under way from each to the next, the rest waits in the kernel's pipes.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import anyio
 
-from bridge.command.capture import Capture
 from bridge.errors import BridgeError, ChannelClosedError
+from bridge.gate.redaction import Redactor
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.job import Job, JobBackend, JobSpec
 from bridge.sandbox.layers import common
+
+
+class Capture:
+    """Keeps the head and the tail of a stream within `limit` bytes.
+
+    Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
+    nor the cut in the middle leaves half of one.
+    """
+
+    def __init__(self, limit: int, redactor: Redactor) -> None:
+        self._half = limit // 2
+        self._cleared = redactor.stream()
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self.dropped = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes."""
+        self._keep(self._cleared.feed(data))
+
+    def finish(self) -> None:
+        """Take in what waited for more. Idempotent."""
+        self._keep(self._cleared.finish())
+
+    def text(self) -> str:
+        """Return what is kept, with a line about what is not."""
+        head, tail = bytes(self._head), b"".join(self._tail)
+        if not self.dropped:
+            return (head + tail).decode("utf-8", "backslashreplace")
+        gap = f"\n[... {self.dropped:,} bytes dropped ...]\n"
+        return _decode(head) + gap + _decode(tail)
+
+    def _keep(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        self._tail.append(data)
+        self._tail_size += len(data)
+        while self._tail_size > self._half:
+            first = self._tail.popleft()
+            excess = min(len(first), self._tail_size - self._half)
+            self.dropped += excess
+            self._tail_size -= excess
+            if excess < len(first):
+                self._tail.appendleft(first[excess:])
+
+
+def _decode(data: bytes) -> str:
+    # A cut may have gone through a character.
+    return data.decode("utf-8", "ignore")
 
 
 @dataclass(kw_only=True)

@@ -9,9 +9,11 @@ precedes it. What is found that way is then looked for by itself.
 from __future__ import annotations
 
 import base64
+import heapq
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, quote_plus
@@ -78,6 +80,8 @@ class Needles:
         found = self._present(data)
         if not found:
             return data
+        if not self._escaped and len(found) > 1:
+            return _replaced_together(data, found)
         # A needle that is part of another must not cut that one in two.
         found.sort(key=lambda needle: -len(needle.text))
         for needle in found:
@@ -206,6 +210,31 @@ class _Beginnings:
         )
 
 
+def _replaced_together(data: bytes, needles: Iterable[Needle]) -> bytes:
+    """Return `data` with one mark for needles that overlap, so that no rest of them is left."""
+    made = bytearray()
+    done = 0
+    # Merged as they are found: a large text may hold millions.
+    for start, negative_size, mark in heapq.merge(*(_spans(data, needle) for needle in needles)):
+        if start >= done:
+            made += data[done:start]
+            made += mark
+        done = max(done, start - negative_size)
+    if not done:
+        return data
+    made += data[done:]
+    return bytes(made)
+
+
+def _spans(data: bytes, needle: Needle) -> Iterator[tuple[int, int, bytes]]:
+    """Yield where a needle is, of several that begin at one place the longest first."""
+    size = len(needle.text)
+    start = data.find(needle.text)
+    while start >= 0:
+        yield start, -size, needle.mark
+        start = data.find(needle.text, start + size)
+
+
 def _number(word: bytes, format: Literal["Q", "I"]) -> int:
     number: int = memoryview(word).cast(format)[0]
     return number
@@ -243,6 +272,19 @@ def text_needles(known: Mapping[str, str]) -> Iterator[Needle]:
     Args:
         known: Secret to its mark.
     """
+    yield from _forms(known)
+    for secret, mark in known.items():
+        with suppress(UnicodeEncodeError):
+            # A variable of the environment holds any bytes, and Python writes them as surrogates.
+            raw = secret.encode("utf-8", "surrogateescape")
+            if raw != secret.encode("utf-8", "surrogatepass"):
+                shown = mark.encode("ascii", "replace")
+                yield Needle(raw, shown)
+                yield Needle(quote(raw, safe="").encode("ascii"), shown)
+                yield from _encoded(raw, shown)
+
+
+def _forms(known: Mapping[str, str]) -> Iterator[Needle]:
     for secret, mark in known.items():
         shown = mark.encode("ascii", "replace")
         data = secret.encode("utf-8", "surrogatepass")
@@ -254,7 +296,7 @@ def text_needles(known: Mapping[str, str]) -> Iterator[Needle]:
 
 def json_needles(known: Mapping[str, str]) -> Iterator[Needle]:
     """Yield the forms that they have in a line of JSON."""
-    for needle in text_needles(known):
+    for needle in _forms(known):
         text = needle.text.decode("utf-8", "surrogatepass")
         for form in _escaped(text):
             yield Needle(form.encode("utf-8", "surrogatepass"), needle.mark)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.command.environment import (
+    MAX_SECRET_BYTES,
     CredentialFile,
     credential_files,
     environment,
@@ -144,14 +145,33 @@ def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:
         "A": "1",
         "TOKEN": "secret-value",
     }
-    assert made.secrets == {"secret-value"}
+    assert made.secrets == {"secret-value": "TOKEN"}
     assert "secret-value" not in repr(made)
+
+
+def test_each_line_of_a_secret_is_one_unless_it_is_short() -> None:
+    """What quotes a key seldom has its line breaks."""
+    key = "first line of a key\nsecond line of a key\nshort\n"
+    made = environment(_profile(secrets=["KEY"]), {"KEY": key}, home="/h", files={})
+    assert made.secrets == dict.fromkeys(
+        (key.strip(), "first line of a key", "second line of a key"), "KEY"
+    )
 
 
 def test_a_secret_too_short_to_be_kept_out_of_output_is_refused() -> None:
     """Passing it on and showing it is no choice."""
     with pytest.raises(SettingsError):
         environment(_profile(secrets=["PIN"]), {"PIN": "123"}, home="/h", files={})
+
+
+def test_a_secret_too_long_to_be_looked_for_is_refused_wherever_it_is_from() -> None:
+    """From a file as well as from a variable."""
+    long = "x" * (MAX_SECRET_BYTES + 1)
+    with pytest.raises(SettingsError, match="TOKEN"):
+        environment(_profile(secrets=["TOKEN"]), {"TOKEN": long}, home="/h", files={})
+    file = CredentialFile(path="/t", below=".aws/token", whole=True)
+    with pytest.raises(SettingsError, match=r"\.aws/token"):
+        environment(_profile(), {}, home="/h", files={file: long.encode()})
 
 
 @pytest.mark.parametrize("source", ["env", "files", "both"])

@@ -105,7 +105,7 @@ async def test_commands_run_in_the_profiles_image(
         made = (there.workspace / "out" / "made").stat().st_uid
     assert (seen.reason, seen.exit_code) == ("exit", 7)
     uid = ORDINARY_ID if os.getuid() == 0 else os.getuid()
-    assert seen.stdout.splitlines()[:5] == ["hello", "world", "[redacted]", "", str(uid)]
+    assert seen.stdout.splitlines()[:5] == ["hello", "world", "[redacted: TOKEN]", "", str(uid)]
     assert "eth0" not in seen.stdout
     assert seen.isolation is not None
     mandatory = {"no-network", "read-only-root", "no-capabilities", "unprivileged-user", "seccomp"}

@@ -104,7 +104,7 @@ async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Pl
         *("HOME", "LANG", "PATH", "TMPDIR", "TZ", "PLAIN"),
         *("AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
     }
-    assert seen["env"]["AWS_SECRET_ACCESS_KEY"] == "[redacted]"
+    assert seen["env"]["AWS_SECRET_ACCESS_KEY"] == "[redacted: AWS_SECRET_ACCESS_KEY]"
     assert seen["digests"]["AWS_SECRET_ACCESS_KEY"] == hashlib.sha256(SECRET.encode()).hexdigest()
     assert sorted(seen["list"]["/home/sandbox/.aws"]) == ["cli", "config", "credentials"]
     assert seen["cwd"] == "/workspace"
@@ -143,9 +143,9 @@ async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) ->
         path = "/home/sandbox/.aws/credentials"
         result = await run(commands, ["cat", path, "/proc/self/environ", f"/no/{SECRET}"])
     shown = result.stdout + result.stages[0].stderr + str(result.stages) + result.summary
-    assert "aws_secret_access_key = [redacted]" in result.stdout
-    assert "TOKEN=[redacted]" in result.stdout
-    assert "/no/[redacted]" in result.stages[0].stderr
+    assert "aws_secret_access_key = [redacted: .aws/credentials]" in result.stdout
+    assert "TOKEN=[redacted: TOKEN]" in result.stdout
+    assert "/no/[redacted: TOKEN]" in result.stages[0].stderr
     assert SECRET not in shown
     assert FILE_SECRET not in shown
 
@@ -414,7 +414,7 @@ def test_an_ordinary_user_s_commands_write_as_that_user() -> None:
     assert told["owner"] == told["uid"]
     read = list(told["seen"]["read"].values())
     assert read[0] == "hello\nworld\n"
-    assert "[redacted]" in read[1]
+    assert "[redacted: " in read[1]
     assert "FileNotFoundError" in read[2]
     assert told["seen"]["write"]["out/made"] is True
     assert "OSError" in told["seen"]["write"]["made"]
@@ -440,7 +440,7 @@ async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place
     assert (begun["principal"], begun["profile"]) == ("somebody", "tool")
     assert begun["clientSays"] == "harness 2"
     masked = mask("hunter-2-hunter")
-    assert begun["stages"] == [["cat", "/no/[redacted]", "--password", masked]]
+    assert begun["stages"] == [["cat", "/no/[redacted: TOKEN]", "--password", masked]]
     digest = hashlib.sha256(json.dumps([words], separators=(",", ":")).encode()).hexdigest()
     assert begun["digest"] == f"sha256:{digest}"
     assert (ended["kind"], ended["run"], ended["status"]) == ("end", result.run_id, result.status)

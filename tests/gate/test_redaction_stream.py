@@ -72,3 +72,19 @@ def test_what_is_held_back_has_a_bound() -> None:
         told += stream.feed(b"a" * 65536)
         assert len(stream._held) <= MAX_HELD_BYTES + 65536
     assert b"a" * 8 not in told + stream.finish()
+
+
+@given(st.lists(st.integers(0, 2000), max_size=60))
+def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int]) -> None:
+    """Whichever is seen first, wherever the text is cut."""
+    known = dict.fromkeys(("hunter2", "hunter2-production", "duction-and-more"), "K")
+    text = b"a hunter2 b hunter2-production c hunter2-production-and-more hunter"
+    shown = b"a [redacted: K] b [redacted: K] c [redacted: K] hunter"
+    assert streamed(cut(text, places), Redactor(known)) == shown
+
+
+def test_a_secret_that_is_no_text_is_found_as_well() -> None:
+    """A variable of the environment can hold any bytes."""
+    secret = b"\xffnot-utf-8".decode("utf-8", "surrogateescape")
+    found = streamed([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
+    assert found == b"<[redacted: K]> [redacted: K]"
