@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from bridge import __version__
+from bridge.settings import REMOVED_SETTINGS
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Add = Callable[[str, str, str], argparse.ArgumentParser]
@@ -36,6 +37,9 @@ FLAGS = {
     "--state-dir": "where logs and caches are kept",
     "--log-level": "DEBUG, INFO, WARNING or ERROR",
 }
+
+REMOVED_FLAGS = tuple(f"--{name.replace('_', '-')}" for name in REMOVED_SETTINGS if "." not in name)
+"""Still taken, so that the settings can say what replaces them."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -75,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
     group = shared.add_argument_group("settings (each also an MCP_BRIDGE_* variable)")
     for flag, text in FLAGS.items():
         group.add_argument(flag, help=text, metavar="VALUE", default=None)
+    for flag in REMOVED_FLAGS:
+        group.add_argument(flag, nargs="?", const="", help=argparse.SUPPRESS)
     whole = argparse.ArgumentParser(
         prog="mcp-code-bridge",
         description="One MCP tool, run_python, in front of all your MCP servers.",

@@ -18,7 +18,7 @@ from functools import partial
 
 import anyio
 
-from bridge.cli.flags import FLAGS, parse
+from bridge.cli.flags import FLAGS, REMOVED_FLAGS, parse
 from bridge.cli.output import VisibleFormatter, visible, write_err
 from bridge.cli.repeated import RepeatedLines
 from bridge.errors import BridgeError, SettingsError
@@ -137,7 +137,7 @@ def _command(name: str) -> Command:
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, str]:
-    names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]
+    names = [flag.removeprefix("--").replace("-", "_") for flag in (*FLAGS, *REMOVED_FLAGS)]
     given = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 

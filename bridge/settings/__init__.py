@@ -23,6 +23,7 @@ from bridge.settings.parsers import parse_size
 from bridge.settings.places import config_path, default_state_dir, home, runtime_dir
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
+from bridge.settings.removed import REMOVED_SETTINGS, insist_not_removed
 from bridge.settings.state import insist_private, prepare_state
 from bridge.settings.values import (
     AuditMode,
@@ -32,11 +33,11 @@ from bridge.settings.values import (
     PreflightMode,
     ProjectServers,
     RecordPlace,
-    RunIsolation,
     Settings,
 )
 
 __all__ = [
+    "REMOVED_SETTINGS",
     "AuditMode",
     "CommandProfile",
     "GuardMode",
@@ -45,7 +46,6 @@ __all__ = [
     "PreflightMode",
     "ProjectServers",
     "RecordPlace",
-    "RunIsolation",
     "Settings",
     "config_path",
     "defaults",
@@ -93,7 +93,6 @@ _SETTINGS: Mapping[str, _Setting] = {
     "guard": _Setting("MCP_BRIDGE_GUARD", parsers.choice(get_args(GuardMode))),
     "allow_packages": _Setting("MCP_BRIDGE_ALLOW_PACKAGES", parsers.boolean),
     "allow_directories": _Setting("MCP_BRIDGE_ALLOW_DIRECTORIES", parsers.boolean),
-    "isolation": _Setting("MCP_BRIDGE_ISOLATION", parsers.choice(get_args(RunIsolation))),
     "warm": _Setting("MCP_BRIDGE_WARM", parsers.integer(0, parsers.MAX_WARM)),
     "sources": _Setting("MCP_BRIDGE_SOURCES", parsers.sources, many=True),
     "description_tokens": _Setting(
@@ -292,10 +291,19 @@ class _Given:
 
 
 def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
-    return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
+    found: dict[str, _Given] = {}
+    for key, text in flags.items():
+        place = f"--{key.replace('_', '-')}"
+        insist_not_removed(key, place)
+        found[key] = _parse(key, text, place)
+    return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    for key in REMOVED_SETTINGS:
+        variable = f"{PREFIX}{key.upper()}"
+        if environ.get(variable, "") != "":
+            insist_not_removed(key, variable)
     return {
         key: _parse(key, environ[setting.variable], setting.variable)
         for key, setting in _SETTINGS.items()
@@ -308,6 +316,7 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     found: dict[str, _Given] = {}
     for key, value in values.items():
         where = file.place(key, table)
+        insist_not_removed(key, where)
         if key not in _SETTINGS:
             known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
             message = f"{where} is not a setting. {known}"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from bridge.errors import SettingsError
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import parsers
+from bridge.settings.removed import insist_not_removed
 
 MAX_PATTERNS = 500
 """More packages than anybody has looked at."""
@@ -92,6 +93,7 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
         raise SettingsError(message)
     values: dict[str, object] = {}
     for key, value in table.items():
+        insist_not_removed(f"dependencies.{key}", f"{place}.{key}")
         if key not in _KEYS:
             message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
             raise SettingsError(message)

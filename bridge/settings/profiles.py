@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from bridge.errors import SettingsError
 from bridge.model import Json
 from bridge.settings import parsers
+from bridge.settings.removed import insist_not_removed
 
 BUILT_IN = ("standard", "strict")
 
@@ -102,6 +103,7 @@ def _profile(name: str, table: Json, place: str) -> ProfileSpec:
         raise SettingsError(message)
     unknown = sorted(set(values) - KEYS)
     if unknown:
+        insist_not_removed(unknown[0], f"{place}.{unknown[0]}")
         known = parsers.suggestion(unknown[0], ["extends", *KEYS])
         message = f"{place}.{unknown[0]} is not a setting of a profile. {known}"
         raise SettingsError(message)

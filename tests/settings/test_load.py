@@ -69,7 +69,6 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_STRUCTURED", "text", "is not one of meta, content"),
         ("MCP_BRIDGE_LOG_LEVEL", "loud", "is not one of DEBUG"),
         ("MCP_BRIDGE_ALLOW_SELF_SERVER", "maybe", "is neither"),
-        ("MCP_BRIDGE_ISOLATION", "none", "is not one of sandbox, fork"),
         ("MCP_BRIDGE_WARM", "-1", "must be at least 0"),
         ("MCP_BRIDGE_WARM", "33", "must be at most 32"),
         ("MCP_BRIDGE_SOURCES", "cursor,-zed", "mixes names to read with names to leave out"),
