@@ -21,7 +21,6 @@ from bridge.catalog.checking.report import SIGNATURE, lines_of
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.guard import SYNTAX, Scan
 from bridge.catalog.prose import clip
-from bridge.engine.checking_types import find_checker, not_installed, type_notes
 from bridge.engine.guarding import INLINE_CHARS
 from bridge.engine.servers import Servers
 from bridge.model import Finding, RunResult
@@ -75,7 +74,6 @@ class Checking:
     def __init__(self, servers: Servers, settings: Settings) -> None:
         self._servers = servers
         self._on = settings.preflight == "check"
-        self._settings = settings
 
     async def check(
         self,
@@ -112,24 +110,6 @@ class Checking:
     def stale(self, check: Check) -> bool:
         """Return whether something else is known of the servers since a check."""
         return self._on and check.revision != self._servers.known.revision
-
-    async def explained(self, result: RunResult, code: str, check: Check) -> RunResult:
-        """Return a run's result with what the preflight, and a type checker, have to say of it."""
-        noted = with_notes(result, code, check.verdict)
-        if not self._on or noted.reason != "exception":
-            return noted
-        settings = self._settings
-        checker = find_checker(settings.type_checker, settings.environ.get("PATH", ""))
-        if checker is None and settings.type_checker in ("off", "auto"):
-            return noted
-        if checker is None:
-            absent = not_installed(settings.type_checker)
-            return dataclasses.replace(noted, findings=(*noted.findings, absent))
-        known = self._servers.known
-        entries = [known.entry(name) for name in result.servers if name in known.aliases]
-        # After the run, and only if it failed: who succeeds never waits for this.
-        notes = await type_notes(checker, code, entries)
-        return dataclasses.replace(noted, findings=(*noted.findings, *notes))
 
 
 def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResult:
