@@ -8,7 +8,6 @@ sandbox confirms is reported as one found here is.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import anyio.to_thread
 
 from bridge.catalog.checking import Verdict, check_program
 from bridge.catalog.checking.report import SIGNATURE, lines_of
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.guard import SYNTAX, Scan
 from bridge.catalog.prose import clip
@@ -78,7 +78,7 @@ class Checking:
     async def check(
         self,
         code: str,
-        tree: ast.Module | Scan,
+        survey: Survey | Scan,
         servers: Collection[str],
         *,
         more_names: bool = False,
@@ -87,7 +87,7 @@ class Checking:
         """Return what is wrong with a program.
 
         Args:
-            tree: Why there is none if it could not be read.
+            survey: Why there is none if it could not be read.
             servers: Those that the run has.
             more_names: Whether it may use names that it does not bind, as those of a session.
             skills: Names of those that are saved; None if that is not known.
@@ -95,15 +95,15 @@ class Checking:
         known = self._servers.known
         if not self._on:
             return Check(verdict=Verdict(), revision=known.revision)
-        if isinstance(tree, Scan):
-            return Check(verdict=_unread(code, tree), revision=known.revision)
+        if isinstance(survey, Scan):
+            return Check(verdict=_unread(code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
         if len(code) <= INLINE_CHARS:
-            verdict = check_program(tree, entries, aliases, more_names, skills)
+            verdict = check_program(survey, entries, aliases, more_names, skills)
         else:
             verdict = await anyio.to_thread.run_sync(
-                check_program, tree, entries, aliases, more_names, skills, abandon_on_cancel=True
+                check_program, survey, entries, aliases, more_names, skills, abandon_on_cancel=True
             )
         return Check(verdict=verdict, revision=revision)
 
