@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.catalog.checking import check_program
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.guard import check, parse
 from bridge.model import Tool
@@ -86,8 +87,8 @@ def main() -> int:
     print(f"  parsing (done once, for all who read)  {parsing:6.2f} ms")
     for label, tree in zip(("a program without mistakes", "with two of them"), trees, strict=True):
         assert isinstance(tree, ast.Module)
-        verdict = check_program(tree, known, aliases)
-        spent = best(lambda tree=tree: check_program(tree, known, aliases))  # type: ignore[misc]
+        verdict = check_program(Survey(tree), known, aliases)
+        spent = best(lambda tree=tree: check_program(Survey(tree), known, aliases))  # type: ignore[misc]
         found = len(verdict.certain)
         print(
             f"  preflight, {label:27} {spent:6.2f} ms = {spent / parsing:.2f} x parsing; {found=}"

@@ -4,9 +4,9 @@ Owns the reading of a program before it runs, so that the servers it needs can b
 misspelt one reported at once. It decides nothing about safety: a program that hides what it uses
 only makes itself wait. Any string is accepted. Nothing is executed.
 
-The program is parsed, and its tree looked at. A program that does not parse here (a syntax error,
-or syntax newer than this interpreter's) or that is very long is scanned as text instead, which may
-find a server in a comment and reports nothing as unknown.
+A program that has a tree is read by that. One that does not parse here (a syntax error, or syntax
+newer than this interpreter's) or that is very long is scanned as text instead, which may find a
+server in a comment and reports nothing as unknown.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.text import valid_text
-
-MAX_PARSED_CHARS = 128 * 1024
-"""Reading a tree takes up to a second for so much; longer programs are scanned as text."""
 
 MAX_UNKNOWN = 16
 """Unknown names reported; more help nobody."""
@@ -42,14 +39,6 @@ _CALLS = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 """Of `runtime`: what takes a server first."""
-_NAMING = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.ExceptHandler,
-    ast.MatchAs,
-    ast.MatchStar,
-)
 _IMPORTERS = frozenset({"import_module", "__import__"})
 
 
@@ -91,40 +80,21 @@ class References:
     parsed: bool = True
 
 
-def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
+def references(
+    code: str, survey: Survey | None, aliases: Mapping[str, str], *, more_names: bool = False
+) -> References:
     """Return the servers that `code` names.
 
     Args:
+        survey: Of its tree; None if it has none.
         aliases: Every server's name and alias. A program may use either where it gives a name.
-    """
-    return references(code, _parse(code), aliases)
-
-
-def references(
-    code: str, tree: ast.Module | None, aliases: Mapping[str, str], *, more_names: bool = False
-) -> References:
-    """Return the servers that `code` names, whose tree there is already; None if it has none.
-
-    Args:
         more_names: Whether it may use names that it does not bind, as those of a session.
     """
-    if tree is None:
+    if survey is None:
         return _scan_text(code, aliases)
-    reader = _Reader(aliases=aliases, star_import=more_names)
-    reader.read(tree)
+    reader = _Reader(aliases=aliases, bound=survey.names, star_import=more_names)
+    reader.read(survey.tree)
     return reader.references()
-
-
-def _parse(code: str) -> ast.Module | None:
-    if len(code) > MAX_PARSED_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            # Doubtful escapes in the user's strings are the user's affair.
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 @dataclass
@@ -132,9 +102,9 @@ class _Reader:
     """Walks one tree and collects what it says."""
 
     aliases: Mapping[str, str]
+    bound: Collection[str]
     dynamic: bool = False
     star_import: bool = False
-    bound: set[str] = field(default_factory=set)
     runtime_names: set[str] = field(default_factory=lambda: {"runtime"})
     package_names: set[str] = field(default_factory=set)
     call_names: dict[str, str] = field(default_factory=dict)
@@ -149,7 +119,6 @@ class _Reader:
         """Collect first what names mean, then how they are used; parents come before children."""
         nodes = list(ast.walk(tree))
         for node in nodes:
-            self._binding(node)
             self._import(node)
         for node in nodes:
             if isinstance(node, ast.Call):
@@ -187,16 +156,6 @@ class _Reader:
         return UnknownReference(
             text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
         )
-
-    def _binding(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            self.bound.add(node.id)
-        elif isinstance(node, ast.arg):
-            self.bound.add(node.arg)
-        elif isinstance(node, _NAMING) and node.name:
-            self.bound.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.bound.update(item.asname or item.name for item in node.names)
 
     def _import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):

@@ -16,7 +16,6 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.entries import returns as result_schema
 from bridge.catalog.prose import one_line
 from bridge.catalog.schema import Parameter, is_open, parameters, schema_order, type_text
-from bridge.catalog.typed_methods import tool_data
 from bridge.model import Json, Tool
 
 MAX_SIGNATURE_CHARS = 480
@@ -60,6 +59,24 @@ def signature(
     if len(text) <= MAX_SIGNATURE_CHARS:
         return text
     return f"async def {alias}(**arguments) -> {_returns(result, 0)}"
+
+
+def tool_data(entry: ToolEntry) -> dict[str, Any]:
+    """Return what the guest's readers need of a tool, as in `Run.servers`."""
+    tool = entry.tool
+    document: dict[str, Any] = {
+        "name": tool.name,
+        "alias": entry.alias,
+        "description": tool.description,
+        "inputSchema": dict(tool.input_schema),
+    }
+    result, observed = result_schema(entry)
+    if observed:
+        document["observed"] = result
+        document["observations"] = entry.observations
+    elif result is not None:
+        document["outputSchema"] = dict(result)
+    return document
 
 
 def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True) -> str:

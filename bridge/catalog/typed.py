@@ -1,9 +1,8 @@
 """What a program sees, as Python that type checkers accept.
 
-Owns two texts. `server_stub` and `tool_stub` are for reading: exact types, a `TypedDict` for each
-object, docstrings. `environment_stub`, in `bridge.catalog.typed_environment`, is for a checker with
-a program under it. How schemas become types is `bridge.guest.typetext`, which the guest has too,
-so that `help()` in a run says the same.
+Owns the texts of stubs for reading: exact types, a `TypedDict` for each object, docstrings. How
+schemas become types is `bridge.guest.typetext`, which the guest has too, so that `help()` in a run
+says the same.
 
 Everything a server wrote ends up in a comment, a docstring or a literal, cleaned and quoted; names
 are aliases. The texts are bounded however large a schema is.
@@ -11,16 +10,15 @@ are aliases. The texts are bounded however large a schema is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import one_line
-from bridge.catalog.typed_environment import environment_stub
-from bridge.catalog.typed_methods import parameter_list, receiver, tool_data
+from bridge.catalog.stubs import tool_data
 from bridge.guest.docstrings import docstring, typed_dicts
-from bridge.guest.signatures import Head
+from bridge.guest.signatures import Argument, Head
 from bridge.guest.typetext import Names, class_base
 from bridge.text import valid_text
-
-__all__ = ["environment_stub", "server_stub", "tool_stub"]
 
 MAX_STUB_CHARS = 400_000
 """Of one server's stub. Past it tools are named without arguments; two thousand tools fit."""
@@ -87,9 +85,9 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     """Return the classes that a tool's function needs, and itself: a method if it is indented."""
     data = tool_data(entry)
     head = Head(data, names)
-    parts = parameter_list(head.arguments, head.rest, "Any")
+    parts = _parameter_list(head.arguments, head.rest)
     if indent:
-        parts.insert(0, receiver(head.arguments))
+        parts.insert(0, _receiver(head.arguments))
     start, end = f"{indent}async def {entry.alias}(", f") -> {head.typed.returns}:"
     text = f"{start}{', '.join(parts)}{end}"
     if len(text) > MAX_LINE_CHARS and parts:
@@ -100,6 +98,30 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     if about:
         body = f"{_quoted(about, f'{indent}    ')}\n{body}"
     return typed_dicts(head.typed.objects), f"{text}\n{body}"
+
+
+def _parameter_list(arguments: Iterable[Argument], rest: str) -> list[str]:
+    """Return the parameters of a function as source."""
+    parts = []
+    starred = False
+    for argument in arguments:
+        if argument.keyword_only and not starred:
+            starred = True
+            parts.append("*")
+        default = "" if argument.default is None else f" = {argument.default}"
+        parts.append(f"{argument.alias}: {argument.text}{default}")
+    if rest:
+        parts.append(f"**{rest}: Any")
+    return parts
+
+
+def _receiver(arguments: Iterable[Argument]) -> str:
+    """Return what a method's first parameter is called where one of its own is `self`."""
+    taken = {argument.alias for argument in arguments}
+    name = "self"
+    while name in taken:
+        name = f"_{name}"
+    return name
 
 
 def _without_last_comma(text: str) -> str:

@@ -28,7 +28,6 @@ FLAGS = {
     "--sources": "clients whose configurations are read, or -NAME,-NAME for all but those",
     "--description-tokens": "what the description of run_python may cost",
     "--preflight": "check programs before they run: check or off",
-    "--type-checker": "off, auto, or a type checker for programs, such as ty",
     "--roots": "directories that servers are told of when they ask for roots",
     "--output-mode": "compact, toon, json or auto",
     "--structured": "where results have their record for programs: meta or content",

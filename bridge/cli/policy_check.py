@@ -133,14 +133,14 @@ def idle_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
     reading = await read(code, servers.aliases, "off")
-    if isinstance(reading.tree, Scan):
-        message = f"The program cannot be read: {reading.tree.findings[0]}."
+    if isinstance(reading.survey, Scan):
+        message = f"The program cannot be read: {reading.survey.findings[0]}."
         raise UsageError(message)
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))
         raise UsageError(servers.unknown(unknown))
     errors = await servers.look_up(reading.references.servers, patient=True)
-    found = foreseen_calls(reading.tree, servers.entries())
+    found = foreseen_calls(reading.survey, servers.entries())
     policy = engine.gatekeeping.policy()
     judged = _judge(policy, found.calls, lambda name: servers.known.tools(name) is not None)
     if as_json:

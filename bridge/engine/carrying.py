@@ -13,7 +13,7 @@ from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.aside import aside
-from bridge.engine.checking import Check, Checking, stopped
+from bridge.engine.checking import Check, Checking, stopped, with_notes
 from bridge.engine.gatekeeping import Gatekeeping, accounted
 from bridge.engine.guest_session import GuestSession
 from bridge.engine.guide import Guide
@@ -110,12 +110,12 @@ class Carrying:
                 if not await self._places.packages.check(job.outfit, session.facts):
                     return await self._alone(job, check, place)
                 result = await self._run_in(session, job, tools, waited=True)
-                return await self._checking.explained(result, job.request.code, check)
+                return with_notes(result, job.request.code, check.verdict)
             except NotStartedError as error:
                 logger.warning("the program is started again in a new sandbox: %s", error)
         async with reserve(fresh=True) as reservation:
             result = await self._run_in(await reservation.get(), job, tools)
-            return await self._checking.explained(result, job.request.code, check)
+            return with_notes(result, job.request.code, check.verdict)
 
     async def _loaded(self, job: Job) -> dict[str, tuple[Tool, ...]]:
         tools, errors = await self._servers.load(job.servers, tolerant=job.tolerant)
@@ -140,7 +140,7 @@ class Carrying:
                 return await self._run_in(session, placed, loaded, waited=seat.waited, seat=seat)
 
         result = await self._places.sessions.run(job, work)
-        return await self._checking.explained(result, job.request.code, check)
+        return with_notes(result, job.request.code, check.verdict)
 
     async def _check_early(self, job: Job) -> Check:
         """Check the program before there is a sandbox for it; what is certain needs none."""

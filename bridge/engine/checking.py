@@ -8,7 +8,6 @@ sandbox confirms is reported as one found here is.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ import anyio.to_thread
 
 from bridge.catalog.checking import Verdict, check_program
 from bridge.catalog.checking.report import SIGNATURE, lines_of
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.guard import SYNTAX, Scan
 from bridge.catalog.prose import clip
-from bridge.engine.checking_types import find_checker, not_installed, type_notes
 from bridge.engine.guarding import INLINE_CHARS
 from bridge.engine.servers import Servers
 from bridge.model import Finding, RunResult
@@ -75,12 +74,11 @@ class Checking:
     def __init__(self, servers: Servers, settings: Settings) -> None:
         self._servers = servers
         self._on = settings.preflight == "check"
-        self._settings = settings
 
     async def check(
         self,
         code: str,
-        tree: ast.Module | Scan,
+        survey: Survey | Scan,
         servers: Collection[str],
         *,
         more_names: bool = False,
@@ -89,7 +87,7 @@ class Checking:
         """Return what is wrong with a program.
 
         Args:
-            tree: Why there is none if it could not be read.
+            survey: Why there is none if it could not be read.
             servers: Those that the run has.
             more_names: Whether it may use names that it does not bind, as those of a session.
             skills: Names of those that are saved; None if that is not known.
@@ -97,39 +95,21 @@ class Checking:
         known = self._servers.known
         if not self._on:
             return Check(verdict=Verdict(), revision=known.revision)
-        if isinstance(tree, Scan):
-            return Check(verdict=_unread(code, tree), revision=known.revision)
+        if isinstance(survey, Scan):
+            return Check(verdict=_unread(code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
         if len(code) <= INLINE_CHARS:
-            verdict = check_program(tree, entries, aliases, more_names, skills)
+            verdict = check_program(survey, entries, aliases, more_names, skills)
         else:
             verdict = await anyio.to_thread.run_sync(
-                check_program, tree, entries, aliases, more_names, skills, abandon_on_cancel=True
+                check_program, survey, entries, aliases, more_names, skills, abandon_on_cancel=True
             )
         return Check(verdict=verdict, revision=revision)
 
     def stale(self, check: Check) -> bool:
         """Return whether something else is known of the servers since a check."""
         return self._on and check.revision != self._servers.known.revision
-
-    async def explained(self, result: RunResult, code: str, check: Check) -> RunResult:
-        """Return a run's result with what the preflight, and a type checker, have to say of it."""
-        noted = with_notes(result, code, check.verdict)
-        if not self._on or noted.reason != "exception":
-            return noted
-        settings = self._settings
-        checker = find_checker(settings.type_checker, settings.environ.get("PATH", ""))
-        if checker is None and settings.type_checker in ("off", "auto"):
-            return noted
-        if checker is None:
-            absent = not_installed(settings.type_checker)
-            return dataclasses.replace(noted, findings=(*noted.findings, absent))
-        known = self._servers.known
-        entries = [known.entry(name) for name in result.servers if name in known.aliases]
-        # After the run, and only if it failed: who succeeds never waits for this.
-        notes = await type_notes(checker, code, entries)
-        return dataclasses.replace(noted, findings=(*noted.findings, *notes))
 
 
 def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResult:

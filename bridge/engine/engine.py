@@ -180,7 +180,7 @@ class Engine:
         if reading.references.unknown:
             raise await self._unknown_servers(request, reading)
         scan = reading.scan
-        skills = await self.skills.of_program(request, reading.tree, run)
+        skills = await self.skills.of_program(request, reading.survey, run)
         job = self._job(request, limits, reading, run, skills)
         if self._settings.guard == "enforce" and not scan.allowed:
             return refused(job.run_id, scan, job.limits.timeout)
@@ -235,7 +235,7 @@ class Engine:
         """
         named = reading.references
         check = await self._checking.check(
-            request.code, reading.tree, named.servers, more_names=bool(request.session)
+            request.code, reading.survey, named.servers, more_names=bool(request.session)
         )
         problems = [str(reference) for reference in named.unknown]
         problems += [str(found) for found in check.verdict.certain]
@@ -265,7 +265,7 @@ class Engine:
             servers=servers,
             tolerant=tolerant,
             reach=reading.reach,
-            program=reading.tree,
+            program=reading.survey,
             skills=skills,
         )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import anyio.to_thread
 
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.guard import SYNTAX, Scan, check, parse
 from bridge.catalog.preflight import References, references
 from bridge.catalog.reach import Reach, reach
@@ -36,13 +37,13 @@ class Reading:
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         reach: What of them it can get at; None if that does not show.
-        tree: What was parsed; the guard's verdict on what could not be.
+        survey: Of what was parsed; the guard's verdict on what could not be.
     """
 
     scan: Scan
     references: References
     reach: Reach | None
-    tree: ast.Module | Scan = field(compare=False, repr=False)
+    survey: Survey | Scan = field(compare=False, repr=False)
 
 
 async def read(
@@ -73,13 +74,14 @@ def _reading(
     if isinstance(tree, Scan):
         scan = Scan() if mode == "off" else tree
         named = references(code, None, aliases)
-        return Reading(scan=scan, references=named, reach=None, tree=tree)
-    named = references(code, tree, aliases, more_names=session)
+        return Reading(scan=scan, references=named, reach=None, survey=tree)
+    survey = Survey(tree)
+    named = references(code, survey, aliases, more_names=session)
     return Reading(
         scan=Scan() if mode == "off" else check(tree, files_stay=session),
         references=named,
         reach=reach(tree, {name: aliases[name] for name in named.servers}),
-        tree=tree,
+        survey=survey,
     )
 
 

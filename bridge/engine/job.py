@@ -5,10 +5,10 @@ Pure: values in, values out.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.guard import Scan
 from bridge.catalog.reach import Reach
 from bridge.clock import Clock
@@ -39,7 +39,7 @@ class Job:
     servers: tuple[str, ...]
     tolerant: bool
     reach: Reach | None
-    program: ast.Module | Scan
+    program: Survey | Scan
     skills: SkillUse
     run: OneRun
     watch: Watch

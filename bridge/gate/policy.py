@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bridge.gate.candidates import Candidates
 from bridge.gate.conditions import Check, Work
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.pins import tool_digest
@@ -101,7 +100,6 @@ class _Known:
 
     __slots__ = (
         "_digest",
-        "candidates",
         "definition",
         "effect",
         "labels",
@@ -115,7 +113,6 @@ class _Known:
         self, rules: tuple[_Ready, ...], server: ServerPolicy | None, tool: ToolPolicy | None
     ) -> None:
         self.rules = rules
-        self.candidates = Candidates([ready.rule.when for ready in rules])
         self.server = server
         self.tool = tool
         self.see(None)
@@ -306,8 +303,7 @@ class Policy:
 
     def _match(self, known: _Known, call: CallFacts, effect: Effect) -> _Ready | None:
         work, arguments, definition = Work(), call.arguments, call.definition
-        for number in known.candidates.among(arguments):
-            ready = known.rules[number]
+        for ready in known.rules:
             if ready.effects and effect not in ready.effects:
                 continue
             if ready.digest and known.differs(ready):

@@ -58,12 +58,11 @@ class Typed:
         tool: Mapping[str, Any],
         parameters: Sequence[Parameter],
         names: Optional[Names] = None,
-        prefix: str = "",
     ) -> None:
-        """Read `tool`, data as in `Run.servers`; its classes' names begin with `prefix`."""
+        """Read `tool`, data as in `Run.servers`."""
         names = Names() if names is None else names
         root = tool.get("inputSchema")
-        base = prefix + class_base(str(tool.get("alias") or ""))
+        base = class_base(str(tool.get("alias") or ""))
         writer = TypeWriter(root, base, names)
         self.types = []
         for parameter in parameters:
@@ -71,12 +70,12 @@ class Typed:
             known, default = (False, None) if parameter.required else default_of(parameter, root)
             if known and default is None and text != "None" and not text.endswith(" | None"):
                 # A default of null is taken where nothing else is, whatever the type says.
-                text = text if text == names.typing + "Any" else text + " | None"
+                text = text if text == "Any" else text + " | None"
             self.types.append(text)
         declared = tool.get("outputSchema")
         schema = declared if declared is not None else tool.get("observed")
         result = TypeWriter(schema, base + "Result", names, results=True)
-        self.returns = result.write(schema) if schema is not None else names.typing + "Any"
+        self.returns = result.write(schema) if schema is not None else "Any"
         self.objects: List[Object] = writer.objects + result.objects
         self.results = result.objects
         seen = tool.get("observations")

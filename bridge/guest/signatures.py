@@ -52,16 +52,14 @@ class Head:
         rest: What further arguments are called; empty if there can be none.
     """
 
-    def __init__(
-        self, tool: Mapping[str, Any], names: Optional[Names] = None, prefix: str = ""
-    ) -> None:
-        """Read `tool`, data as in `Run.servers`; its classes' names begin with `prefix`."""
+    def __init__(self, tool: Mapping[str, Any], names: Optional[Names] = None) -> None:
+        """Read `tool`, data as in `Run.servers`."""
         root = tool.get("inputSchema")
         self.parameters, open_ended = read_parameters(root)
         some = self.parameters[:MAX_PARAMETERS]
         shown = [parameter for parameter in some if len(parameter.alias) <= MAX_NAME_CHARS]
         self.shown = shown
-        self.typed = Typed(tool, shown, names, prefix)
+        self.typed = Typed(tool, shown, names)
         self.arguments: List[Argument] = []
         optional_seen = keyword_only = False
         for parameter, text in zip(shown, self.typed.types):  # noqa: B905 - not in 3.9

@@ -67,28 +67,26 @@ class Names:
         self,
         *,
         builtins: str = "",
-        shadowed: Optional[Collection[str]] = (),
-        typing: str = "",
+        shadowed: Collection[str] = (),
         inline: bool = False,
     ) -> None:
         """Set how to refer to them.
 
         Args:
-            builtins, typing: Prefixes.
-            shadowed: The builtins that need theirs, None for all.
+            builtins: Prefix.
+            shadowed: The builtins that need it.
             inline: Whether objects are written where they are used, as `{'id'?: int}`, and have no
                 classes.
         """
         self.inline = inline
         self._builtins = builtins
         self._shadowed = shadowed
-        self.typing = typing
         self.taken: Set[str] = {"Any", "Blob", "Literal", "MCPError", "NotRequired", "Protocol"}
         self.taken |= {"None", "True", "False", "TypedDict"}
 
     def builtin(self, name: str) -> str:
         """Return how to refer to a builtin."""
-        if self._shadowed is None or name in self._shadowed:
+        if name in self._shadowed:
             return self._builtins + name
         return name
 
@@ -154,25 +152,22 @@ class TypeWriter:
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
         """Return the type of what fits `schema`."""
         text = " | ".join(self._parts(schema, path, 0))
-        return text if len(text) <= MAX_TYPE_CHARS else self._any()
-
-    def _any(self) -> str:
-        return self.names.typing + "Any"
+        return text if len(text) <= MAX_TYPE_CHARS else "Any"
 
     def _parts(self, schema: Any, path: Tuple[str, ...], level: int) -> List[str]:
         """Return the members of the union that `schema` is."""
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or level > MAX_LEVELS:
-            return [self._any()]
+            return ["Any"]
         if len(self._active) > MAX_NESTING:
-            return [self._any()]
+            return ["Any"]
         if self._results and schema == BLOB:
             return ["Blob"]
         key = id(schema)
         if key in self._done:
             return self._done[key]
         if key in self._active:
-            return [self._active[key] or self._any()]
+            return [self._active[key] or "Any"]
         self._active[key] = None
         parts = self._unlike_null(schema, path, level, key)
         if schema.get("nullable") is True:
@@ -187,7 +182,7 @@ class TypeWriter:
         if "$ref" in schema and _ANNOTATIONS.issuperset(set(schema) - {"$ref", "$defs"}):
             known, target = pointed_at(schema["$ref"], self.root)
             if not known:
-                return [self._any()]
+                return ["Any"]
             last = str(schema["$ref"]).rpartition("/")[2]
             return self._parts(target, (last,) if last.strip("#") else path, level)
         combined = any(part in schema for part in ("$ref", "allOf")) or (
@@ -205,7 +200,7 @@ class TypeWriter:
             branches = schema.get(keyword)
             if isinstance(branches, list) and branches and "properties" not in schema:
                 if len(branches) > MAX_MEMBERS:
-                    return [self._any()]
+                    return ["Any"]
                 numbered = enumerate(branches, 1)
                 return self._union(
                     [
@@ -244,7 +239,7 @@ class TypeWriter:
             elif isinstance(kind, str) and kind in _PLAIN:
                 found.append([self.names.builtin(_PLAIN[kind])])
             else:
-                return [self._any()]
+                return ["Any"]
         return self._union(found)
 
     def _array(self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int) -> str:
@@ -272,7 +267,7 @@ class TypeWriter:
         names = list(properties) if isinstance(properties, Mapping) else []
         if not names or len(self.objects) >= MAX_CLASSES or level >= MAX_LEVELS:
             others = schema.get("additionalProperties")
-            inside = self._any()
+            inside = "Any"
             if not names and isinstance(others, Mapping):
                 inside = " | ".join(self._parts(others, (*path, "value"), level + 1))
             return "%s[%s, %s]" % (
@@ -294,7 +289,7 @@ class TypeWriter:
                 own = properties[field] if isinstance(properties, Mapping) else {}
                 text = " | ".join(self._parts(own, (*path, field), level + 1))
                 if len(text) > MAX_TYPE_CHARS:
-                    text = self._any()
+                    text = "Any"
                 fields.append(Field(field, text, field in wanted, own))
         if self.names.inline:
             parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
@@ -315,11 +310,11 @@ class TypeWriter:
             plain = [text for text in dict.fromkeys(texts) if text != "None"]
             inside = ", ".join(plain)
             if len(inside) <= MAX_TYPE_CHARS // 2:
-                parts = ["%sLiteral[%s]" % (self.names.typing, inside)] if plain else []
+                parts = ["Literal[%s]" % inside] if plain else []
                 return parts + (["None"] if "None" in texts else [])
         kinds = dict.fromkeys(map(_kind, values[:MAX_SCHEMAS]))
         if len(values) > MAX_SCHEMAS or None in kinds:
-            return [self._any()]
+            return ["Any"]
         return self._union([[self._of_kind(str(kind))] for kind in kinds])
 
     def _of_kind(self, kind: str) -> str:
@@ -327,13 +322,13 @@ class TypeWriter:
             return kind
         name = self.names.builtin(kind)
         if kind == "dict":
-            return "%s[%s, %s]" % (name, self.names.builtin("str"), self._any())
-        return "%s[%s]" % (name, self._any()) if kind == "list" else name
+            return "%s[%s, %s]" % (name, self.names.builtin("str"), "Any")
+        return "%s[%s]" % (name, "Any") if kind == "list" else name
 
     def _union(self, members: Sequence[Sequence[str]]) -> List[str]:
         parts = dict.fromkeys(part for member in members for part in member)
-        if self._any() in parts or len(parts) > MAX_MEMBERS or not parts:
-            return [self._any()]
+        if "Any" in parts or len(parts) > MAX_MEMBERS or not parts:
+            return ["Any"]
         ordered = [part for part in parts if part != "None"]
         return ordered + (["None"] if "None" in parts else [])
 

@@ -101,7 +101,6 @@ _SETTINGS: Mapping[str, _Setting] = {
         parsers.integer(parsers.MIN_DESCRIPTION_TOKENS, parsers.MAX_DESCRIPTION_TOKENS),
     ),
     "preflight": _Setting("MCP_BRIDGE_PREFLIGHT", parsers.choice(get_args(PreflightMode))),
-    "type_checker": _Setting("MCP_BRIDGE_TYPE_CHECKER", parsers.type_checker),
     "audit": _Setting("MCP_BRIDGE_AUDIT", parsers.choice(get_args(AuditMode))),
     "audit_days": _Setting("MCP_BRIDGE_AUDIT_DAYS", parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
     "audit_bytes": _Setting("MCP_BRIDGE_AUDIT_BYTES", parsers.parse_size),

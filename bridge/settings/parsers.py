@@ -51,9 +51,6 @@ MIN_DESCRIPTION_TOKENS = 500
 MAX_DESCRIPTION_TOKENS = 100_000
 """More than a conversation can hold beside it."""
 
-TYPE_CHECKERS = ("ty", "mypy")
-"""Whose output is understood."""
-
 MAX_ID = 2**31 - 1
 """Of users and groups; engines and kernels keep what is above for themselves."""
 
@@ -255,18 +252,6 @@ def sources(text: str) -> tuple[str, ...]:
         message = 'mixes names to read with names to leave out (those with a "-")'
         raise ValueError(message)
     return found
-
-
-def type_checker(text: str) -> str:
-    """Return "off", "auto", or a type checker by name or absolute path."""
-    value = text.strip()
-    kind = Path(value).name
-    named = value in ("off", "auto", *TYPE_CHECKERS)
-    if not named and not (Path(value).is_absolute() and kind in TYPE_CHECKERS):
-        known = " or ".join(TYPE_CHECKERS)
-        message = f"is neither off nor auto, nor {known} or the absolute path of one"
-        raise ValueError(message)
-    return value
 
 
 def directories(text: str) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ from bridge.errors import SettingsError
 REMOVED_SETTINGS: Mapping[str, str] = {
     "dependencies.require_hashes": "Hashes are always recorded, and always demanded.",
     "isolation": "Each run has a sandbox of its own; MCP_BRIDGE_WARM says how many wait ready.",
+    "type_checker": "Programs are checked before they run; MCP_BRIDGE_PREFLIGHT says whether.",
 }
 """What was a key of `config.toml`, with its table's name and a dot before it if it stood in one, to
 what replaces it. One without a dot was a variable and a flag too."""

@@ -49,7 +49,6 @@ class Settings:
             front for all but those; empty means all.
         description_tokens: What the description of `run_python` may cost.
         preflight: Whether programs are checked against the tools before they run.
-        type_checker: "off", "auto" (one that is installed), or a checker's name or path.
         roots: Directories that servers are told of when they ask; without any they cannot ask.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: How long records are kept.
@@ -97,7 +96,6 @@ class Settings:
     sources: tuple[str, ...] = ()
     description_tokens: int = 1500
     preflight: PreflightMode = "check"
-    type_checker: str = "off"
     roots: tuple[Path, ...] = ()
     servers_config: Path | None = None
     allow_self_server: bool = False

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.catalog.checking.foreseen import Foreseen, foreseen_calls
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.model import Tool
 
@@ -35,7 +36,7 @@ SERVERS = (
 
 
 def _foreseen(code: str) -> Foreseen:
-    return foreseen_calls(ast.parse(code), SERVERS)
+    return foreseen_calls(Survey(ast.parse(code)), SERVERS)
 
 
 def _one(code: str) -> tuple[Any, ...]:

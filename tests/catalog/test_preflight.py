@@ -1,18 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.catalog.checking.survey import Survey
+from bridge.catalog.guard import MAX_SCANNED_CHARS, Scan, parse
 from bridge.catalog.preflight import (
-    MAX_PARSED_CHARS,
     MAX_UNKNOWN,
     References,
     UnknownReference,
-    referenced_servers,
+    references,
 )
 
 ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
+
+
+def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
+    tree = parse(code)
+    return references(code, None if isinstance(tree, Scan) else Survey(tree), aliases)
+
 
 FRAGMENTS = st.lists(
     st.sampled_from(
@@ -100,9 +109,9 @@ def test_servers_come_in_order_of_first_appearance() -> None:
     ],
 )
 def test_picking_a_server_at_run_time_is_noticed(code: str) -> None:
-    references = referenced_servers(code, ALIASES)
-    assert references.dynamic
-    assert references.unknown == ()
+    found = referenced_servers(code, ALIASES)
+    assert found.dynamic
+    assert found.unknown == ()
 
 
 @pytest.mark.parametrize(
@@ -163,8 +172,8 @@ def test_what_names_no_server_is_left_alone(code: str) -> None:
 def test_a_misspelt_server_is_reported_with_what_may_be_meant(
     code: str, unknown: UnknownReference | None
 ) -> None:
-    references = referenced_servers(code, ALIASES)
-    assert references.unknown == ((unknown,) if unknown else ())
+    found = referenced_servers(code, ALIASES)
+    assert found.unknown == ((unknown,) if unknown else ())
 
 
 def test_an_unknown_server_reads_as_a_sentence() -> None:
@@ -217,8 +226,8 @@ def test_a_very_long_unknown_name_is_cut() -> None:
 )
 def test_a_program_that_does_not_parse_is_scanned_as_text(line: str, server: str) -> None:
     """The guest's Python may be newer than ours, and then the program may be right."""
-    references = referenced_servers(f"template t'{{x}}'\n{line}\nmcp_nothing", ALIASES)
-    assert references == References(servers=(server,), parsed=False)
+    found = referenced_servers(f"template t'{{x}}'\n{line}\nmcp_nothing", ALIASES)
+    assert found == References(servers=(server,), parsed=False)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +247,7 @@ def test_the_scan_of_text_notices_run_time_choice_too(line: str, dynamic: bool) 
 
 
 def test_a_very_long_program_is_scanned_as_text() -> None:
-    code = "x = 1\n" * (MAX_PARSED_CHARS // 6 + 1) + "mcp_time.now()"
+    code = "x = 1\n" * (MAX_SCANNED_CHARS // 6 + 1) + "mcp_time.now()"
     assert referenced_servers(code, ALIASES) == References(servers=("time",), parsed=False)
 
 
@@ -269,9 +278,9 @@ def test_no_program_makes_it_fail(code: str) -> None:
 
 @given(code=st.one_of(FRAGMENTS, st.text(st.characters(codec=None))))
 def test_any_text_is_read(code: str) -> None:
-    references = referenced_servers(code, ALIASES)
-    assert set(references.servers) <= set(ALIASES)
-    for unknown in references.unknown:
+    found = referenced_servers(code, ALIASES)
+    assert set(found.servers) <= set(ALIASES)
+    for unknown in found.unknown:
         str(unknown).encode()
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bridge.catalog.checking import check_program
 from bridge.catalog.checking.signatures import arguments_of, literal_problem
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.checking.tables import (
     GLOBAL_HELPERS,
@@ -102,7 +103,7 @@ def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
     given_arguments = [*positional, *(f"{name}={value}" for name, value in named.items())]
     tree = parse(f"await mcp_s.t({', '.join(given_arguments)})")
     assert isinstance(tree, ast.Module)
-    certain = check_program(tree, [server], {"s": "s"}).certain
+    certain = check_program(Survey(tree), [server], {"s": "s"}).certain
     args = tuple(ast.literal_eval(value) for value in positional)
     kwargs = {name: ast.literal_eval(value) for name, value in named.items()}
     try:
@@ -167,7 +168,7 @@ def test_any_text_has_a_verdict(code: str) -> None:
     if isinstance(tree, Scan):
         assert all(explained(code, found).message for found in tree.findings)
     else:
-        check_program(tree, [server], {"s": "s"})
+        check_program(Survey(tree), [server], {"s": "s"})
 
 
 def test_depth_costs_no_recursion() -> None:
@@ -180,4 +181,4 @@ def test_depth_costs_no_recursion() -> None:
     ):
         tree = parse(code)
         if isinstance(tree, ast.Module):
-            check_program(tree, [], {})
+            check_program(Survey(tree), [], {})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.checking import Verdict, check_program
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.guard import Scan, parse
@@ -43,7 +44,7 @@ HUB = ServerEntry(
 def _verdict(code: str) -> Verdict:
     tree = parse(code)
     assert isinstance(tree, ast.Module), tree
-    return check_program(tree, [HUB], {"git-hub": "hub", "time": "time"})
+    return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
 
 
 def _rules(code: str) -> list[str]:
@@ -113,7 +114,7 @@ def test_nothing_certain_is_found_in_modules_that_work() -> None:
     for path in _modules():
         tree = parse(path.read_text(encoding="utf-8", errors="replace"))
         if isinstance(tree, ast.Module):
-            found += [f"{path.name}: {one}" for one in check_program(tree, [], {}).certain]
+            found += [f"{path.name}: {one}" for one in check_program(Survey(tree), [], {}).certain]
     assert found == []
 
 
@@ -126,7 +127,7 @@ def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -
         tree = parse(code)
         if isinstance(tree, Scan):
             continue
-        certain = check_program(tree, [], {}).certain
+        certain = check_program(Survey(tree), [], {}).certain
         names = ("undefined-name", "missing-import")
         assert [str(found) for found in certain if found.rule not in names] == [], code
 
@@ -135,7 +136,7 @@ def test_the_demonstrations_program_is_fine() -> None:
     code = (ROOT / "examples" / "repository_report.py").read_text(encoding="utf-8")
     tree = parse(f"REPOSITORY = '/repository'\n{code}")
     assert isinstance(tree, ast.Module)
-    assert check_program(tree, [], {"git": "git", "time": "time"}).certain == ()
+    assert check_program(Survey(tree), [], {"git": "git", "time": "time"}).certain == ()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
 ) -> None:
     tree = parse(code)
     assert isinstance(tree, ast.Module)
-    (found,) = check_program(tree, [], {"git": "git", "git-forge": "git_forge"}).certain
+    (found,) = check_program(Survey(tree), [], {"git": "git", "git-forge": "git_forge"}).certain
     assert part in found.message
 
 
@@ -189,7 +190,7 @@ def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> Non
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
     tree = parse(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)")
     assert isinstance(tree, ast.Module)
-    verdict = check_program(tree, [server], {"s": "s"})
+    verdict = check_program(Survey(tree), [server], {"s": "s"})
     assert verdict.certain
     assert len(json.dumps([found.message for found in verdict.findings])) < 5_000
 
@@ -206,7 +207,7 @@ def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> No
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
     tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
     assert isinstance(tree, ast.Module)
-    verdict = check_program(tree, [server], {"s": "s"})
+    verdict = check_program(Survey(tree), [server], {"s": "s"})
     assert len(verdict.certain) == 25
     assert 0 < verdict.omitted <= 100
 
@@ -215,5 +216,5 @@ def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
     """Whether there are any is not known here."""
     tree = parse("print(total, json.dumps(rows))")
     assert isinstance(tree, ast.Module)
-    assert check_program(tree, [], {}).notes or check_program(tree, [], {}).certain
-    assert check_program(tree, [], {}, more_names=True).findings == ()
+    assert check_program(Survey(tree), [], {}).notes or check_program(Survey(tree), [], {}).certain
+    assert check_program(Survey(tree), [], {}, more_names=True).findings == ()

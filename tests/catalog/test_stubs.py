@@ -18,9 +18,9 @@ from bridge.catalog.stubs import (
     run_servers,
     signature,
     to_call,
+    tool_data,
 )
 from bridge.catalog.typed import tool_stub
-from bridge.catalog.typed_methods import tool_data
 from bridge.model import Tool
 
 JSON_VALUES = st.recursive(

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.typed import MAX_STUB_CHARS, environment_stub, server_stub, tool_stub
-from bridge.catalog.typed_environment import MAX_ENVIRONMENT_CHARS
-from bridge.catalog.typed_methods import tool_data
+from bridge.catalog.stubs import tool_data
+from bridge.catalog.typed import MAX_STUB_CHARS, server_stub, tool_stub
 from bridge.guest.proxies import Server, Tools
 from tests.catalog.nasty_servers import (
     CREATED,
@@ -136,7 +135,7 @@ def test_schemas_become_types(schema: Any, text: str) -> None:
 @pytest.mark.parametrize("entry", nasty_entries(), ids=[*NASTY, "ugly name"])
 def test_stubs_of_nasty_servers_are_python_of_bounded_size(entry: ServerEntry) -> None:
     started = time.process_time()
-    for text in (server_stub(entry), environment_stub([entry]), *map(tool_stub, entry.tools)):
+    for text in (server_stub(entry), *map(tool_stub, entry.tools)):
         compile(text, "stub", "exec")
         assert len(text) < 120_000
         assert text.isprintable() or not set(text) & {"\x00", "\u2028", "\r", "\x0c"}
@@ -174,7 +173,7 @@ JSON = st.recursive(
 def test_any_json_makes_python(schema: Any, output: Any, text: str) -> None:
     tools = a_tool(text, schema, schema if isinstance(schema, Mapping) else output, text)
     server = a_server(tools, a_tool("second", {"properties": output}), description=text)
-    for stub in (server_stub(server), environment_stub([server]), tool_stub(server.tools[0])):
+    for stub in (server_stub(server), tool_stub(server.tools[0])):
         compile(stub, "stub", "exec")
 
 
@@ -184,15 +183,12 @@ def test_stubs_of_thousands_of_tools_stay_bounded() -> None:
     text = server_stub(server)
     assert len(text) < MAX_STUB_CHARS * 1.5
     assert "    async def tool_1499(self" in text
-    environment = environment_stub([server])
-    assert len(environment) < MAX_ENVIRONMENT_CHARS * 1.5
     compile(text, "stub", "exec")
 
 
 def test_stubs_are_the_same_every_time() -> None:
     entries = nasty_entries()[:4]
     assert [*map(server_stub, entries)] == [*map(server_stub, nasty_entries()[:4])]
-    assert environment_stub(entries) == environment_stub(nasty_entries()[:4])
 
 
 # --- the guest says the same ----------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -156,25 +154,6 @@ async def test_switched_off_it_says_nothing(opened: Opener) -> None:
         assert (result.status, result.stdout) == ("error", "started\n")
         assert "AttributeError" in result.error
         assert result.findings == ()
-
-
-async def test_what_a_type_checker_says_comes_with_a_failure_only(
-    opened: Opener, tmp_path: Path
-) -> None:
-    """One that is not there says so; who named it expects it to be."""
-    async with opened(
-        type_checker=shutil.which("ty", path=str(Path(sys.executable).parent))
-    ) as engine:
-        failing = "x: int = 'text'\nraise ValueError(x)"
-        result = await _run(engine, failing)
-        assert result.reason == "exception"
-        assert [(note.line, note.rule, note.severity) for note in result.findings] == [
-            (1, "type-check", "note")
-        ]
-        assert (await _run(engine, "x: int = 'text'")).findings == ()
-    async with opened(type_checker=str(tmp_path / "ty")) as engine:
-        [note] = (await _run(engine, failing)).findings
-        assert "is not installed" in note.message
 
 
 async def test_notes_come_with_a_failure_and_not_with_a_success(engine: Engine) -> None:

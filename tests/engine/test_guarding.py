@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-from bridge.catalog import preflight
 from bridge.catalog.guard import MAX_SCANNED_CHARS, Scan, parse
 from bridge.engine import Engine, guarding, open_engine
 from bridge.model import RunRequest, RunResult
@@ -144,7 +143,6 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
         return parse(code)
 
     monkeypatch.setattr(guarding, "parse", counting)
-    monkeypatch.setattr(preflight, "_parse", counting)
     code = "import subprocess\nawait mcp_time.now()"
     reading = await guarding.read(code, {"time": "time"}, mode)
     assert parsed == [code]

@@ -74,8 +74,6 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_SOURCES", "cursor,-zed", "mixes names to read with names to leave out"),
         ("MCP_BRIDGE_SOURCES", "zed,zed", "names something twice"),
         ("MCP_BRIDGE_DESCRIPTION_TOKENS", "100", "must be at least 500"),
-        ("MCP_BRIDGE_TYPE_CHECKER", "foo", "is neither off nor auto, nor ty or mypy"),
-        ("MCP_BRIDGE_TYPE_CHECKER", "bin/ty", "is neither off nor auto"),
         *[
             ("MCP_BRIDGE_RUNTIME", name, "is not auto, podman, docker, bubblewrap")
             for name in ("none", "lxc", "Landlock")

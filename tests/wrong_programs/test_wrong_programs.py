@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from bridge.catalog.checking import check_program
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.checking.syntax import explained
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.guard import Scan, parse
@@ -48,7 +49,7 @@ def _certain(code: str) -> list[Finding]:
     tree = parse(code)
     if isinstance(tree, Scan):
         return [found for found in (explained(code, f) for f in tree.findings) if _denies(found)]
-    verdict = check_program(tree, [FORGE], {FORGE.name: FORGE.alias})
+    verdict = check_program(Survey(tree), [FORGE], {FORGE.name: FORGE.alias})
     return list(verdict.certain)
 
 

@@ -8,7 +8,6 @@ run; everything else is a note. Nothing is executed.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +49,7 @@ class Verdict:
 
 
 def check_program(
-    tree: ast.Module,
+    survey: Survey,
     servers: Sequence[ServerEntry],
     aliases: Mapping[str, str],
     more_names: bool = False,
@@ -59,18 +58,17 @@ def check_program(
     """Return what is wrong with a program.
 
     Args:
+        survey: Of the program, from whoever read it.
         servers: Those whose tools are known, as the run would have them.
         aliases: Name and alias of every server there is.
         more_names: Whether it may use names that it does not bind, as those of a session.
         skills: Names of those that are saved; None if that is not known.
     """
-    survey = Survey(tree)
-    survey.star |= more_names
     report = Report()
     meanings = Meanings(survey, {server.alias: server for server in servers if server.known})
-    certainty = Certainty(survey, tree)
+    certainty = Certainty(survey)
     Calls(survey, meanings, certainty, report).check()
-    Awaits(survey, meanings, certainty, report).check(tree)
+    Awaits(survey, meanings, certainty, report).check(survey.tree)
     known = frozenset(aliases.values())
     if not more_names:
         # In a session most are an earlier program's; of the others the interpreter says enough.

@@ -24,9 +24,8 @@ _RUNNERS = frozenset({"run", "run_until_complete"})
 class Certainty:
     """Judges places of one program."""
 
-    def __init__(self, survey: Survey, tree: ast.Module) -> None:
+    def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._tree = tree
         self._caught: dict[int, frozenset[str] | None] = {}
 
     def is_read(self, name: str) -> bool:
@@ -130,7 +129,7 @@ class Certainty:
         for node, _ in self._survey.each(ast.Await):
             assert isinstance(node, ast.Await)
             awaited.update(_callee(node.value))
-        body = self._tree.body
+        body = self._survey.tree.body
         if body and isinstance(body[-1], ast.Expr):
             # The guest awaits what the last expression is.
             awaited.update(_callee(body[-1].value))

@@ -114,13 +114,14 @@ class Foreseen:
     omitted: int = 0
 
 
-def foreseen_calls(tree: ast.Module, servers: Sequence[ServerEntry]) -> Foreseen:
+def foreseen_calls(survey: Survey, servers: Sequence[ServerEntry]) -> Foreseen:
     """Return the calls that a program makes.
 
     Args:
+        survey: Of the program, from whoever read it.
         servers: Every server there is; of those that were never asked, calls are found by name.
     """
-    reader = _Reader(tree, servers)
+    reader = _Reader(survey, servers)
     reader.read()
     calls = sorted(reader.calls, key=lambda call: (call.line, call.column))
     places = sorted(set(reader.open), key=lambda place: (place.line, place.why))
@@ -132,11 +133,11 @@ def foreseen_calls(tree: ast.Module, servers: Sequence[ServerEntry]) -> Foreseen
 
 
 class _Reader:
-    def __init__(self, tree: ast.Module, servers: Sequence[ServerEntry]) -> None:
-        self._survey = Survey(tree)
+    def __init__(self, survey: Survey, servers: Sequence[ServerEntry]) -> None:
+        self._survey = survey
         self._meanings = Meanings(self._survey, {server.alias: server for server in servers})
         self._given = GivenReader(self._survey)
-        self._around = _surroundings(tree)
+        self._around = _surroundings(survey.tree)
         self._accounted: set[int] = set()
         self._accepted: dict[tuple[str, str], Arguments] = {}
         self.calls: list[ForeseenCall] = []

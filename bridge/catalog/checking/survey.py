@@ -60,6 +60,7 @@ class Survey:
     """What one tree holds.
 
     Attributes:
+        tree: What was read.
         nodes: Those that are reached, by kind.
         names: Every name that the program binds anywhere.
         words: Short texts in the program, which may name attributes.
@@ -71,6 +72,7 @@ class Survey:
     """
 
     def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
         self.nodes: defaultdict[type[ast.AST], Found] = defaultdict(list)
         self.root = Scope(kind="module")
         self.names: set[str] = set()

@@ -19,6 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from bridge.catalog.checking.foreseen import foreseen_calls
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.preflight import References, references
 from bridge.engine.servers import Servers
 from bridge.errors import LibraryError, UnknownSkillError
@@ -213,14 +214,14 @@ class Shelf:
 
     def references(self, code: SkillCode) -> References:
         """Return the servers that a skill names."""
-        return references(code.source, code.tree, self._servers.aliases)
+        return references(code.source, Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
         """Return the tools that a skill is seen to call, with the digests of their definitions."""
         known = self._servers.known
         entries = [known.entry(name) for name in self.references(code).servers]
         found: dict[str, dict[str, str]] = {}
-        for call in foreseen_calls(code.tree, entries).calls[:MAX_TOOLS]:
+        for call in foreseen_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
             if call.definition is not None:
                 found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}

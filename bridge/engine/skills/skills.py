@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bridge.catalog.checking.survey import Survey
 from bridge.catalog.guard import Scan, check
 from bridge.catalog.preflight import References
 from bridge.engine.callers import principal_of
@@ -95,16 +96,15 @@ class Skills:
         self.shelf = Shelf(settings, servers)
         self._reviews = Reviews(self.shelf.approvals, self.shelf.approve_as_seen)
 
-    async def of_program(
-        self, request: RunRequest, tree: ast.Module | Scan, run: OneRun
-    ) -> SkillUse:
+    async def of_program(self, request: RunRequest, survey: Survey | Scan, run: OneRun) -> SkillUse:
         """Return the skills that a program names.
 
         Raises:
             LibraryError: Their folder cannot be read.
         """
-        if PACKAGE not in request.code or isinstance(tree, Scan):
+        if PACKAGE not in request.code or isinstance(survey, Scan):
             return NO_SKILLS
+        tree = survey.tree
         named = named_skills(tree)
         if not named and not _imports(tree):
             return NO_SKILLS
