@@ -40,7 +40,7 @@ from bridge.render.receipt import receipt
 from bridge.render.session import session_section
 from bridge.render.structured import structured
 from bridge.render.text import finding_lines
-from bridge.server.arguments_kept import parse_packages, parse_session
+from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 
 TERMINAL = "terminal"

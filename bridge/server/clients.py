@@ -320,16 +320,14 @@ class ModernClient:
         """
         answer = await self._put("sampling/createMessage", _read_question(params, sampling=True))
         if answer is None:
-            message = "The client came back without an answer."
-            raise CannotAskError(message)
+            raise CannotAskError("The client came back without an answer.")
         return answer
 
     async def _put(self, method: Any, params: BaseModel) -> Mapping[str, Json] | None:
         run = self.run
         _insist(self._capable, params)
         if run is None:
-            message = "Nobody can be asked any more."
-            raise CannotAskError(message)
+            raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:
             message = (
                 f"This client was asked {MAX_ROUNDS} times in this run, one time after the other, "
