@@ -40,7 +40,6 @@ PURE := \
     bridge/discovery/recursion.py \
     bridge/discovery/user_lists.py \
     bridge/engine/file_names.py \
-    bridge/engine/intake/markup.py \
     bridge/engine/intake/pictures.py \
     bridge/engine/sessions/record.py \
     bridge/engine/sessions/report.py \

@@ -15,6 +15,7 @@ from typing import Any
 from bridge.engine.input_files import MAX_FILES
 from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, InputFile, Json, RunRequest
+from bridge.server.content import Kind, record_schema
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
@@ -376,116 +377,52 @@ def input_schema(
     }
 
 
-def _object(types: Mapping[str, str], *required: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: {"type": kind} for name, kind in types.items()}
-    return {"type": "object", "properties": fields, "required": list(required)}
+_COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]
 
-
-_CALL_COUNTS: dict[str, Any] = {
-    "type": "array",
-    "items": _object(
-        {"server": "string", "tool": "string", "count": "integer", "why": "string"}, "count"
-    ),
+_FINDING: dict[str, Kind] = {
+    "line": "integer",
+    "column": "integer",
+    "rule": "string",
+    "severity": ("deny", "note"),
+    "message": "string",
 }
 
-_INTEGERS = (
-    "replayed",
-    "held",
-    "refused",
-    "unknown",
-    "resultBytes",
-    "returnedBytes",
-    "tokensKept",
-    "codeMs",
-    "callsMs",
-    "waitingMs",
-)
-
-_RECEIPT = _object(
-    {"calls": "object", **dict.fromkeys(_INTEGERS, "integer"), "audit": "string"},
-    "resultBytes",
-    "returnedBytes",
-    "tokensKept",
-    "codeMs",
-)
-
-_PLAN: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "seconds": {"type": "number"},
-        "calls": {
-            "type": "array",
-            "items": _object(
-                {
-                    "number": "integer",
-                    "server": "string",
-                    "tool": "string",
-                    "arguments": "object",
-                    "effect": "string",
-                    "action": "string",
-                    "rule": "string",
-                    "digest": "string",
-                    "unlisted": "array",
-                },
-                "number",
-                "server",
-                "tool",
-                "arguments",
-            ),
-        },
-        "callsOmitted": {"type": "integer"},
-        "stopped": {"type": "string"},
-        "stale": {"type": "string"},
-    },
+_HELD_CALL: dict[str, Kind] = {
+    "number": "integer",
+    "arguments": "object",
+    "unlisted": ["string"],
+    **dict.fromkeys(("server", "tool", "effect", "action", "rule", "digest"), "string"),
 }
 
-OUTPUT_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "runId": {"type": "string"},
-        "status": {"type": "string", "enum": ["success", "error", "timeout", "validation_error"]},
-        "summary": {"type": "string"},
-        "reason": {"type": "string"},
-        "exitCode": {"type": "integer"},
-        "stdout": {"type": "array", "items": {"type": "string"}},
-        "stderr": {"type": "array", "items": {"type": "string"}},
-        "noFinalNewline": {"type": "array", "items": {"type": "string"}},
-        "result": {},
-        "resultRepr": {"type": "string"},
-        "error": {"type": "string"},
-        "servers": {"type": "array", "items": {"type": "string"}},
-        "timeoutSeconds": {"type": "number"},
-        "truncated": {"type": "object"},
-        "whole": {"type": "object"},
-        "findings": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "line": {"type": "integer"},
-                    "column": {"type": "integer"},
-                    "rule": {"type": "string"},
-                    "severity": {"type": "string", "enum": ["deny", "note"]},
-                    "message": {"type": "string"},
-                },
-                "required": ["rule", "severity", "message"],
-            },
-        },
-        "findingsOmitted": {"type": "integer"},
-        "isolation": {"type": "object"},
+_PLAN: dict[str, Kind] = {
+    "id": "string",
+    "seconds": "number",
+    "calls": [_HELD_CALL],
+    "callsOmitted": "integer",
+    "stopped": "string",
+    "stale": "string",
+}
+
+_RECEIPT: dict[str, Kind] = {
+    "calls": "object",
+    **dict.fromkeys(("replayed", "held", "refused", "unknown", "resultBytes"), "integer"),
+    **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
+    "audit": "string",
+}
+
+OUTPUT_SCHEMA = record_schema(
+    {
+        **dict.fromkeys(("reason", "resultRepr", "error"), "string"),
+        **dict.fromkeys(("stdout", "stderr", "noFinalNewline", "servers"), ["string"]),
+        **dict.fromkeys(("exitCode", "findingsOmitted"), "integer"),
+        **dict.fromkeys(("truncated", "whole", "isolation", "usage", "session"), "object"),
+        **dict.fromkeys(("shown", "artifacts", "missing"), ["object"]),
+        **dict.fromkeys(("replayed", "unused", "refused", "unknown"), _COUNTS),
+        "result": "any",
+        "timeoutSeconds": "number",
+        "findings": [_FINDING],
         "plan": _PLAN,
-        "replayed": _CALL_COUNTS,
-        "unused": _CALL_COUNTS,
-        "refused": _CALL_COUNTS,
-        "unknown": _CALL_COUNTS,
-        "usage": {"type": "object"},
         "receipt": _RECEIPT,
-        "shown": {"type": "array", "items": {"type": "object"}},
-        "artifacts": {"type": "array", "items": {"type": "object"}},
-        "missing": {"type": "array", "items": {"type": "object"}},
-        "session": {"type": "object"},
-    },
-    "required": ["runId", "status", "summary"],
-}
+    }
+)
 """What a result's record looks like; fields that would be empty are left out."""

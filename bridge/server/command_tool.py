@@ -17,7 +17,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import refuse_unknown
-from bridge.server.content import RESULT_SIZE, output_schema, tool_result
+from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -28,41 +28,29 @@ _KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout")
 MAX_LISTED = 20
 """Executables named per profile in the tool's description."""
 
-_STREAM = {"type": "array", "items": {"type": "string"}}
-
-COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "runId": {"type": "string"},
-        "status": {"type": "string", "enum": ["success", "error", "timeout", "validation_error"]},
-        "summary": {"type": "string"},
-        "profile": {"type": "string"},
-        "reason": {"type": "string"},
-        "exitCode": {"type": "integer"},
-        "stages": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "command": {"type": "string"},
-                    "exitCode": {"type": "integer"},
-                    "signal": {"type": "string"},
-                    "cutShort": {"type": "boolean"},
-                    "stderr": _STREAM,
-                },
-                "required": ["command"],
-            },
-        },
-        "stdout": _STREAM,
-        "stderr": _STREAM,
-        "error": {"type": "string"},
-        "timeoutSeconds": {"type": "number"},
-        "truncated": {"type": "object"},
-        "isolation": {"type": "object"},
-        "usage": {"type": "object"},
-    },
-    "required": ["runId", "status", "summary"],
+_STAGE: dict[str, Kind] = {
+    "command": "string",
+    "exitCode": "integer",
+    "signal": "string",
+    "cutShort": "boolean",
+    "stderr": ["string"],
 }
+
+COMMAND_OUTPUT_SCHEMA = record_schema(
+    {
+        "profile": "string",
+        "reason": "string",
+        "exitCode": "integer",
+        "stages": [_STAGE],
+        "stdout": ["string"],
+        "stderr": ["string"],
+        "error": "string",
+        "timeoutSeconds": "number",
+        "truncated": "object",
+        "isolation": "object",
+        "usage": "object",
+    }
+)
 """What a result's record looks like; fields that would be empty are left out."""
 
 

@@ -70,6 +70,32 @@ def fit_to(client: str, result: types.CallToolResult) -> None:
         result.structured_content = result.structured_content or {}
 
 
+Kind = str | tuple[str, ...] | list[Any] | dict[str, Any]
+"""Of a field: a type of JSON Schema, or "any"; the texts that it may be; a list of something; or an
+object with fields of its own."""
+
+
+def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
+    """Return the JSON Schema of a record, by the kinds of the fields that not all records have."""
+    common: dict[str, Kind] = {
+        "runId": "string",
+        "status": ("success", "error", "timeout", "validation_error"),
+        "summary": "string",
+    }
+    return {**_schema({**common, **fields}), "required": list(common)}
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    if isinstance(kind, dict):
+        fields = {name: _schema(each) for name, each in kind.items()}
+        return {"type": "object", "properties": fields}
+    if isinstance(kind, list):
+        return {"type": "array", "items": _schema(kind[0])}
+    if isinstance(kind, tuple):
+        return {"type": "string", "enum": list(kind)}
+    return {} if kind == "any" else {"type": kind}
+
+
 def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
     """Return the schema that a tool announces; None where its results have no structured content.
 

@@ -19,12 +19,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp.types import (
     ErrorData,
@@ -59,7 +58,7 @@ PIECES_AT_A_TIME = 64
 """Written before other tasks have a turn: a quarter of a megabyte, well under a millisecond."""
 
 
-class StdoutMessages:
+class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
     Args:
@@ -138,19 +137,6 @@ class StdoutMessages:
     async def aclose(self) -> None:
         """Take no more messages. The descriptor is its claimant's."""
         self._closed = True
-        await anyio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> bool | None:
-        self._closed = True
-        return None
 
 
 @contextmanager
@@ -271,7 +257,7 @@ def claimed_stdin() -> Iterator[int]:
         os.close(private)
 
 
-class StdinMessages:
+class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
     Args:
@@ -372,30 +358,8 @@ class StdinMessages:
             logger.warning("stdin cannot be read any more: %s", error)
             return b""
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def aclose(self) -> None:
         """Read no more. The descriptor is its claimant's."""
         self._ended = True
         self._lines.clear()
         self._batch.clear()
-        await anyio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> bool | None:
-        self._ended = True
-        return None
