@@ -32,15 +32,14 @@ PURE := \
     bridge/catalog/* \
     bridge/render/* \
     bridge/gate/* \
-    bridge/discovery/approvals.py \
     bridge/discovery/documents.py \
     bridge/discovery/entries.py \
     bridge/discovery/expand.py \
     bridge/discovery/merge.py \
     bridge/discovery/parse.py \
     bridge/discovery/recursion.py \
+    bridge/discovery/user_lists.py \
     bridge/engine/file_names.py \
-    bridge/engine/intake/markup.py \
     bridge/engine/intake/pictures.py \
     bridge/engine/sessions/record.py \
     bridge/engine/sessions/report.py \
@@ -58,7 +57,6 @@ PURE := \
     bridge/sandbox/container/hardening.py \
     bridge/sandbox/container/machine_plan.py \
     bridge/server/arguments.py \
-    bridge/server/arguments_kept.py \
     bridge/server/content.py \
     bridge/settings/* \
     bridge/upstream/framing.py \

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp.types import CallToolResult
 
-from bridge.server.record import RECORD_KEY
+from bridge.server.content import RECORD_KEY
 
 
 def record_of(result: CallToolResult) -> dict[str, Any]:

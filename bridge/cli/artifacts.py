@@ -22,7 +22,7 @@ from bridge.artifacts.mime import is_text
 from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.errors import ArtifactStoreError, UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
-from bridge.render.kept import artifact_fields
+from bridge.render.structured import artifact_fields
 from bridge.settings import Settings
 from bridge.text import counted
 

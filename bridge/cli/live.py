@@ -26,7 +26,7 @@ import anyio.to_thread
 
 from bridge.beside import beside
 from bridge.cli.terminal import Terminal
-from bridge.engine.standing import Standing, told
+from bridge.engine.following import Standing, told
 from bridge.model import Json
 from bridge.text import VisibleDecoder
 

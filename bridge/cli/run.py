@@ -34,13 +34,11 @@ from bridge.model import (
     RunRequest,
     RunResult,
 )
-from bridge.render.kept import files_section, missing_section
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import receipt
-from bridge.render.session import session_section
 from bridge.render.structured import structured
-from bridge.render.text import finding_lines
-from bridge.server.arguments_kept import parse_packages, parse_session
+from bridge.render.text import files_section, finding_lines, missing_section, session_section
+from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 
 TERMINAL = "terminal"

@@ -12,7 +12,7 @@ from bridge.engine import Engine, open_engine
 from bridge.engine.servers import context_for
 from bridge.engine.watching import Watching, configuration
 from bridge.errors import BridgeError, UsageError
-from bridge.server.mistaken import mistaken_server
+from bridge.server.app import mistaken_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.settings import Settings
 

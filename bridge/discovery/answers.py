@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.discovery.approvals import TRUSTED_KEY, Approvals, join, read_approvals
 from bridge.discovery.clients import (
     APPROVAL_FILES,
     LIMIT_FILES,
@@ -22,22 +21,26 @@ from bridge.discovery.clients import (
     Platform,
 )
 from bridge.discovery.files import list_matching
-from bridge.discovery.forbidden import (
-    CLAUDE,
-    GEMINI,
-    OFF_KEY,
-    Forbidden,
-    Lists,
-    gemini_lists,
-    gemini_switched_off,
-    join_lists,
-    names_off,
-    read_lists,
-)
 from bridge.discovery.parse import PROJECTS_KEY, project_entries
 from bridge.discovery.places import Places, Project, fill
 from bridge.discovery.reading import Reader
 from bridge.discovery.report import printable
+from bridge.discovery.user_lists import (
+    CLAUDE,
+    GEMINI,
+    OFF_KEY,
+    TRUSTED_KEY,
+    Approvals,
+    Forbidden,
+    Lists,
+    gemini_lists,
+    gemini_switched_off,
+    join,
+    join_lists,
+    names_off,
+    read_approvals,
+    read_lists,
+)
 
 ANY_NAME = "*"
 """How the last part of a template begins that means every such file of its directory."""

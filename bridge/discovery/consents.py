@@ -158,8 +158,7 @@ class ConsentFile:
                 raise ValueError(raw)
             document = json.loads(raw)
             if document["form"] != _FORM:
-                message = f"its form is {document['form']!r:.40}"
-                raise ValueError(message)
+                raise ValueError(f"its form is {document['form']!r:.40}")
             return tuple(_consent(each) for each in document["approved"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = (
@@ -189,12 +188,10 @@ class ConsentFile:
                 ]
                 text = json.dumps({"form": _FORM, "approved": entries}, indent=1)
                 if len(text) > MAX_BYTES:
-                    message = f"{self.path} would be larger than {MAX_BYTES} bytes"
-                    raise ConsentError(message)
+                    raise ConsentError(f"{self.path} would be larger than {MAX_BYTES} bytes")
                 replace_file(self.path, text.encode(), durable=True)
         except OSError as error:
-            message = f"{self.path} cannot be written: {error}"
-            raise ConsentError(message) from None
+            raise ConsentError(f"{self.path} cannot be written: {error}") from None
 
 
 def _consent(value: Mapping[str, object]) -> Consent:
@@ -202,8 +199,7 @@ def _consent(value: Mapping[str, object]) -> Consent:
     for key in ("by", "directory", "path", "name", "digest"):
         text = value[key]
         if not isinstance(text, str) or len(text) > MAX_FIELD_CHARS:
-            message = f"an approval's {key} is no text, or too long"
-            raise ValueError(message)
+            raise ValueError(f"an approval's {key} is no text, or too long")
         fields[key] = text
     by = fields.pop("by")
     return Consent(definition=Definition(**fields), by=by)

@@ -1,7 +1,8 @@
-"""Bytes of a configuration file to plain values.
+"""Bytes of a configuration file to plain values: JSON, JSON with comments, TOML, YAML, `.env`.
 
-Owns decoding: UTF-8, JSON as strict as the client that owns the file, TOML, YAML, and saying in
-the reader's words what is wrong. Knows nothing about servers.
+Owns decoding: UTF-8, JSON as strict as the client that owns the file, and saying in the reader's
+words what is wrong. Knows nothing about servers. Owns the bounds, too: brackets can nest deeper
+than any stack, and an alias in YAML could mean more than any memory holds, so there are none.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import NoReturn
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from bridge.discovery.clients import Format
-from bridge.discovery.jsonc import OpenCommentError, strip_comments
-from bridge.discovery.report import shown
-from bridge.discovery.yaml_documents import UnusableYamlError, load_yaml
+from bridge.discovery.dialect import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Claude Code keeps all its state in the file that holds its servers; some megabytes are usual."""
@@ -34,20 +36,11 @@ them count as well: nobody writes those."""
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
-MAX_REPEATED_SHOWN = 5
-"""Repeated keys named in one message; more only say how many."""
-
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class MalformedError(ValueError):
     """The bytes are not what the file's format asks for; the message says why."""
-
-
-class Members(dict[str, object]):
-    """A JSON object that remembers which of its keys were written more than once."""
-
-    repeated: tuple[str, ...] = ()
 
 
 def size_limit(format: Format) -> int:
@@ -71,59 +64,41 @@ def decode(raw: bytes, format: Format = "json") -> object:
     except json.JSONDecodeError as error:
         raise MalformedError(_explain(error)) from error
     except tomllib.TOMLDecodeError as error:
-        msg = f"not valid TOML: {error}"
-        raise MalformedError(msg) from error
+        raise MalformedError(f"not valid TOML: {error}") from error
     except OpenCommentError as error:
         line = text.count("\n", 0, error.args[0]) + 1
-        msg = f"the comment that starts at line {line} does not end"
-        raise MalformedError(msg) from error
+        raise MalformedError(f"the comment that starts at line {line} does not end") from error
     except UnusableYamlError as error:
         raise MalformedError(str(error)) from error
     except RecursionError as error:
-        msg = "nested too deeply"
-        raise MalformedError(msg) from error
+        raise MalformedError("nested too deeply") from error
     except ValueError as error:
         # A number of thousands of digits, or NaN and Infinity, which JSON does not have.
-        msg = f"holds an unusable number: {error}"
-        raise MalformedError(msg) from error
+        raise MalformedError(f"holds an unusable number: {error}") from error
 
 
 def _text(raw: bytes) -> str:
     if raw.startswith(_UTF16_MARKS):
-        msg = "the file is UTF-16; save it as UTF-8"
-        raise MalformedError(msg)
+        raise MalformedError("the file is UTF-16; save it as UTF-8")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        msg = f"not valid UTF-8 (byte {error.start})"
-        raise MalformedError(msg) from error
+        raise MalformedError(f"not valid UTF-8 (byte {error.start})") from error
     if not text.strip():
-        msg = "the file is empty"
-        raise MalformedError(msg)
+        raise MalformedError("the file is empty")
     return text
 
 
 def _load(text: str, format: Format) -> object:
     if format == "toml":
         if _LONG_KEY.search(text):
-            msg = f"it holds a key of more than {MAX_KEY_PARTS} parts"
-            raise MalformedError(msg)
+            raise MalformedError(f"it holds a key of more than {MAX_KEY_PARTS} parts")
         return tomllib.loads(text)
     if format == "yaml":
         return load_yaml(text)
     if format in ("jsonc", "json with comments"):
         text = strip_comments(text, trailing_commas=format == "jsonc")
     return _load_json(text)
-
-
-def repeated_keys(value: object) -> str:
-    """A sentence about keys that one object has twice; empty when there are none."""
-    if not isinstance(value, Members) or not value.repeated:
-        return ""
-    named = ", ".join(f'"{shown(key)}"' for key in value.repeated[:MAX_REPEATED_SHOWN])
-    more = len(value.repeated) - MAX_REPEATED_SHOWN
-    tail = f" and {more} more" if more > 0 else ""
-    return f"defined more than once: {named}{tail}; the last one counts"
 
 
 def kind(value: object) -> str:
@@ -146,25 +121,11 @@ def kind(value: object) -> str:
 
 
 def _load_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant)
-
-
-def _members(pairs: list[tuple[str, object]]) -> Members:
-    members = Members(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice: dict[str, None] = {}
-        for key, _ in pairs:
-            if key in seen:
-                twice[key] = None
-            seen.add(key)
-        members.repeated = tuple(twice)
-    return members
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    msg = f"{name} is not JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is not JSON")
 
 
 def _explain(error: json.JSONDecodeError) -> str:
@@ -181,3 +142,178 @@ def _explain(error: json.JSONDecodeError) -> str:
     ):
         hint = "; the comma before the closing bracket must go"
     return f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}{hint}"
+
+
+_TOKEN = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # a string, perhaps without its end
+    r"|//[^\r\n]*+"
+    r"|/\*(?:[^*]|\*(?!/))*+(?:\*/)?"
+    r"|[,\]}]"
+    r'|[^\s"/,\]}]++|/',
+    re.DOTALL,
+)
+_NOT_A_LINE_END = re.compile(r"[^\r\n]")
+
+
+class OpenCommentError(ValueError):
+    """A comment that never ends; the argument is where it starts."""
+
+
+def strip_comments(text: str, *, trailing_commas: bool) -> str:
+    """The same JSON without comments.
+
+    Args:
+        trailing_commas: Whether a comma before a closing bracket goes too.
+
+    Raises:
+        OpenCommentError: A comment has no end.
+    """
+    kept: list[str] = []
+    done = 0
+    comma = -1
+    for match in _TOKEN.finditer(text):
+        token, at = match[0], match.start()
+        if token.startswith(("//", "/*")):
+            if token[1] == "*" and (len(token) < 4 or not token.endswith("*/")):
+                raise OpenCommentError(at)
+            kept += (text[done:at], _NOT_A_LINE_END.sub(" ", token))
+            done = match.end()
+        elif token == ",":
+            # Written out for now as a piece of its own, to be blanked when a bracket follows.
+            kept += (text[done:at], ",")
+            done = match.end()
+            comma = len(kept) - 1
+        else:
+            if token in ("]", "}") and comma >= 0 and trailing_commas:
+                kept[comma] = " "
+            comma = -1
+    kept.append(text[done:])
+    return "".join(kept)
+
+
+MAX_YAML_DEPTH = 64
+"""Configurations nest five deep."""
+
+_PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
+    ("null", ("~", "n", "N", ""), re.compile(r"(?:~|null|Null|NULL|)$")),
+    ("bool", tuple("tTfF"), re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")),
+    ("int", tuple("-+0123456789"), re.compile(r"[-+]?(?:0|[1-9][0-9]{0,99})$")),
+    (
+        "float",
+        tuple("-+.0123456789"),
+        re.compile(
+            r"[-+]?[0-9]{1,99}(?:\.[0-9]{0,99}(?:[eE][-+]?[0-9]{1,3})?|[eE][-+]?[0-9]{1,3})$"
+        ),
+    ),
+)
+"""Tag, first characters and form of words that are no text; longer numbers are text."""
+
+_TAGS = frozenset({None, "!", "tag:yaml.org,2002:str"})
+"""What a value may be said to be; every other tag asks for code of its own."""
+
+
+class UnusableYamlError(ValueError):
+    """The text is not what YAML or this module's bounds allow; the message says why."""
+
+
+def load_yaml(text: str) -> object:
+    """The value of one YAML document, of JSON's kinds only.
+
+    Raises:
+        UnusableYamlError: There is none, or it is too large.
+    """
+    # Importing it takes some 20 ms, and few have a client that writes YAML.
+    import yaml
+
+    loader = _loader()
+    try:
+        _check(yaml.parse(text, Loader=loader))
+        return _plain(yaml.load(text, Loader=loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        msg = f"not valid YAML{place}: {error.problem or error.context}"
+        raise UnusableYamlError(msg) from error
+    except yaml.YAMLError as error:
+        msg = "not valid YAML: it holds a character that YAML does not allow"
+        raise UnusableYamlError(msg) from error
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """PyYAML's safe loader with YAML 1.2's idea of a plain word, as Goose and Continue have it.
+
+    Under 1.1, which is PyYAML's own, `off` is false, `1:30` is ninety and `<<` copies objects.
+    """
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for tag, first, pattern in _PLAIN_WORDS:
+        for char in first:
+            resolvers.setdefault(char, []).append((f"tag:yaml.org,2002:{tag}", pattern))
+    return type("Loader12", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+def _check(events: Iterable[Any]) -> None:
+    """Refuse what could mean more than it looks: aliases, deep nesting, other kinds of values."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        tag = getattr(event, "tag", None)
+        if kind == "AliasEvent" or tag not in _TAGS:
+            what = f"the tag {str(tag)[:80]}" if tag else f"the alias *{event.anchor[:80]}"
+            raise UnusableYamlError(f"{what} is not supported")
+        depth += kind in ("MappingStartEvent", "SequenceStartEvent")
+        depth -= kind in ("MappingEndEvent", "SequenceEndEvent")
+        if depth > MAX_YAML_DEPTH:
+            raise UnusableYamlError(f"nested deeper than {MAX_YAML_DEPTH} levels")
+
+
+def _plain(value: object) -> object:
+    """The same value with text for keys, as JSON has it."""
+    if isinstance(value, dict):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _key(key: object) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None:
+        return "null"
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+MAX_ENV_FILE_BYTES = 256 * 1024
+"""More than a process can be started with."""
+
+MAX_VARIABLES = 4096
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
+_QUOTED = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)\"""")
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def parse_env_file(text: str) -> dict[str, str]:
+    """The variables that a file sets; the last line of a name counts."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        found[match[1]] = _value(match[2])
+        if len(found) >= MAX_VARIABLES:
+            break
+    return found
+
+
+def _value(written: str) -> str:
+    quoted = _QUOTED.match(written)
+    if quoted is None:
+        return re.split(r"\s#", written, maxsplit=1)[0].strip()
+    if quoted[1] is not None:
+        return quoted[1]
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], quoted[2])

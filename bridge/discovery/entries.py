@@ -22,8 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bridge.discovery.clients import Dialect
-from bridge.discovery.documents import kind, repeated_keys
-from bridge.discovery.env_files import parse_env_file
+from bridge.discovery.documents import kind, parse_env_file
 from bridge.discovery.expand import TooMuchTextError
 from bridge.discovery.fields import (
     FieldReader,
@@ -33,9 +32,9 @@ from bridge.discovery.fields import (
     directory,
     first,
     member,
+    oauth_hints,
     too_much_text,
 )
-from bridge.discovery.login import oauth_hints
 from bridge.discovery.report import ConfigWarning, SkippedServer, shown
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
@@ -81,10 +80,7 @@ def read_entry(
             return None, ()
         _check_name(name)
         if not isinstance(value, Mapping):
-            msg = f"must be an object, not {kind(value)}"
-            raise UnusableError(msg)
-        if sentence := repeated_keys(value):
-            reader.warn("", sentence)
+            raise UnusableError(f"must be an object, not {kind(value)}")
         if reason := _turned_off(value) or off:
             turned_off = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
             return turned_off, tuple(reader.warnings)
@@ -118,8 +114,7 @@ def _written(value: Mapping[str, object], setting: Setting) -> str:
     try:
         return json.dumps(given, indent=2, default=str)
     except (ValueError, TypeError, RecursionError) as error:
-        msg = "it cannot be written out for an approval"
-        raise UnusableError(msg) from error
+        raise UnusableError("it cannot be written out for an approval") from error
 
 
 def _read_fields(
@@ -148,8 +143,7 @@ def _read_fields(
     label = first(entry, reader.dialect.command_keys) or reader.dialect.command_keys[0]
     command = reader.text(entry.get(label), label, "command")
     if not command.strip():
-        msg = f"{label} is empty"
-        raise UnusableError(msg)
+        raise UnusableError(f"{label} is empty")
     return ServerSpec(
         command=command,
         args=reader.texts(entry["args"], "args", "args") if "args" in entry else (),
@@ -161,14 +155,11 @@ def _read_fields(
 
 def _check_name(name: str) -> None:
     if not name.strip():
-        msg = "its name is empty"
-        raise UnusableError(msg)
+        raise UnusableError("its name is empty")
     if len(name) > MAX_NAME_CHARS:
-        msg = f"its name is longer than {MAX_NAME_CHARS} characters"
-        raise UnusableError(msg)
+        raise UnusableError(f"its name is longer than {MAX_NAME_CHARS} characters")
     if any(unicodedata.category(char) in _HIDDEN for char in name):
-        msg = "its name holds control or invisible characters"
-        raise UnusableError(msg)
+        raise UnusableError("its name holds control or invisible characters")
     if name == OWN_SERVER:
         # In rules, records and journals it could not be told from the bridge itself.
         msg = f"{OWN_SERVER!r} is what the bridge's own helpers go by; give it another name"
@@ -206,8 +197,7 @@ def _turned_off(entry: Mapping[str, object]) -> str:
             continue
         value = entry[name]
         if not isinstance(value, bool):
-            msg = f"{name} must be true or false, not {kind(value)}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{name} must be true or false, not {kind(value)}")
         if value is off:
             return f'turned off by "{name}": {str(off).lower()}'
     return ""
@@ -219,13 +209,11 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
     if label is not None:
         named = entry[label]
         if not isinstance(named, str):
-            msg = f"{label} must be a string, not {kind(named)}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} must be a string, not {kind(named)}")
         transport = dialect.transports.get(named)
         if transport is None:
             known = ", ".join(dialect.transports)
-            msg = f'{label} "{shown(named)}" is not supported; supported are {known}'
-            raise UnusableError(msg)
+            raise UnusableError(f'{label} "{shown(named)}" is not supported; supported are {known}')
         return transport
     if url in dialect.url_transports:
         return dialect.url_transports[str(url)]
@@ -236,15 +224,13 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
             msg = 'it has a url but no type; add "type": "http" (or "sse"), as Claude Code asks'
             raise UnusableError(msg)
         return dialect.untyped_url
-    msg = "it has neither command nor url"
-    raise UnusableError(msg)
+    raise UnusableError("it has neither command nor url")
 
 
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
     label = first(entry, reader.dialect.url_keys)
     if label is None:
-        msg = "its type needs a url"
-        raise UnusableError(msg)
+        raise UnusableError("its type needs a url")
     url = reader.text(entry[label], label, "url")
     try:
         parts = urlsplit(url)
@@ -257,12 +243,10 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
         raise UnusableError(msg)
     if not good or any(char.isspace() or not char.isprintable() for char in url):
         # The url itself stays out of the message: it may carry a token.
-        msg = f"{label} must be http:// or https:// and a host, without spaces"
-        raise UnusableError(msg)
+        raise UnusableError(f"{label} must be http:// or https:// and a host, without spaces")
     if not host.isascii():
         # Clients of HTTP translate it, so that lists of allowed and denied addresses would miss it.
-        msg = f"{label} has a host that is not ASCII; write it in punycode"
-        raise UnusableError(msg)
+        raise UnusableError(f"{label} has a host that is not ASCII; write it in punycode")
     return url
 
 
@@ -279,8 +263,7 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
             msg = f'{label} has a member named "{shown(name)}", which is no header name'
             raise UnusableError(msg)
         if _HEADER_BREAKS.search(value):
-            msg = f"{label}.{shown(name)} holds a line break or control character"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label}.{shown(name)} holds a line break or control character")
     return headers
 
 

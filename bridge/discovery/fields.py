@@ -1,7 +1,7 @@
-"""The fields of one entry, whatever the client: their types, variables and bounds.
+"""The fields of one entry, whatever the client: their types, variables and bounds, and its login.
 
-Owns the reading of a text, a list, a table, a number, and the warnings about them. Does not know
-what a field is for; `entries.py` does.
+Owns the reading of a text, a list, a table, a number, of `oauth` in every client's spelling, and
+the warnings about them. What else a field is for is `entries.py`'s business.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeGuard
+from urllib.parse import urlsplit
 
 from bridge.discovery.clients import Dialect
-from bridge.discovery.documents import kind, repeated_keys
+from bridge.discovery.documents import kind
 from bridge.discovery.expand import (
     MAX_INSERTED_CHARS,
     MissingInputError,
@@ -24,6 +25,7 @@ from bridge.discovery.expand import (
     input_variable,
 )
 from bridge.discovery.report import ConfigWarning, shown
+from bridge.model import OAuthHints
 
 MAX_ITEMS = 4096
 """Arguments, variables or headers of one entry; execve refuses far fewer when they are long."""
@@ -88,12 +90,10 @@ class FieldReader:
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
         if not isinstance(value, str):
-            msg = f"{label} must be a string, not {kind(value)}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} must be a string, not {kind(value)}")
         expanded = self._expanded(value, label, part) if part in self.dialect.expanded else value
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
-            msg = f"{label} holds a character that cannot be passed on"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} holds a character that cannot be passed on")
         return expanded
 
     def _expanded(self, value: str, label: str, part: str) -> str:
@@ -127,8 +127,7 @@ class FieldReader:
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         """A list of strings."""
         if not isinstance(value, list):
-            msg = f"{label} must be a list of strings, not {kind(value)}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
         check_count(value, label)
         return tuple(
             self.text(item, f"{label}[{index}]", part, scalars=True)
@@ -138,11 +137,8 @@ class FieldReader:
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
         """An object of strings."""
         if not isinstance(value, Mapping):
-            msg = f"{label} must be an object of strings, not {kind(value)}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
         check_count(value, label)
-        if sentence := repeated_keys(value):
-            self.warn(label, sentence)
         return {
             key: self.text(item, f"{label}.{shown(key)}", part, scalars=True)
             for key, item in value.items()
@@ -151,8 +147,7 @@ class FieldReader:
     def names(self, value: object, label: str) -> tuple[str, ...]:
         """A list of names. A wrong one may be what keeps tools from being used, so it is fatal."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            msg = f"{label} must be a list of names"
-            raise UnusableError(msg)
+            raise UnusableError(f"{label} must be a list of names")
         check_count(value, label)
         return tuple(value)
 
@@ -193,8 +188,7 @@ def too_much_text(label: str) -> UnusableError:
 def check_count(value: list[object] | Mapping[str, object], label: str) -> None:
     """Refuse what has more members than anybody needs."""
     if len(value) > MAX_ITEMS:
-        msg = f"{label} has more than {MAX_ITEMS} members"
-        raise UnusableError(msg)
+        raise UnusableError(f"{label} has more than {MAX_ITEMS} members")
 
 
 def first(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
@@ -242,4 +236,85 @@ def _scalar_text(value: object) -> object:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
+    return value
+
+
+MAX_SCOPES = 200
+
+_TABLES = ("oauth", "auth", "oauthClient")
+_CLIENT_ID = ("clientId", "client_id", "CLIENT_ID")
+_CLIENT_SECRET = ("clientSecret", "client_secret", "CLIENT_SECRET")
+_SCOPES = ("scopes", "scope", "oauthScopes")
+_OUTER_SCOPES = ("oauthScopes", "scopes")
+_MAX_PORT = 65535
+
+
+def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
+    """How to log in to a remote server; None if the entry says nothing of that."""
+    label = next((name for name in _TABLES if isinstance(entry.get(name), Mapping)), "")
+    table = entry.get(label)
+    if not isinstance(table, Mapping) or table.get("enabled") is False:
+        table = {}
+        label = ""
+    client_id = _text(table, _CLIENT_ID, label, reader) or _text(
+        entry, ("oauthClientId",), "", reader
+    )
+    scopes = _scopes(table, _SCOPES, label, reader) or _scopes(entry, _OUTER_SCOPES, "", reader)
+    if not label and not client_id and not scopes:
+        return None
+    return OAuthHints(
+        client_id=client_id,
+        client_secret=_text(table, _CLIENT_SECRET, label, reader),
+        scopes=scopes,
+        callback_port=_port(table, label, reader),
+    )
+
+
+def _text(
+    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
+) -> str:
+    name = next((name for name in names if table.get(name) is not None), None)
+    if name is None:
+        return ""
+    label = f"{outer}.{name}" if outer else name
+    try:
+        return reader.text(table[name], label, "oauth")
+    except UnusableError as error:
+        reader.warn("", f"ignored: {error}")
+        return ""
+
+
+def _scopes(
+    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
+) -> tuple[str, ...]:
+    name = next((name for name in names if table.get(name) is not None), None)
+    if name is None:
+        return ()
+    value = table[name]
+    label = f"{outer}.{name}" if outer else name
+    words = value.split() if isinstance(value, str) else value
+    if (
+        not isinstance(words, list)
+        or len(words) > MAX_SCOPES
+        or not all(isinstance(word, str) for word in words)
+    ):
+        reader.warn(label, f"ignored: it must name at most {MAX_SCOPES} scopes, not {kind(value)}")
+        return ()
+    return tuple(words)
+
+
+def _port(table: Mapping[str, object], outer: str, reader: FieldReader) -> int | None:
+    value = table.get("callbackPort", table.get("callback_port"))
+    if value is None and isinstance(redirect := table.get("redirectUri"), str):
+        # Kiro writes host and port, the others a URL.
+        try:
+            return urlsplit(redirect if "//" in redirect else f"//{redirect}").port or None
+        except ValueError:
+            reader.warn(f"{outer}.redirectUri", "ignored: it has no usable port")
+            return None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_PORT:
+        reader.warn(f"{outer}.callbackPort", f"ignored: it must be a port, 1 to {_MAX_PORT}")
+        return None
     return value

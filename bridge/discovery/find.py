@@ -9,6 +9,7 @@ All of it is synchronous and bounded; a caller on an event loop runs it in a thr
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from bridge.discovery.answers import (
     trusting,
 )
 from bridge.discovery.clients import (
+    LOCATIONS,
+    SOURCE_IDS,
     Location,
     Platform,
 )
@@ -35,16 +38,15 @@ from bridge.discovery.files import (
     is_absent,
     list_matching,
 )
-from bridge.discovery.forbidden import (
-    CLAUDE,
-    GEMINI,
-)
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import Origin, Parsed, parse_document
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
 from bridge.discovery.reading import Reader
-from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer
-from bridge.discovery.sources import VARIABLE, locations_read, unknown_sources
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
+from bridge.discovery.user_lists import (
+    CLAUDE,
+    GEMINI,
+)
 from bridge.model import ServerSpec
 
 __all__ = [
@@ -57,6 +59,9 @@ __all__ = [
     "discover",
     "survey",
 ]
+
+VARIABLE = "MCP_BRIDGE_SOURCES"
+"""Names of sources to read, or names with a \"-\" in front for all but those."""
 
 Stamp = tuple[str | Fingerprint, ...]
 
@@ -333,7 +338,6 @@ def _parsed(
         environ=context.environ,
         home=str(context.home),
         workspace=str(candidate.place if location.in_project else project.root or context.cwd),
-        format=format,
         read=reader.reference if trusted else _nothing,
         separator="\\" if context.platform == "win32" else "/",
         projects=project.keys,
@@ -372,3 +376,28 @@ def _is_directory(path: str) -> bool:
         return Path(path).is_dir()
     except (OSError, ValueError):
         return False
+
+
+def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
+    """The rows of the table that count, strongest first."""
+    named = {name.removeprefix("-") for name in sources}
+    without = any(name.startswith("-") for name in sources)
+    return tuple(
+        row
+        for row in LOCATIONS
+        if platform in row.platforms
+        and (not row.id or not sources or (row.id in named) is not without)
+    )
+
+
+def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
+    """What to say of names that are none, each with the nearest that is one."""
+    said = []
+    for name in sources:
+        bare = name.removeprefix("-")
+        if bare not in SOURCE_IDS:
+            near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
+            said.append(ConfigWarning(path=place, key="", reason=reason, own=True))
+    return tuple(said)

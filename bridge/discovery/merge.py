@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bridge.discovery.approvals import Approvals
 from bridge.discovery.clients import Location
 from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of, looked
-from bridge.discovery.forbidden import CLAUDE, Forbidden
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
 from bridge.discovery.report import ProposedServer, SkippedServer, printable, where
+from bridge.discovery.user_lists import CLAUDE, Approvals, Forbidden
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from bridge.discovery.clients import Dialect, Format
-from bridge.discovery.documents import MalformedError, decode, kind, repeated_keys
+from bridge.discovery.clients import Dialect
+from bridge.discovery.documents import kind
 from bridge.discovery.entries import read_entry
 from bridge.discovery.expand import Variables
 from bridge.discovery.fields import MAX_ITEMS, Setting
@@ -37,7 +37,6 @@ class Origin:
     Attributes:
         path: The file, absolute.
         environ, home, workspace: What variables and `~` stand for.
-        format: How the text is encoded.
         read: A file that the configuration names, as text; None when it cannot be had.
         separator: Of the parts of a path, on this platform.
         projects: For a dialect with servers per project, the directories that are this project, the
@@ -52,7 +51,6 @@ class Origin:
     environ: Mapping[str, str] = field(repr=False)
     home: str
     workspace: str = ""
-    format: Format = "json"
     read: Callable[[str], str | None] = lambda _: None
     separator: str = "/"
     projects: tuple[str, ...] = ()
@@ -66,25 +64,6 @@ class Parsed:
     entries: tuple[ServerSpec | SkippedServer, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
-    @property
-    def servers(self) -> tuple[ServerSpec, ...]:
-        return tuple(entry for entry in self.entries if isinstance(entry, ServerSpec))
-
-    @property
-    def skipped(self) -> tuple[SkippedServer, ...]:
-        return tuple(entry for entry in self.entries if isinstance(entry, SkippedServer))
-
-
-def parse_config(raw: bytes, origin: Origin) -> Parsed:
-    """What a file's bytes mean."""
-    try:
-        document = decode(raw, origin.format)
-    except MalformedError as error:
-        return Parsed(
-            warnings=(ConfigWarning(path=origin.path, key="", reason=str(error), unread=True),)
-        )
-    return parse_document(document, origin)
-
 
 def parse_document(document: object, origin: Origin) -> Parsed:
     """What a decoded file means."""
@@ -96,8 +75,6 @@ def parse_document(document: object, origin: Origin) -> Parsed:
     if not isinstance(document, Mapping):
         warn("", f"the file must hold an object, not {kind(document)}")
         return Parsed(warnings=tuple(warnings))
-    if sentence := repeated_keys(document):
-        warn("", sentence)
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, origin))
     if not tables and origin.dialect.servers_expected:
@@ -106,8 +83,6 @@ def parse_document(document: object, origin: Origin) -> Parsed:
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
         setting = _setting(document, prefix, origin)
-        if prefix and (sentence := repeated_keys(table)):
-            warn(prefix, sentence)
         try:
             found = list(_named_entries(prefix, table, origin.dialect))
         except _ShapeError as error:
@@ -175,8 +150,7 @@ def _named_entries(
         return
     if not isinstance(table, Mapping):
         wanted = "a list" if dialect.listed else "an object"
-        msg = f"must be {wanted} of servers, not {kind(table)}"
-        raise _ShapeError(msg)
+        raise _ShapeError(f"must be {wanted} of servers, not {kind(table)}")
     for name, value in table.items():
         yield name, f"{prefix}.{dotted(name)}" if prefix else "", value
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bridge.discovery.clients import Format
-from bridge.discovery.documents import MalformedError, decode, kind, size_limit
-from bridge.discovery.env_files import MAX_ENV_FILE_BYTES
+from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
 from bridge.discovery.exposed import EXPOSED, Exposed
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.report import ConfigWarning

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 OWN_PROGRAMS = frozenset({"mcp-code-bridge", "mcp-server-code-execution-mode"})
 """Console scripts of this bridge and of the first public bridge of this kind, which would load the
@@ -26,70 +25,20 @@ MAX_DEPTH = 8
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish", "busybox"})
+_LAUNCHERS = frozenset(
+    ("env", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "timeout", "nice", "ionice", "stdbuf")
+    + ("sudo", "doas", "nohup", "setsid", "exec", "time", "command", "caffeinate")
+)
+"""Programs that run the command among their arguments."""
+
+_PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", re.DOTALL)
+"""Words that stand before that command and are not options: variables, times and subcommands."""
+
+_MODULE_OPTION = re.compile(r"-[bBdEhiIOPqRsSuvVx]*m(.*)|--module", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SEPARATORS = frozenset(";&|()\n")
 _URL_END = re.compile(r"(\.git)?(@[^/@]*)?(#.*)?$")
 _REQUIREMENT_END = re.compile(r"[\[@=<>!~;\s]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Launcher:
-    """A program that runs the command among its arguments.
-
-    Attributes:
-        valued: Options that take the next argument.
-        operands: Arguments of its own before the command.
-        assignments: Whether `NAME=value` may come before the command.
-        subcommands: Words that must come first; empty when none does.
-        package: Whether the command may carry a version, as in `name@1.2`.
-    """
-
-    valued: frozenset[str] = frozenset()
-    operands: int = 0
-    assignments: bool = False
-    subcommands: tuple[tuple[str, ...], ...] = ()
-    package: bool = False
-
-
-_UV_VALUED = frozenset(
-    {
-        *("--from", "--with", "-w", "--with-editable", "--with-requirements", "--python", "-p"),
-        *("--directory", "--project", "--index", "--index-url", "-i", "--extra-index-url"),
-        *("--default-index", "--find-links", "-f", "--cache-dir", "--config-file", "--env-file"),
-        *("--extra", "--group", "--only-group", "--package", "--color", "--refresh-package"),
-        *("--constraints", "-c", "--overrides", "--exclude-newer", "--upgrade-package", "-P"),
-    }
-)
-
-_LAUNCHERS: Mapping[str, _Launcher] = {
-    "env": _Launcher(valued=frozenset({"-u", "--unset", "-C", "--chdir", "-P"}), assignments=True),
-    "uvx": _Launcher(valued=_UV_VALUED, package=True),
-    "uv": _Launcher(valued=_UV_VALUED, subcommands=(("tool", "run"), ("run",)), package=True),
-    "pipx": _Launcher(
-        valued=frozenset({"--spec", "--python", "--index-url", "-i", "--pip-args", "--with"}),
-        subcommands=(("run",),),
-        package=True,
-    ),
-    "poetry": _Launcher(
-        valued=frozenset({"-C", "--directory", "-P", "--project"}), subcommands=(("run",),)
-    ),
-    "pdm": _Launcher(valued=frozenset({"-p", "--project"}), subcommands=(("run",),)),
-    "hatch": _Launcher(valued=frozenset({"-e", "--env", "-p"}), subcommands=(("run",),)),
-    "timeout": _Launcher(valued=frozenset({"-k", "--kill-after", "-s", "--signal"}), operands=1),
-    "nice": _Launcher(valued=frozenset({"-n", "--adjustment"})),
-    "ionice": _Launcher(valued=frozenset({"-c", "--class", "-n", "--classdata"})),
-    "stdbuf": _Launcher(valued=frozenset({"-i", "-o", "-e"})),
-    "sudo": _Launcher(
-        valued=frozenset({"-u", "--user", "-g", "--group", "-D", "--chdir"}), assignments=True
-    ),
-    "doas": _Launcher(valued=frozenset({"-u", "-C"})),
-    "nohup": _Launcher(),
-    "setsid": _Launcher(),
-    "exec": _Launcher(valued=frozenset({"-a"})),
-    "time": _Launcher(),
-    "command": _Launcher(),
-    "caffeinate": _Launcher(valued=frozenset({"-t", "-w"})),
-}
 
 
 def starts_bridge(command: str, args: Sequence[str]) -> bool:
@@ -101,17 +50,14 @@ def _starts(argv: Sequence[str], depth: int) -> bool:
     if not argv or depth == 0:
         return False
     program, rest = _program(argv[0]), argv[1:]
-    if program in OWN_PROGRAMS or program.replace("_", "-") in OWN_PROGRAMS:
+    if program.replace("_", "-") in OWN_PROGRAMS:
         return True
-    if _PYTHON.fullmatch(program):
-        return _python_starts(rest)
     if program in _SHELLS:
         return _shell_starts(rest, depth)
-    if program == "cmd":
-        inner = [word for word in rest if not word.startswith("/")]
-        return _starts(inner, depth - 1)
-    launcher = _LAUNCHERS.get(program)
-    return launcher is not None and _launched(launcher, rest, depth)
+    is_python = _PYTHON.fullmatch(program) is not None
+    if is_python or program in _LAUNCHERS:
+        return _launcher_starts(rest, depth, is_python=is_python)
+    return False
 
 
 def _program(path: str) -> str:
@@ -122,32 +68,28 @@ def _program(path: str) -> str:
     return name
 
 
-def _python_starts(args: Sequence[str]) -> bool:
-    """Look at the module or script that an interpreter is asked to run."""
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            continue
-        if not word.startswith("-") or word == "-":
+def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> bool:
+    """Look at the module, script or command among a launcher's arguments.
+
+    Which of a launcher's options take a value is not known: what follows one is taken for that.
+    """
+    is_value = False
+    for at, word in enumerate(args):
+        if module := _MODULE_OPTION.fullmatch(word):
+            named = module[1] or next(iter(args[at + 1 :]), "")
+            return named.split(".")[0] in OWN_MODULES
+        if is_python and word.startswith("-c"):
+            return False
+        if word.startswith("-"):
+            valued = word in ("-X", "-W") if is_python else "=" not in word
+            is_value = valued and word != "--"
+        elif is_value or _PASSED_OVER.fullmatch(word):
+            is_value = False
+        elif is_python:
             return _program(word).replace("_", "-") in OWN_PROGRAMS
-        if word.startswith("--"):
-            continue
-        # Short options may be joined; m and c take the rest of the word or the next one.
-        for at, letter in enumerate(word[1:], start=1):
-            value = word[at + 1 :]
-            if letter == "m":
-                return _is_own_module(value or next(words, ""))
-            if letter == "c":
-                return False
-            if letter in "WX":
-                if not value:
-                    next(words, "")
-                break
+        else:
+            return _starts((_without_version(word), *args[at + 1 :]), depth - 1)
     return False
-
-
-def _is_own_module(module: str) -> bool:
-    return module.split(".")[0] in OWN_MODULES
 
 
 def _shell_starts(args: Sequence[str], depth: int) -> bool:
@@ -178,55 +120,7 @@ def _simple_commands(script: str) -> list[list[str]]:
     return commands
 
 
-def _launched(launcher: _Launcher, args: Sequence[str], depth: int) -> bool:
-    """Look at the command among a launcher's arguments."""
-    words = _after_options(launcher, args)
-    for path in launcher.subcommands:
-        if tuple(words[: len(path)]) == path:
-            if _runs_own_module(words[len(path) :]):
-                return True
-            words = _after_options(launcher, words[len(path) :])
-            break
-    else:
-        if launcher.subcommands:
-            return False
-    words = words[launcher.operands :]
-    if not words:
-        return False
-    first = _without_version(words[0]) if launcher.package else words[0]
-    return _starts((first, *words[1:]), depth - 1)
-
-
 def _without_version(requirement: str) -> str:
     if "://" in requirement:
         return _URL_END.sub("", requirement, count=1)
     return _REQUIREMENT_END.split(requirement, maxsplit=1)[0]
-
-
-def _runs_own_module(words: Sequence[str]) -> bool:
-    """`uv run -m bridge`, before anything else is looked at."""
-    return len(words) > 1 and words[0] in ("-m", "--module") and _is_own_module(words[1])
-
-
-def _after_options(launcher: _Launcher, args: Sequence[str]) -> Sequence[str]:
-    at = 0
-    while at < len(args):
-        word = args[at]
-        if word == "--":
-            return args[at + 1 :]
-        if word in ("-S", "--split-string") and launcher.assignments and at + 1 < len(args):
-            return _after_options(launcher, (*_split(args[at + 1]), *args[at + 2 :]))
-        if word.startswith("-"):
-            at += 2 if word in launcher.valued else 1
-        elif launcher.assignments and _ASSIGNMENT.match(word):
-            at += 1
-        else:
-            return args[at:]
-    return ()
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return []

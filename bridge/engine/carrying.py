@@ -107,8 +107,7 @@ class Carrying:
                 return stopped(job.run_id, job.request.code, check.verdict, job.limits.timeout)
             try:
                 session = await reservation.get()
-                if not await self._places.packages.check(job.outfit, session.facts):
-                    return await self._alone(job, check, place)
+                self._places.packages.check(job.outfit, session.facts)
                 result = await self._run_in(session, job, tools, waited=True)
                 return with_notes(result, job.request.code, check.verdict)
             except NotStartedError as error:
@@ -134,7 +133,7 @@ class Carrying:
             earlier = [name for name in seat.servers if name in self._servers.names()]
             loaded, _ = await self._servers.load((*tools, *earlier), tolerant=True)
             placed = seat.placed(job)
-            await self._places.packages.insist(placed.outfit, session.facts)
+            self._places.packages.check(placed.outfit, session.facts)
             # Whoever waits here has a session, and nobody with a place waits for one.
             async with self._places.queue.place(job.request.owner, job.run.queued):
                 return await self._run_in(session, placed, loaded, waited=seat.waited, seat=seat)

@@ -21,8 +21,7 @@ import anyio
 from opentelemetry.context import get_current
 
 from bridge.clock import Clock
-from bridge.engine.following import REPORT_SECONDS, Following
-from bridge.engine.standing import Standing
+from bridge.engine.following import REPORT_SECONDS, Following, Standing
 from bridge.errors import CannotAskError
 from bridge.gate.question import read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample

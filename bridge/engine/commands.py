@@ -27,10 +27,10 @@ from bridge.engine.command_backends import (
     open_process,
 )
 from bridge.engine.command_plan import Plan, Planner
+from bridge.engine.following import Standing
 from bridge.engine.pipeline import Capture, Pipeline, run_pipeline
 from bridge.engine.run_queue import MOST_RUNS, RunQueue
 from bridge.engine.secrets import of_words
-from bridge.engine.standing import Standing
 from bridge.errors import BridgeError, InvalidRequestError, UsageError
 from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest

@@ -209,8 +209,7 @@ class Engine:
                 f"timeout must be between 1 and {self._settings.max_timeout:g} seconds, "
                 f"not {timeout:g}."
             )
-            remedy = "MCP_BRIDGE_MAX_TIMEOUT sets the largest."
-            raise InvalidRequestError(message, remedy=remedy)
+            raise InvalidRequestError(message, remedy="MCP_BRIDGE_MAX_TIMEOUT sets the largest.")
 
     async def _read(self, request: RunRequest) -> Reading:
         return await read(

@@ -217,8 +217,7 @@ class Guide:
             return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
         hint = f" Did you mean {near!r}?" if near else ""
-        message = f"The server {server!r} has no tool {tool!r:.100}.{hint}"
-        raise UsageError(message)
+        raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
 
     async def search(
         self,

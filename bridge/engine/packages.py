@@ -6,12 +6,9 @@ and the directory that both come to. How packages are found and kept is `bridge.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +20,6 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.limits import limits_for
-from bridge.saving import replace_file
 from bridge.settings import Settings, packages_dir
 
 if TYPE_CHECKING:
@@ -40,8 +36,6 @@ SETTINGS_FILE = "config.toml"
 """As it is called in errors, which programs may see: not where it is."""
 
 _OPENING = "# /// script"
-
-_MAX_TARGET_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +92,6 @@ class Packages:
         self._directory = packages_dir(settings)
         self._resolver: Resolver | None = None
         self._target: Target | None = None
-        self._learned = False
         self._looking = anyio.Lock()
 
     async def outfit(self, request: RunRequest, run: OneRun) -> Outfit:
@@ -164,42 +157,34 @@ class Packages:
         return self._resolver
 
     async def _known_target(self) -> Target:
-        """Return the sandbox's Python: as it is known, as the disk has it, or as a sandbox tells.
+        """Return the sandbox's Python, as the first sandbox that is asked for it tells."""
+        from bridge.wheels.target import target_of
 
-        What the disk has may be old. Whoever runs the program sees what its sandbox tells, and
-        calls `differs`.
-        """
         async with self._looking:
             if self._target is None:
-                self._target = await anyio.to_thread.run_sync(self._read_target)
-            if self._target is None:
-                limits = limits_for(self._settings)
-                async with self._sandboxes.reserve(limits) as reservation:
-                    session = await reservation.get()
-                    await self._learn(session.facts)
-            assert self._target is not None  # it was learned
+                async with self._sandboxes.reserve(limits_for(self._settings)) as reservation:
+                    self._target = target_of((await reservation.get()).facts)
             return self._target
 
-    async def check(self, outfit: Outfit, facts: Mapping[str, Any]) -> bool:
-        """See that a sandbox is what its packages are for; False if they have to be settled anew.
+    def check(self, outfit: Outfit, facts: Mapping[str, Any]) -> None:
+        """See that a sandbox is what its packages are for.
 
         Args:
             facts: What its guest tells.
 
         Raises:
-            PackageUnavailableError: It has no packages, though it was given some; or none can be
-                found for sandboxes that differ.
+            PackageUnavailableError: It has no packages, though it was given some; or it has another
+                Python, which is the known one from now on.
         """
         if outfit.target is None:
-            return True
+            return
         from bridge.wheels.target import target_of
 
-        if target_of(facts) != outfit.target:
-            if self._learned:
-                message = "The sandboxes here have different Pythons, so nothing is found for them."
-                raise PackageUnavailableError(message)
-            await self._learn(facts)
-            return False
+        target = target_of(facts)
+        if target != outfit.target:
+            self._target = target
+            message = "The sandbox has another Python than the one that packages were found for."
+            raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
         binds = facts.get("binds")
         found = binds.get(INSIDE) if outfit.binds and isinstance(binds, dict) else None
         if isinstance(found, dict) and found.get("empty") is True:
@@ -208,51 +193,5 @@ class Packages:
                 "The engine's machine does not see this one's files: share the directory with it "
                 "(`podman machine init --volume`), or set `cache` of [dependencies] to one that is."
             )
-            raise PackageUnavailableError(message, host_detail=self._where(), remedy=remedy)
-        return True
-
-    async def insist(self, outfit: Outfit, facts: Mapping[str, Any]) -> None:
-        """See that a sandbox is what its packages are for, where they cannot be settled anew.
-
-        Raises:
-            PackageUnavailableError: It is not; the next time it will be.
-        """
-        if not await self.check(outfit, facts):
-            message = "The sandbox has another Python than the one that packages were found for."
-            raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
-
-    def _where(self) -> str:
-        return f"They are in {self._directory}."
-
-    async def _learn(self, facts: Mapping[str, Any]) -> None:
-        from bridge.wheels.target import target_of
-
-        self._target, self._learned = target_of(facts), True
-        await anyio.to_thread.run_sync(partial(self._write_target, self._target))
-
-    @property
-    def _target_file(self) -> Path:
-        # Of every combination of what decides which Python is inside.
-        from bridge.wheels.sets import digest_of
-
-        settings = self._settings
-        chosen = (settings.runtime, settings.oci_runtime, settings.image, str(settings.packages))
-        name = digest_of([*chosen, *settings.runtime_order])
-        return self._directory / f"python-{name[:16]}.json"
-
-    def _read_target(self) -> Target | None:
-        from bridge.wheels.target import Target
-
-        try:
-            with self._target_file.open("rb") as file:
-                return Target(**json.loads(file.read(_MAX_TARGET_BYTES)))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def _write_target(self, target: Target) -> None:
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            replace_file(self._target_file, json.dumps(asdict(target)).encode())
-        except OSError as error:
-            # The next bridge asks a sandbox again.
-            logger.warning("the sandbox's Python is not remembered: %s", error.strerror)
+            where = f"They are in {self._directory}."
+            raise PackageUnavailableError(message, host_detail=where, remedy=remedy)

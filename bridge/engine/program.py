@@ -198,8 +198,7 @@ class Program:
             message = "The sandbox was paused before its program began."
             raise NotStartedError(message, remedy=_STILL_REMEDY)
         if self._was_dead():
-            message = "The sandbox was gone before its program began."
-            raise NotStartedError(message)
+            raise NotStartedError("The sandbox was gone before its program began.")
         return await self._facts(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
@@ -295,8 +294,7 @@ class Program:
         match frame:
             case Call():
                 if self._intake.collecting:
-                    message = "a call after the program's end"
-                    raise WireError(message)
+                    raise WireError("a call after the program's end")
                 await dispatcher.accept(frame, self._session.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
@@ -307,14 +305,12 @@ class Program:
                 await self._intake.take(frame)
             case Done():
                 if self._done is not None:
-                    message = "a second done frame"
-                    raise WireError(message)
+                    raise WireError("a second done frame")
                 self._done = frame
             case Exited():
                 self._exited = frame
             case Hello():
-                message = "a second hello frame"
-                raise WireError(message)
+                raise WireError("a second hello frame")
 
     def _begin_collecting(self) -> None:
         """Give files a time of their own: the program's is over, be it used up or not."""

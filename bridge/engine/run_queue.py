@@ -118,12 +118,10 @@ class RunQueue:
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
-            why = f"{self.waiting} more wait already"
-            raise self._overloaded(why)
+            raise self._overloaded(f"{self.waiting} more wait already")
         own = self._waiting.get(ticket.owner, ())
         if len(own) >= MAX_WAITING_OF_OWNER:
-            why = f"{len(own)} more of yours wait already"
-            raise self._overloaded(why)
+            raise self._overloaded(f"{len(own)} more of yours wait already")
         self._waiting.setdefault(ticket.owner, deque()).append(ticket)
         self._tell()
         try:

@@ -5,7 +5,7 @@ the outcome is JSON which any client can take: no lone surrogates, no NaN, no ne
 serialiser give up. Bounds nothing in size: that was done where the output was captured.
 
 A stream is a list of lines without their newlines. A newline at the very end ends the last line
-and adds no empty one; every other blank line is there; "\\r" stays. A stream whose last line has no
+and adds no empty one; every other blank line is there; "\r" stays. A stream whose last line has no
 newline is named in `noFinalNewline`, so that exactly what was written can be had back.
 """
 
@@ -17,8 +17,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.model import CallCount, Finding, Isolation, Json, Plan, Receipt, RunResult, Usage
-from bridge.render.kept import kept_fields
+from bridge.model import (
+    Artifact,
+    CallCount,
+    Finding,
+    Isolation,
+    Json,
+    Loss,
+    Plan,
+    Receipt,
+    RunResult,
+    SessionReport,
+    Shown,
+    Usage,
+)
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
@@ -257,3 +269,70 @@ def _usage(usage: Usage) -> dict[str, Json]:
         "toolResultBytes": usage.tool_result_bytes,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def artifact_fields(artifact: Artifact) -> dict[str, Json]:
+    """Return one thing that is kept."""
+    return {
+        "uri": artifact.uri,
+        "name": artifact.name,
+        "kind": artifact.kind,
+        "mimeType": artifact.mime_type,
+        "size": artifact.size,
+        "sha256": artifact.digest,
+    }
+
+
+def whole_output(result: RunResult) -> dict[str, Json]:
+    """Return where all of the streams is that are not shown in full."""
+    return {
+        artifact.kind: artifact.uri
+        for artifact in result.artifacts
+        if artifact.kind in ("stdout", "stderr")
+    }
+
+
+def shown_fields(shown: Shown) -> dict[str, Json]:
+    """Return what is to be said of something shown, which itself is a block of content."""
+    fields: dict[str, Json] = {
+        "mimeType": shown.mime_type,
+        "width": shown.width,
+        "height": shown.height,
+        "text": shown.text,
+        "note": shown.note,
+        "uri": shown.artifact.uri if shown.artifact is not None else "",
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def loss_fields(loss: Loss) -> dict[str, Json]:
+    """Return a name and why it is not there."""
+    return {"name": loss.name, "why": loss.why}
+
+
+def session_fields(report: SessionReport) -> dict[str, Json]:
+    """Return what became of a session."""
+    fields: dict[str, Json] = {
+        "id": report.session_id,
+        "name": report.name,
+        "run": report.run,
+        "state": report.state,
+        "holds": [
+            {"name": held.name, "type": held.kind, "size": held.size} for held in report.holds
+        ],
+        "more": report.more,
+        "lost": [loss_fields(loss) for loss in report.lost],
+        "note": report.note,
+    }
+    return {name: value for name, value in fields.items() if value not in ("", 0, [])}
+
+
+def kept_fields(result: RunResult) -> Mapping[str, Json]:
+    """Return the fields of a result about what outlives it; some may be empty."""
+    return {
+        "shown": [shown_fields(shown) for shown in result.shown],
+        "whole": whole_output(result),
+        "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
+        "missing": [loss_fields(loss) for loss in result.missing],
+        "session": None if result.session is None else session_fields(result.session),
+    }

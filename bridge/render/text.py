@@ -8,13 +8,193 @@ meant to be parsed: a program can print whatever a label looks like. Programs re
 
 from __future__ import annotations
 
-from bridge.model import FindingSource, RunResult
-from bridge.render.kept import kept_sections, whole_output
+import json
+
+from bridge.model import (
+    Artifact,
+    FindingSource,
+    Json,
+    RunResult,
+    SessionReport,
+    Shown,
+    Variable,
+)
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
-from bridge.render.value import value_text
+from bridge.render.structured import to_json, whole_output
 from bridge.settings import OutputMode
-from bridge.text import valid_text
+from bridge.text import counted, valid_text, visible
+
+TOON_SHARE = 0.8
+"""Of the bytes of JSON. TOON that takes more costs a model more: to tokenizers JSON's rows of marks
+are one token. Tables cost 15 to 40 % less as TOON, pairs and nested values up to 80 % more."""
+
+
+def value_text(value: Json, mode: OutputMode = "compact") -> str:
+    """Return a value as text that has a UTF-8 form.
+
+    Args:
+        mode: "json" and "toon" always write it so; "compact" is JSON but for a text of several
+            lines, which reads better as it is; "auto" is "compact", or TOON where that costs less.
+    """
+    plain = to_json(value)
+    if isinstance(plain, str) and "\n" in plain and mode in ("compact", "auto"):
+        return plain
+    as_json = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    if mode in ("compact", "json") or (mode == "auto" and not isinstance(plain, dict | list)):
+        return as_json
+    as_toon = _toon(plain)
+    if as_toon is None:
+        return as_json
+    share = len(as_toon.encode()) / len(as_json.encode())
+    return as_toon if mode == "toon" or share <= TOON_SHARE else as_json
+
+
+def _toon(value: Json) -> str | None:
+    # Only the modes that ask for it pay for its import: 5 ms of the bridge's first answer.
+    import toon_format
+
+    try:
+        return toon_format.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        # `to_json` leaves nothing that it refuses, but this must not fail.
+        return None
+
+
+MAX_HELD = 8
+"""Names in text; the record has more."""
+
+FEW = 3
+"""Names that are listed after every run."""
+
+LARGE = 10_000
+"""Bytes from which on a value's size is worth saying."""
+
+THOUSAND = 1000
+
+
+def session_section(result: RunResult) -> str:
+    """Return the section on a run's session; empty if it had none."""
+    report = result.session
+    if report is None:
+        return ""
+    if report.state == "ended":
+        return f'[session "{report.name}"] ended.'
+    label = f'[session "{report.name}", run {report.run}]'
+    if report.state == "lost":
+        # What that means is in the error.
+        lines = [f"{label} lost its state."]
+    else:
+        # What went wrong may have left less than was meant; else the rest has been told before.
+        brief = result.status == "success" and report.fresh is not None
+        lines = [f"{label} holds {_changed(report) if brief else _held(report)}."]
+        if report.note:
+            lines.append(report.note)
+    if report.lost:
+        lost = [f"{loss.name} ({loss.why})" for loss in report.lost[:MAX_HELD]]
+        lines.append(f"Not restored: {_listed(lost, len(report.lost) - len(lost))}.")
+    if not report.named:
+        lines.append(f'Go on with session="{report.session_id}".')
+    return "\n".join(lines)
+
+
+def _changed(report: SessionReport) -> str:
+    """Return what has come, and how much there is; everything where that is little."""
+    count = report.more + len(report.holds)
+    if count <= FEW:
+        return _held(report)
+    fresh = [_variable(held) for held in report.holds if held.name in (report.fresh or ())]
+    if not fresh:
+        return f"{count:,} names, as before"
+    return f"{count:,} names, now also {_listed(fresh[:MAX_HELD], len(fresh[MAX_HELD:]))}"
+
+
+def _held(report: SessionReport) -> str:
+    if not report.holds:
+        return counted(report.more, "name") if report.more else "nothing"
+    names = [_variable(held) for held in report.holds[:MAX_HELD]]
+    return _listed(names, report.more + len(report.holds) - len(names))
+
+
+def _variable(held: Variable) -> str:
+    size = f" ({size_text(held.size)})" if held.size is not None and held.size >= LARGE else ""
+    return f"{held.name}: {held.kind}{size}"
+
+
+def _listed(items: list[str], more: int) -> str:
+    return ", ".join(items) + (f", and {more:,} more" if more else "")
+
+
+def size_text(size: int) -> str:
+    """Return a size as people say it."""
+    amount = float(size)
+    for unit in ("bytes", "kB", "MB"):
+        if amount < THOUSAND:
+            return f"{amount:.0f} {unit}"
+        amount /= THOUSAND
+    return f"{amount:.1f} GB"
+
+
+MAX_FILES = 25
+"""Listed in text: a line takes some 50 tokens."""
+
+OUT = "out"
+
+
+def kept_sections(result: RunResult) -> list[str]:
+    """Return the sections of the compact text about it."""
+    sections = [shown_section(result), files_section(result), missing_section(result)]
+    sections.append(session_section(result))
+    return [section for section in sections if section]
+
+
+def shown_section(result: RunResult) -> str:
+    """Return what was shown, as far as that has to be said; empty for nothing."""
+    lines = [_shown_line(shown) for shown in result.shown if not shown.text or shown.note]
+    if result.shown and not lines:
+        lines = [f"{counted(len(result.shown), 'text')}, below"]
+    return _section("shown", lines) if lines else ""
+
+
+def _shown_line(shown: Shown) -> str:
+    size = f"{shown.width}x{shown.height}" if shown.data else ""
+    # Of a picture that is here as it was drawn nobody needs another.
+    where = shown.artifact.uri if shown.artifact is not None and shown.note else ""
+    told = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", where]
+    return " ".join(part for part in told if part)
+
+
+def files_section(result: RunResult) -> str:
+    """Return what came back in files, one line each; empty for none."""
+    files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
+    if not files:
+        return ""
+    lines = [_file_line(artifact) for artifact in files[:MAX_FILES]]
+    if len(files) > MAX_FILES:
+        lines.append(f"and {len(files) - MAX_FILES:,} more")
+    return _section("files", lines)
+
+
+def _file_line(artifact: Artifact) -> str:
+    size = counted(artifact.size, "byte")
+    return f"{OUT}/{visible(artifact.name, keep='')} ({artifact.mime_type}, {size}) {artifact.uri}"
+
+
+def missing_section(result: RunResult) -> str:
+    """Return what a program left that could not be read or kept; empty for nothing."""
+    lines = [
+        f"{visible(loss.name, keep='')}: {visible(loss.why, keep='')}"
+        for loss in result.missing[:MAX_FILES]
+    ]
+    if len(result.missing) > MAX_FILES:
+        lines.append(f"and {len(result.missing) - MAX_FILES:,} more")
+    return _section("missing", lines) if lines else ""
+
+
+def _section(label: str, lines: list[str]) -> str:
+    """Return lines under a label; a single one beside it."""
+    return f"[{label}] {lines[0]}" if len(lines) == 1 else "\n".join((f"[{label}]", *lines))
+
 
 NOTHING = (
     "The program finished without output. Print what you need, or end with an expression to get "

@@ -21,16 +21,15 @@ from bridge.engine import Engine
 from bridge.engine.commands import Progress, failed_command
 from bridge.errors import BridgeError
 from bridge.model import RunResult
+from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
-from bridge.server.content import cleared_content, to_result
+from bridge.server.content import RESULT_SIZE, cleared_content, fit_to, output_schema, to_result
 from bridge.server.notices import Notices, NotifyingServer
-from bridge.server.record import RESULT_SIZE, fit_to, output_schema
 from bridge.server.resources import SESSIONS_URI, Resources
-from bridge.server.runs import Runs
-from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
+from bridge.server.runs import Runs, TaskParams, UpdateParams, looked_at
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
-from bridge.server.task_runs import TaskParams, UpdateParams, looked_at
+from bridge.text import without_values
 from bridge.upstream.task_calls import EXTENSION
 
 logger = logging.getLogger(__name__)
@@ -224,3 +223,41 @@ def _progress(context: Context) -> Progress | None:
         await context.session.report_progress(seconds, message=message)
 
     return progress
+
+
+def mistaken_server(error: BridgeError) -> Server[Any]:
+    """Return a server with the usual tools, each of which answers with the error.
+
+    It does not repeat what the setting is: that may be a secret which was put in the wrong place.
+    """
+    problem = without_values(str(error))
+    said = (
+        f"The bridge's settings have a mistake, so it runs nothing. {problem} "
+        "Tell the user: correct it (`mcp-code-bridge doctor` shows it whole), then reconnect this "
+        "MCP server."
+    )
+
+    async def list_tools(
+        context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        tools = [
+            types.Tool(name=name, description=said, input_schema={"type": "object"})
+            for name in (TOOL, SEARCH_TOOL)
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(
+        context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=said)], is_error=True
+        )
+
+    return Server(
+        "mcp-code-bridge",
+        version=__version__,
+        title="MCP code bridge",
+        instructions=said,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )

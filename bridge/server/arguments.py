@@ -1,4 +1,4 @@
-"""The arguments of `run_python`: their schema, and the way from JSON to a `RunRequest`. Pure.
+"""The arguments of `run_python` and its record: schemas, and the way from JSON to a request. Pure.
 
 The SDK's low-level server passes arguments unchecked, and a schema validator's messages do not tell
 a model what to write instead, so the few rules are checked here in words.
@@ -6,12 +6,16 @@ a model what to write instead, so the few rules are checked here in words.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from bridge.engine.input_files import MAX_FILES
 from bridge.errors import InvalidRequestError
-from bridge.model import ApplyRequest, Json, RunRequest
-from bridge.server.arguments_kept import kind_of, parse_files, parse_packages, parse_session
+from bridge.model import ApplyRequest, InputFile, Json, RunRequest
+from bridge.server.content import Kind, record_schema
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
@@ -43,8 +47,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         return _apply(given)
     retry_of = _identifier("retry_of", given.get("retry_of"))
     if given.get("reads") not in (None, _UNSAID["reads"]) and not retry_of:
-        message = "`reads` says how a retry is answered, and needs `retry_of`."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     session, ends = parse_session(given)
     return RunRequest(
         code="" if ends and not given.get("code") else _code(given.get("code")),
@@ -88,8 +91,7 @@ def _identifier(name: str, value: Json) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        message = f"`{name}` must be an id as a result had it, not {value!r:.80}."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"`{name}` must be an id as a result had it, not {value!r:.80}.")
     return value
 
 
@@ -118,14 +120,11 @@ def refuse_unknown(tool: str, given: Iterable[str], known: Sequence[str]) -> Non
 
 def _code(value: Json) -> str:
     if value is None:
-        message = "run_python needs `code`: a string holding a Python program."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
     if not isinstance(value, str):
-        message = f"`code` must be a string, not {kind_of(value)}."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"`code` must be a string, not {kind_of(value)}.")
     if not value.strip():
-        message = "`code` is empty; pass the Python program to run."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("`code` is empty; pass the Python program to run.")
     return value
 
 
@@ -150,6 +149,280 @@ def _timeout(value: Json) -> float | None:
     # Before it is one for the machine: there are whole numbers that no float can hold.
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not -MAX_NUMBER < value < MAX_NUMBER:
-        message = f"`timeout` must be a number of seconds, not {kind_of(value)}."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"`timeout` must be a number of seconds, not {kind_of(value)}.")
     return float(value)
+
+
+MAX_DATA_CHARS = 48 * 1024 * 1024
+"""Of base64: what 32 MiB take, with ends of lines. Decoding more would only hold everybody up."""
+
+MAX_NAME_CHARS = 1024
+"""Of a file. Where it is put, less may be allowed."""
+
+MAX_PACKAGES = 100
+MAX_PACKAGE_CHARS = 500
+"""Of one requirement; more is a mistake."""
+
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
+    """Return the session's name or id, empty for none, and whether it is to end.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    session, ends = given.get("session"), given.get("end_session")
+    if ends is not None and not isinstance(ends, bool):
+        raise InvalidRequestError("`end_session` must be true or false.")
+    if session is None:
+        if ends:
+            raise InvalidRequestError("`end_session` needs `session`: the session to end.")
+        return "", False
+    if not isinstance(session, str) or not _SESSION.fullmatch(session):
+        message = (
+            "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
+            f'such as "analysis", not {session!r:.80}.'
+        )
+        raise InvalidRequestError(message)
+    return session, bool(ends)
+
+
+def parse_files(value: Json) -> tuple[InputFile, ...]:
+    """Return the files. Whether they can be taken, is for the engine to see.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}]'
+        message += f", not {kind_of(value)}."
+        raise InvalidRequestError(message)
+    if len(value) > MAX_FILES:
+        message = f"There are {len(value):,} files; a run takes {MAX_FILES}."
+        raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")
+    return tuple(_file(item) for item in value)
+
+
+_CONTENTS = ("text", "data", "uri")
+
+
+def _file(given: Mapping[str, Json]) -> InputFile:
+    unknown = sorted(given.keys() - {"name", *_CONTENTS})
+    if unknown:
+        message = f"A file has no {unknown[0]!r:.80}: give `name`, and `text`, `data` or `uri`."
+        raise InvalidRequestError(message)
+    name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
+    if isinstance(name, str) and len(kinds) == 1 and not isinstance(given[kinds[0]], str):
+        found = kind_of(given[kinds[0]])
+        message = f"`{kinds[0]}` of file {name!r:.80} must be a string, not {found}."
+        remedy = "Give JSON as text, as json.dumps writes it." if kinds == ["text"] else None
+        raise InvalidRequestError(message, remedy=remedy)
+    if not isinstance(name, str) or len(kinds) != 1:
+        message = "Each of `files` needs a `name` and one of `text`, `data` (base64) and `uri`."
+        raise InvalidRequestError(message)
+    if len(name) > MAX_NAME_CHARS:
+        message = f"The name of file {name!r:.80} has {len(name):,} characters; "
+        message += f"the limit is {MAX_NAME_CHARS:,}."
+        raise InvalidRequestError(message)
+    content: str = given[kinds[0]]
+    if kinds == ["uri"]:
+        return InputFile(name=name, uri=content)
+    if kinds == ["text"]:
+        return InputFile(name=name, data=_encoded(name, content))
+    if len(content) > MAX_DATA_CHARS:
+        message = (
+            f"`data` of file {name!r:.80} is more than a run takes: {len(content):,} characters."
+        )
+        raise InvalidRequestError(message, remedy="Have the program fetch it with tool calls.")
+    try:
+        return InputFile(name=name, data=_decoded(content))
+    except (binascii.Error, ValueError):
+        address = content.startswith("data:")
+        remedy = "Give a data: address as `uri`." if address else "Give text as `text`."
+        message = f"`data` of file {name!r:.80} is not base64."
+        raise InvalidRequestError(message, remedy=remedy) from None
+
+
+def _decoded(content: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        # Many tools break it into lines.
+        return base64.b64decode("".join(content.split()), validate=True)
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        message = f"`text` of file {name!r:.80} is no text at character {error.start:,}."
+        raise InvalidRequestError(message, remedy="Give bytes as `data`, in base64.") from None
+
+
+def parse_packages(value: Json) -> tuple[str, ...]:
+    """Return the requirements.
+
+    Raises:
+        InvalidRequestError: They are unusable; the text says what to pass instead.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        message = '`packages` must be a list of requirements such as ["polars==1.*"]'
+        message += f", not {kind_of(value)}."
+        raise InvalidRequestError(message)
+    if len(value) > MAX_PACKAGES or any(len(item) > MAX_PACKAGE_CHARS for item in value):
+        message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
+        raise InvalidRequestError(message)
+    return tuple(item.strip() for item in value)
+
+
+def kind_of(value: Json) -> str:
+    """Return what a value is, in words."""
+    if isinstance(value, list):
+        odd = next((item for item in value if not isinstance(item, str)), None)
+        return "a list" if odd is None else f"a list with {kind_of(odd)} in it"
+    names = {dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), f"the number {value!r:.40}")
+
+
+_KEPT: dict[str, Any] = {
+    "session": {
+        "type": "string",
+        "description": "Name of a session: variables, imports and files are kept for the "
+        "next run with the same one.",
+    },
+    "end_session": {
+        "type": "boolean",
+        "default": False,
+        "description": "End the session after this; without code, only that.",
+    },
+    "files": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "text": {"type": "string"},
+                "data": {"type": "string", "description": "Base64."},
+                "uri": {"type": "string", "description": "bridge://artifacts/... or data:"},
+            },
+            "required": ["name"],
+            "additionalProperties": False,
+        },
+        "description": "Files for the working directory. What the program writes to out/ "
+        "comes back.",
+    },
+    "packages": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": 'Packages from the allowed ones, such as "polars==1.*".',
+    },
+}
+"""Arguments about what outlives a run."""
+
+
+def input_schema(
+    max_timeout: float, default_timeout: float, *, packages: bool = True
+) -> dict[str, Any]:
+    """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
+    kept = {name: one for name, one in _KEPT.items() if packages or name != "packages"}
+    return {
+        "type": "object",
+        "properties": {
+            "code": {
+                "type": "string",
+                "description": "The Python program. Top-level await works.",
+            },
+            "servers": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Servers to load besides those that the code names.",
+            },
+            "timeout": {
+                "type": "number",
+                "minimum": 1,
+                "maximum": max_timeout,
+                "default": default_timeout,
+                "description": "Seconds the program may take.",
+            },
+            "mode": {
+                "type": "string",
+                "enum": ["run", "plan"],
+                "default": "run",
+                "description": "plan: reads happen, calls that change something are held back and "
+                "listed under an id for `apply`; what they return can be passed on, not looked at.",
+            },
+            "apply": {
+                "type": "string",
+                "description": "Id of a plan whose calls are to be made now; nothing else with it.",
+            },
+            "retry_of": {
+                "type": "string",
+                "description": "Id of a run that failed: calls it made already are answered "
+                "from its journal, not repeated.",
+            },
+            "reads": {
+                "type": "string",
+                "enum": ["replay", "refresh"],
+                "default": "replay",
+                "description": "With retry_of: whether reads are answered so too, or made again.",
+            },
+            **kept,
+        },
+        "additionalProperties": False,
+    }
+
+
+_COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]
+
+_FINDING: dict[str, Kind] = {
+    "line": "integer",
+    "column": "integer",
+    "rule": "string",
+    "severity": ("deny", "note"),
+    "message": "string",
+}
+
+_HELD_CALL: dict[str, Kind] = {
+    "number": "integer",
+    "arguments": "object",
+    "unlisted": ["string"],
+    **dict.fromkeys(("server", "tool", "effect", "action", "rule", "digest"), "string"),
+}
+
+_PLAN: dict[str, Kind] = {
+    "id": "string",
+    "seconds": "number",
+    "calls": [_HELD_CALL],
+    "callsOmitted": "integer",
+    "stopped": "string",
+    "stale": "string",
+}
+
+_RECEIPT: dict[str, Kind] = {
+    "calls": "object",
+    **dict.fromkeys(("replayed", "held", "refused", "unknown", "resultBytes"), "integer"),
+    **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
+    "audit": "string",
+}
+
+OUTPUT_SCHEMA = record_schema(
+    {
+        **dict.fromkeys(("reason", "resultRepr", "error"), "string"),
+        **dict.fromkeys(("stdout", "stderr", "noFinalNewline", "servers"), ["string"]),
+        **dict.fromkeys(("exitCode", "findingsOmitted"), "integer"),
+        **dict.fromkeys(("truncated", "whole", "isolation", "usage", "session"), "object"),
+        **dict.fromkeys(("shown", "artifacts", "missing"), ["object"]),
+        **dict.fromkeys(("replayed", "unused", "refused", "unknown"), _COUNTS),
+        "result": "any",
+        "timeoutSeconds": "number",
+        "findings": [_FINDING],
+        "plan": _PLAN,
+        "receipt": _RECEIPT,
+    }
+)
+"""What a result's record looks like; fields that would be empty are left out."""

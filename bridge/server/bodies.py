@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.server.batches import VERSION, BatchRefusal, parse_batch
-from bridge.server.stdin import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
+from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
 from bridge.upstream.framing import Line, encode
 
 LARGE_BODY = 4 * 1024 * 1024

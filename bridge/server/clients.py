@@ -118,7 +118,50 @@ def _wire(result: BaseModel) -> dict[str, Json]:
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-class HandshakeClient:
+class _AskedClient:
+    """What a run knows of its client in both eras, and tells it."""
+
+    def __init__(self, context: Context, identity: Hashable) -> None:
+        self._context: Context | None = context
+        self._capable = context
+        self._identity = identity
+
+    @property
+    def identity(self) -> Hashable:
+        """Its connection, or who it is, as far as that can be told."""
+        return self._identity
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether its first request has a token for that."""
+        return self._capable.meta is not None and "progress_token" in self._capable.meta
+
+    @property
+    def visits(self) -> bool:
+        """Whether it declares that its user can be sent to a URL."""
+        capabilities = self._capable.session.client_capabilities
+        elicitation = None if capabilities is None else capabilities.elicitation
+        return elicitation is not None and elicitation.url is not None
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        """Notify it, if a request of its is open."""
+        if self._context is not None:
+            await self._context.session.report_progress(seconds, total, message)
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Notify it, likewise."""
+        if self._context is None:
+            return
+        params = types.LoggingMessageNotificationParams.model_validate(
+            {"level": level, "logger": source, "data": data}
+        )
+        await self._context.session.send_notification(
+            types.LoggingMessageNotification(params=params),
+            related_request_id=self._context.request_id,
+        )
+
+
+class HandshakeClient(_AskedClient):
     """One of the handshake era, during one request of its.
 
     Attributes:
@@ -131,23 +174,12 @@ class HandshakeClient:
         Args:
             log_level: What it has set; empty if nothing.
         """
-        self._context = context
-        self._identity = identity
+        super().__init__(context, identity)
         self._log_level = log_level or DEFAULT_LEVEL
         self._chose_level = bool(log_level)
         self.request = anyio.CancelScope()
         over_http = isinstance(context.request, Request)
         self._patience = WAIT_SECONDS if over_http else math.inf
-
-    @property
-    def identity(self) -> Hashable:
-        """Its connection."""
-        return self._identity
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether its request has a token for that."""
-        return _has_token(self._context)
 
     @property
     def log_level(self) -> str:
@@ -157,20 +189,7 @@ class HandshakeClient:
     @property
     def wants_output(self) -> bool:
         """Whether it has set a level: every client has one, whether it knows of it or not."""
-        return self._chose_level and bool(self._log_level)
-
-    @property
-    def visits(self) -> bool:
-        """Whether it declares that."""
-        return _visits(self._context)
-
-    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Notify it, on its request's stream."""
-        await self._context.session.report_progress(seconds, total, message)
-
-    async def log(self, level: str, source: str, data: Json) -> None:
-        """Notify it, likewise."""
-        await _log(self._context, level, source, data)
+        return self._chose_level
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Request it.
@@ -199,7 +218,7 @@ class HandshakeClient:
     async def _request(
         self, request: types.ElicitRequest | types.CreateMessageRequest, kind: type[BaseModel]
     ) -> Mapping[str, Json]:
-        context = self._context
+        context = self._capable
         _insist(context, request.params)
         if self._patience <= 0:
             raise _waited_enough()
@@ -231,7 +250,7 @@ class HandshakeClient:
 
     async def _until_gone(self) -> None:
         """Return when the stream of its request has ended; over a pipe, never."""
-        request = self._context.request
+        request = self._capable.request
         if not isinstance(request, Request):
             await anyio.sleep_forever()
             return
@@ -244,32 +263,25 @@ def _waited_enough() -> CannotAskError:
     return CannotAskError(message)
 
 
-class ModernClient:
+class ModernClient(_AskedClient):
     """One of the newer era, over all requests that belong to one run."""
 
     def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
-        self._context: Context | None = context
-        self._capable = context
-        self._identity = identity
+        super().__init__(context, identity)
         self._runs = runs
         self._rounds = 0
         self.run: SuspendedRun | None = None
-
-    @property
-    def identity(self) -> Hashable:
-        """Who it is, as far as that can be told."""
-        return self._identity
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether its first request has a token for that."""
-        return _has_token(self._capable)
 
     @property
     def log_level(self) -> str:
         """What its request opts in to."""
         meta = self._capable.meta or {}
         return str(meta.get(types.LOG_LEVEL_META_KEY) or "")
+
+    @property
+    def wants_output(self) -> bool:
+        """Whether its request opts in to messages."""
+        return bool(self.log_level)
 
     def attach(self, context: Context) -> None:
         """Go on with another request of its."""
@@ -279,26 +291,6 @@ class ModernClient:
     def detach(self) -> None:
         """Say nothing to it until it comes back."""
         self._context = None
-
-    @property
-    def wants_output(self) -> bool:
-        """Whether its request opts in to messages."""
-        return bool(self.log_level)
-
-    @property
-    def visits(self) -> bool:
-        """Whether its request declares that."""
-        return _visits(self._capable)
-
-    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Notify it, if a request of its is open."""
-        if self._context is not None:
-            await self._context.session.report_progress(seconds, total, message)
-
-    async def log(self, level: str, source: str, data: Json) -> None:
-        """Notify it, likewise."""
-        if self._context is not None:
-            await _log(self._context, level, source, data)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Have it asked with the answer to its request.
@@ -320,16 +312,14 @@ class ModernClient:
         """
         answer = await self._put("sampling/createMessage", _read_question(params, sampling=True))
         if answer is None:
-            message = "The client came back without an answer."
-            raise CannotAskError(message)
+            raise CannotAskError("The client came back without an answer.")
         return answer
 
     async def _put(self, method: Any, params: BaseModel) -> Mapping[str, Json] | None:
         run = self.run
         _insist(self._capable, params)
         if run is None:
-            message = "Nobody can be asked any more."
-            raise CannotAskError(message)
+            raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:
             message = (
                 f"This client was asked {MAX_ROUNDS} times in this run, one time after the other, "
@@ -356,22 +346,3 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
         else:
             requests[key] = types.ElicitRequest(params=params)
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
-
-
-def _visits(context: Context) -> bool:
-    capabilities = context.session.client_capabilities
-    elicitation = None if capabilities is None else capabilities.elicitation
-    return elicitation is not None and elicitation.url is not None
-
-
-def _has_token(context: Context) -> bool:
-    return context.meta is not None and "progress_token" in context.meta
-
-
-async def _log(context: Context, level: str, source: str, data: Json) -> None:
-    params = types.LoggingMessageNotificationParams.model_validate(
-        {"level": level, "logger": source, "data": data}
-    )
-    await context.session.send_notification(
-        types.LoggingMessageNotification(params=params), related_request_id=context.request_id
-    )

@@ -17,7 +17,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import refuse_unknown
-from bridge.server.record import RESULT_SIZE, output_schema, tool_result
+from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -28,41 +28,29 @@ _KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout")
 MAX_LISTED = 20
 """Executables named per profile in the tool's description."""
 
-_STREAM = {"type": "array", "items": {"type": "string"}}
-
-COMMAND_OUTPUT_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "runId": {"type": "string"},
-        "status": {"type": "string", "enum": ["success", "error", "timeout", "validation_error"]},
-        "summary": {"type": "string"},
-        "profile": {"type": "string"},
-        "reason": {"type": "string"},
-        "exitCode": {"type": "integer"},
-        "stages": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "command": {"type": "string"},
-                    "exitCode": {"type": "integer"},
-                    "signal": {"type": "string"},
-                    "cutShort": {"type": "boolean"},
-                    "stderr": _STREAM,
-                },
-                "required": ["command"],
-            },
-        },
-        "stdout": _STREAM,
-        "stderr": _STREAM,
-        "error": {"type": "string"},
-        "timeoutSeconds": {"type": "number"},
-        "truncated": {"type": "object"},
-        "isolation": {"type": "object"},
-        "usage": {"type": "object"},
-    },
-    "required": ["runId", "status", "summary"],
+_STAGE: dict[str, Kind] = {
+    "command": "string",
+    "exitCode": "integer",
+    "signal": "string",
+    "cutShort": "boolean",
+    "stderr": ["string"],
 }
+
+COMMAND_OUTPUT_SCHEMA = record_schema(
+    {
+        "profile": "string",
+        "reason": "string",
+        "exitCode": "integer",
+        "stages": [_STAGE],
+        "stdout": ["string"],
+        "stderr": ["string"],
+        "error": "string",
+        "timeoutSeconds": "number",
+        "truncated": "object",
+        "isolation": "object",
+        "usage": "object",
+    }
+)
 """What a result's record looks like; fields that would be empty are left out."""
 
 
@@ -192,14 +180,12 @@ def _profile(value: Json, profiles: Mapping[str, CommandProfile]) -> str:
     if isinstance(value, str) and value in profiles:
         return value
     found = "is needed" if value is None else f"{value!r:.100} is not known"
-    message = f"`profile` {found}."
-    raise InvalidRequestError(message, remedy=f"Pass one of: {', '.join(profiles)}.")
+    raise InvalidRequestError(f"`profile` {found}.", remedy=f"Pass one of: {', '.join(profiles)}.")
 
 
 def _stages(given: Mapping[str, Json]) -> tuple[tuple[str, ...], ...]:
     if ("command" in given) == ("pipeline" in given):
-        message = "Pass either `command` or `pipeline`."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("Pass either `command` or `pipeline`.")
     name = "command" if "command" in given else "pipeline"
     value = given[name]
     if isinstance(value, str):
@@ -223,8 +209,7 @@ def _is_words(value: Json) -> bool:
 def _text(given: Mapping[str, Json], name: str) -> str:
     value = given.get(name, "")
     if not isinstance(value, str):
-        message = f"`{name}` must be a string."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"`{name}` must be a string.")
     return value
 
 
@@ -232,6 +217,5 @@ def _timeout(value: Json) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        message = f"`timeout` must be a number of seconds, not {value!r:.40}."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"`timeout` must be a number of seconds, not {value!r:.40}.")
     return float(value)

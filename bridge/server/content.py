@@ -1,13 +1,16 @@
-"""A run's result as blocks of MCP content.
+"""A tool's result as MCP has it: what a model reads, and the record that programs read.
 
-Owns which blocks there are and in which order: the text, then what was shown, then links to what is
-kept. What the text says is decided in `bridge.render`.
+Many clients show their model structured content in place of the text, so the record is in the
+result's `_meta`, which reaches no model, unless the user asked for structured content. Owns which
+blocks there are and in which order: the text, then what was shown, then links to what is kept. What
+the text says is decided in `bridge.render`.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import mcp_types as types
 
@@ -17,8 +20,89 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult, Shown
 from bridge.render.structured import structured
 from bridge.render.text import compact
-from bridge.server.record import RECORD_KEY, tool_result
+from bridge.settings import RecordPlace
 from bridge.text import counted
+
+RECORD_KEY = "mcp-code-bridge/result"
+"""Of a result's `_meta`."""
+
+RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
+"""For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
+50,000 characters to a file and shows its model 2,000 of them. The bridge's are cut already, and say
+how to read on."""
+
+
+_PARSES_TEXT = ("gemini-cli-mcp-client",)
+"""Clients, by how the names begin that they introduce themselves with. Gemini CLI 0.61.0 takes a
+first text that is JSON for structured content where there is none, and refuses the whole result if
+that is no object: `print(1+1)` is an error to its model. It shows the text in any case."""
+
+_SHOWS_FAILURES = ("gemini-cli-mcp-client", "qwen-cli-mcp-client")
+"""Gemini CLI 0.61.0 and Qwen Code 0.24.4 give their models failed results as JSON, with `_meta`. A
+traceback of 74 tokens costs 500 with the record in it."""
+
+
+def tool_result(
+    content: Sequence[types.ContentBlock],
+    record: dict[str, Any],
+    place: RecordPlace,
+    *,
+    is_error: bool = False,
+) -> types.CallToolResult:
+    """Return a result with its record in `place`, and only there."""
+    result = types.CallToolResult(content=list(content), is_error=is_error)
+    if place == "content":
+        result.structured_content = record
+    else:
+        result.meta = {RECORD_KEY: record}
+    return result
+
+
+def fit_to(client: str, result: types.CallToolResult) -> None:
+    """Change a result so that the model of a client gets its text, and little else.
+
+    Args:
+        client: The name that it introduced itself with.
+    """
+    if result.is_error and client.startswith(_SHOWS_FAILURES):
+        result.meta = None
+    if not result.is_error and client.startswith(_PARSES_TEXT):
+        result.structured_content = result.structured_content or {}
+
+
+Kind = str | tuple[str, ...] | list[Any] | dict[str, Any]
+"""Of a field: a type of JSON Schema, or "any"; the texts that it may be; a list of something; or an
+object with fields of its own."""
+
+
+def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
+    """Return the JSON Schema of a record, by the kinds of the fields that not all records have."""
+    common: dict[str, Kind] = {
+        "runId": "string",
+        "status": ("success", "error", "timeout", "validation_error"),
+        "summary": "string",
+    }
+    return {**_schema({**common, **fields}), "required": list(common)}
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    if isinstance(kind, dict):
+        fields = {name: _schema(each) for name, each in kind.items()}
+        return {"type": "object", "properties": fields}
+    if isinstance(kind, list):
+        return {"type": "array", "items": _schema(kind[0])}
+    if isinstance(kind, tuple):
+        return {"type": "string", "enum": list(kind)}
+    return {} if kind == "any" else {"type": kind}
+
+
+def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
+    """Return the schema that a tool announces; None where its results have no structured content.
+
+    A client that knows a schema refuses results without structured content.
+    """
+    return schema if place == "content" else None
+
 
 MAX_LINKS = 50
 """In one result: each is something that a model reads. All are in the record."""

@@ -95,14 +95,13 @@ class NotifyingServer(Server[Any]):
         )
 
 
-class OwnedBus:
+class OwnedBus(InMemorySubscriptionBus):
     """Hands each event to the streams of those that it is for."""
 
     def __init__(self) -> None:
-        self._everybody = InMemorySubscriptionBus()
-        self._owned: dict[str, InMemorySubscriptionBus] = {}
-        self._count: dict[str, int] = {}
+        super().__init__()
         self._owner: ContextVar[str] = ContextVar("owner", default="")
+        self._meant: str | None = None
 
     def opening_for(self, owner: str) -> None:
         """Have the stream that is opened next in this task be an owner's."""
@@ -111,31 +110,18 @@ class OwnedBus:
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Have a listener called; see `SubscriptionBus`."""
         owner = self._owner.get()
-        ends = [
-            self._everybody.subscribe(listener),
-            self._owned.setdefault(owner, InMemorySubscriptionBus()).subscribe(listener),
-        ]
-        self._count[owner] = self._count.get(owner, 0) + 1
 
-        def unsubscribe() -> None:
-            while ends:
-                ends.pop()()
-                if not ends:
-                    self._left(owner)
+        def owned(event: ServerEvent) -> None:
+            if self._meant in (None, owner):
+                listener(event)
 
-        return unsubscribe
-
-    def _left(self, owner: str) -> None:
-        self._count[owner] -= 1
-        if not self._count[owner]:
-            del self._count[owner], self._owned[owner]
+        return super().subscribe(owned)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
         """Hand an event to the streams of an owner, or of everybody."""
-        if owner is None:
-            await self._everybody.publish(event)
-        elif owner in self._owned:
-            await self._owned[owner].publish(event)
+        # All listeners are called before anything else has a turn.
+        self._meant = owner
+        await super().publish(event)
 
 
 @dataclass(eq=False)

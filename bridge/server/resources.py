@@ -1,33 +1,89 @@
 """What clients can list and read: the bridge itself, its servers, and what runs left.
 
 Owns the URIs, the pages of the list and what one answer has of something large. Of what runs left
-each client sees its own; of anything else it is told that there is no such thing.
+each client sees its own; of anything else it is told that there is no such thing. A client's roots
+stand in the guide: they are names to talk about, and nothing is mounted for them.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import re
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote
 
+import anyio
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from bridge.artifacts import ArtifactStore, Reading, parse_part, read_part
 from bridge.engine import Engine
+from bridge.engine.sessions import Listed
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.redaction import Redactor
-from bridge.model import Artifact
+from bridge.model import Artifact, Json
 from bridge.server.clients import Context
 from bridge.server.content import resource_fields
 from bridge.server.notices import MAX_URI, Notices
-from bridge.server.roots import client_roots
 from bridge.server.runs import Runs
-from bridge.server.session_list import sessions_json
+
+MAX_ROOTS = 40
+
+ANSWER_SECONDS = 2.0
+"""Clients have them at hand; the guide does not wait for one that does not answer."""
+
+
+async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
+    """Return name and address of each root that a client has; none where it cannot be asked.
+
+    In the newer era a question is an answer that makes the client ask again, which a guide is not
+    worth.
+    """
+    capabilities = context.session.client_capabilities
+    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    if modern or capabilities is None or capabilities.roots is None:
+        return ()
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    with anyio.move_on_after(ANSWER_SECONDS):
+        try:
+            request = types.ListRootsRequest()
+            result = await context.session.send_request(
+                request, types.ListRootsResult, metadata=metadata
+            )
+        except (MCPError, ValidationError):
+            return ()
+        return tuple((root.name or "", str(root.uri)) for root in result.roots[:MAX_ROOTS])
+    return ()
+
+
+def sessions_json(sessions: Sequence[Listed]) -> str:
+    """Return the sessions, those used last first."""
+    return json.dumps({"sessions": [_fields(session) for session in sessions]}, ensure_ascii=False)
+
+
+def _fields(session: Listed) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "id": session.session_id,
+        "name": session.name,
+        "state": session.state,
+        "runs": session.runs,
+        "idleSeconds": round(session.idle_seconds),
+        "memoryLimitBytes": session.memory_bytes or None,
+        "holds": [
+            {"name": held.name, "type": held.kind, "size": held.size}
+            for held in session.holdings.holds
+        ],
+        "more": session.holdings.more or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
 
 logger = logging.getLogger(__name__)
 
@@ -177,8 +233,7 @@ class Resources:
             code = types.INVALID_PARAMS
             if isinstance(error, ArtifactStoreError):
                 code = types.INTERNAL_ERROR
-            told = self._engine.servers.secrets.redactor.text(str(error))
-            raise MCPError(code, told) from None
+            raise MCPError(code, self._engine.servers.secrets.redactor.text(str(error))) from None
         text = self._engine.servers.secrets.redactor.text(text)
         content = types.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)
         return types.ReadResourceResult(contents=[content])

@@ -2,22 +2,26 @@
 
 Owns who a client is, as far as it can be told, and which era's way a run goes. A client of the
 handshake era is asked while its request is open, and the run lasts as long as that. One of the
-newer era gets the questions as its answer, so that its run may outlive the request.
+newer era gets the questions as its answer, so that its run may outlive the request; where it
+declares the extension for them, a run that takes long becomes a task.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import Field
 
 from bridge.aside import aside
 from bridge.engine import Engine
@@ -36,7 +40,70 @@ from bridge.server.clients import (
     input_required,
     introduced,
 )
-from bridge.server.task_runs import new_task, patience
+from bridge.upstream.task_calls import EXTENSION
+
+TASK_AFTER_SECONDS = 15.0
+"""A run that is not over by then becomes a task. Clients give up on silent requests after 60 s."""
+
+POLL_SECONDS = 2.0
+"""Between a client's looks at it, as it is asked to."""
+
+
+class TaskParams(types.RequestParams):
+    """Parameters of a request about a task."""
+
+    task_id: str = Field(max_length=200)
+
+
+class UpdateParams(TaskParams):
+    """Parameters of `tasks/update`."""
+
+    input_responses: types.InputResponses = Field(default_factory=dict)
+
+
+def patience(context: Context) -> float:
+    """Return how long a client's run may take before it becomes a task."""
+    capabilities = context.session.client_capabilities
+    extensions = None if capabilities is None else capabilities.extensions
+    return TASK_AFTER_SECONDS if EXTENSION in (extensions or ()) else math.inf
+
+
+def new_task(run: SuspendedRun, number: str) -> dict[str, Any]:
+    """Return the answer to a call whose run is a task from now on."""
+    return {"resultType": "task", **_task(run, number), "status": "working"}
+
+
+def looked_at(
+    run: SuspendedRun, number: str, result: types.CallToolResult | None
+) -> dict[str, Any]:
+    """Return a task as `tasks/get` shows it.
+
+    Args:
+        result: The run's, once it is over.
+    """
+    shown: dict[str, Json] = {"status": "working"}
+    if result is not None:
+        document = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        shown = {"status": "completed", "result": {"resultType": "complete", **document}}
+    elif run.questions:
+        for question in run.questions.values():
+            question.shown = True
+        asked = input_required(Waiting(secret=number, questions=dict(run.questions)))
+        document = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
+        shown = {"status": "input_required", "inputRequests": document["inputRequests"]}
+    return {"resultType": "complete", **_task(run, number), **shown}
+
+
+def _task(run: SuspendedRun, number: str) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "taskId": number,
+        "createdAt": run.begun.isoformat(),
+        "lastUpdatedAt": now.isoformat(),
+        "ttlMs": int(((now - run.begun).total_seconds() + run.kept_seconds) * 1000),
+        "pollIntervalMs": int(POLL_SECONDS * 1000),
+    }
+
 
 logger = logging.getLogger(__name__)
 

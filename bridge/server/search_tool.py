@@ -21,7 +21,7 @@ from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
-from bridge.server.record import RESULT_SIZE, tool_result
+from bridge.server.content import RESULT_SIZE, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -150,8 +150,7 @@ def _detail(value: Json) -> Detail:
         return "summary"
     if value == "full":
         return "full"
-    message = f'`detail` must be "summary" or "full", not {value!r:.40}.'
-    raise InvalidRequestError(message)
+    raise InvalidRequestError(f'`detail` must be "summary" or "full", not {value!r:.40}.')
 
 
 async def _searched(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:

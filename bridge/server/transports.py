@@ -21,8 +21,13 @@ from bridge.errors import UsageError
 from bridge.server.app import build_server
 from bridge.server.bodies import Bodies
 from bridge.server.notices import NotifyingServer
-from bridge.server.stdin import MAX_MESSAGE_BYTES, StdinMessages, claimed_stdin
-from bridge.server.stdout import StdoutMessages, claimed_stdout
+from bridge.server.stdio import (
+    MAX_MESSAGE_BYTES,
+    StdinMessages,
+    StdoutMessages,
+    claimed_stdin,
+    claimed_stdout,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -217,8 +222,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
-        message = f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765."
-        raise UsageError(message)
+        raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765.")
     host = match[1] or match[2]
     if not _is_loopback(host):
         message = (

@@ -86,7 +86,7 @@ def parse_requirements(texts: Iterable[str]) -> tuple[Wanted, ...]:
 def _wanted(text: str) -> Wanted:
     try:
         if len(text) > MAX_REQUIREMENT_CHARS:
-            raise InvalidRequirement("it is too long")  # noqa: EM101 - said below
+            raise InvalidRequirement("it is too long")
         requirement = Requirement(text)
     except InvalidRequirement:
         message = (
@@ -177,7 +177,7 @@ def _dependencies(value: object, lines: Sequence[str], first: int, end: int) -> 
     for item in value:
         try:
             if len(item) > MAX_REQUIREMENT_CHARS:
-                raise InvalidRequirement("it is too long")  # noqa: EM101 - said below
+                raise InvalidRequirement("it is too long")
             Requirement(item)
         except InvalidRequirement:
             # Its own line, where it has one.
@@ -192,7 +192,7 @@ def _python(value: object, lines: Sequence[str], first: int, end: int) -> str:
         raise _malformed(place, "`requires-python` must be a text")
     try:
         if len(value) > MAX_REQUIREMENT_CHARS:
-            raise InvalidSpecifier("it is too long")  # noqa: EM101 - said below
+            raise InvalidSpecifier("it is too long")
         SpecifierSet(value)
     except InvalidSpecifier:
         raise _malformed(place, f"{value!r:.100} says nothing of versions") from None

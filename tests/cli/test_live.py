@@ -22,7 +22,7 @@ from bridge.cli.live import (
     fitted,
     line_of,
 )
-from bridge.engine.standing import Standing
+from bridge.engine.following import Standing
 from bridge.model import Json
 
 

@@ -21,7 +21,7 @@ from bridge.cli.run import _followed as followed
 from bridge.cli.run import run as run_command
 from bridge.cli.terminal import Terminal
 from bridge.engine import open_engine
-from bridge.engine.standing import Standing
+from bridge.engine.following import Standing
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES

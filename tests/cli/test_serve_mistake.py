@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from bridge.cli import main as cli
 from bridge.errors import SettingsError
 from bridge.sandbox.backend import Probe
-from bridge.server.mistaken import mistaken_server
+from bridge.server.app import mistaken_server
 from bridge.settings import Settings, load
 
 

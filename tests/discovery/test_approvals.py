@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.discovery.approvals import Approvals, join, read_approvals
+from bridge.discovery.user_lists import Approvals, join, read_approvals
 
 
 def test_names_match_as_claude_code_folds_them() -> None:

@@ -8,15 +8,15 @@ import pytest
 
 from bridge.discovery.clients import CLAUDE_CODE, LOCATIONS, Dialect
 from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
-from bridge.discovery.fields import MAX_ITEMS
-from bridge.discovery.login import MAX_SCOPES
-from bridge.discovery.parse import Origin, Parsed, parse_config
+from bridge.discovery.fields import MAX_ITEMS, MAX_SCOPES
+from bridge.discovery.parse import Origin
 from bridge.model import OAuthHints, ServerSpec, ToolFilter
+from tests.discovery.parsing import Found, parse_config
 
 DIALECTS = {row.id: row.dialect for row in reversed(LOCATIONS)}
 
 
-def written(document: object, dialect: Dialect) -> Parsed:
+def written(document: object, dialect: Dialect) -> Found:
     origin = Origin(
         client="Some client",
         scope="user",
@@ -29,7 +29,7 @@ def written(document: object, dialect: Dialect) -> Parsed:
     return parse_config(json.dumps(document).encode(), origin)
 
 
-def only(entry: object, client: str) -> Parsed:
+def only(entry: object, client: str) -> Found:
     dialect = DIALECTS[client]
     document: object = {"x": entry}
     for key in reversed(dialect.server_keys[-1].split(".")):
@@ -178,9 +178,9 @@ def test_what_a_client_could_not_read_either_is_skipped(client: str, entry: obje
 
 
 def test_what_only_the_client_can_start_is_left_out_without_a_word() -> None:
-    assert only({"type": "builtin", "name": "x"}, "goose") == Parsed()
-    assert only({"source": "extension", "settings": {}}, "zed") == Parsed()
-    assert only({"settings": {}}, "zed") == Parsed()
+    assert only({"type": "builtin", "name": "x"}, "goose").entries == ()
+    assert only({"source": "extension", "settings": {}}, "zed").entries == ()
+    assert only({"settings": {}}, "zed").entries == ()
     assert only({"settings": {}, "command": "x"}, "zed").servers
 
 

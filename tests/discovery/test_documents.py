@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.discovery.clients import Format
-from bridge.discovery.documents import MalformedError, decode, kind, repeated_keys
+from bridge.discovery.documents import MalformedError, decode, kind
 
 
 def reason(raw: bytes, format: Format = "json") -> str:
@@ -63,22 +63,6 @@ def test_a_toml_key_of_thousands_of_parts_is_refused_before_it_is_parsed(part: s
 def test_bytes_that_are_not_utf_8_are_named() -> None:
     assert "not valid UTF-8 (byte 2)" in reason(b'{"\xff": 1}')
     assert "UTF-16" in reason('{"a": 1}'.encode("utf-16"))
-
-
-def test_repeated_keys_are_remembered_and_the_last_one_counts() -> None:
-    value = decode(b'{"a": 1, "b": 2, "a": 3, "a": 4}')
-    assert value == {"a": 4, "b": 2}
-    assert repeated_keys(value) == 'defined more than once: "a"; the last one counts'
-
-
-def test_many_repeated_keys_are_counted_rather_than_listed() -> None:
-    pairs = ", ".join(f'"k{n}": 0, "k{n}": 1' for n in range(9))
-    assert "and 4 more" in repeated_keys(decode(f"{{{pairs}}}".encode()))
-
-
-def test_nothing_is_said_of_objects_without_repeated_keys() -> None:
-    assert repeated_keys(decode(b'{"a": 1}')) == ""
-    assert repeated_keys({"a": 1}) == ""
 
 
 def test_values_are_named_in_json_s_words() -> None:

@@ -10,13 +10,14 @@ from bridge.discovery.clients import CLAUDE_CODE, GENERIC, Dialect
 from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
 from bridge.discovery.expand import MAX_INSERTED_CHARS
 from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS
-from bridge.discovery.parse import MAX_WARNINGS_PER_FILE, Origin, Parsed, parse_config
+from bridge.discovery.parse import MAX_WARNINGS_PER_FILE, Origin
 from bridge.model import ServerSpec
+from tests.discovery.parsing import Found, parse_config
 
 SECRET = "s3cr3t-value"
 
 
-def written(text: str, dialect: Dialect) -> Parsed:
+def written(text: str, dialect: Dialect) -> Found:
     """What a file with this text means."""
     origin = Origin(
         client="Some client",
@@ -29,11 +30,11 @@ def written(text: str, dialect: Dialect) -> Parsed:
     return parse_config(text.encode(), origin)
 
 
-def named(name: str, entry: object, dialect: Dialect = GENERIC) -> Parsed:
+def named(name: str, entry: object, dialect: Dialect = GENERIC) -> Found:
     return written(json.dumps({"mcpServers": {name: entry}}), dialect)
 
 
-def only(entry: object, dialect: Dialect = GENERIC) -> Parsed:
+def only(entry: object, dialect: Dialect = GENERIC) -> Found:
     return named("x", entry, dialect)
 
 

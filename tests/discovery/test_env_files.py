@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.discovery.env_files import MAX_VARIABLES, parse_env_file
+from bridge.discovery.documents import MAX_VARIABLES, parse_env_file
 
 
 @pytest.mark.parametrize(

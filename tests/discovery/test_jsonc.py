@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.discovery.clients import Format
-from bridge.discovery.documents import MalformedError, decode
-from bridge.discovery.jsonc import OpenCommentError, strip_comments
+from bridge.discovery.documents import MalformedError, OpenCommentError, decode, strip_comments
 
 
 @pytest.mark.parametrize(

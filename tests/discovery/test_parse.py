@@ -24,9 +24,9 @@ from bridge.discovery.parse import (
     MAX_SERVERS_PER_FILE,
     Origin,
     Parsed,
-    parse_config,
     project_entries,
 )
+from tests.discovery.parsing import Found, parse_config
 
 SECRET = "s3cr3t-value"
 DIALECTS = tuple({location.dialect.name: location.dialect for location in LOCATIONS}.values())
@@ -46,7 +46,7 @@ def origin(dialect: Dialect = GENERIC, **changes: object) -> Origin:
     return replace(start, **changes)  # type: ignore[arg-type]  # each test's own fields
 
 
-def parsed(document: object, dialect: Dialect = GENERIC, **changes: object) -> Parsed:
+def parsed(document: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
     return parse_config(json.dumps(document).encode(), origin(dialect, **changes))
 
 
@@ -80,7 +80,7 @@ def test_a_file_of_the_wrong_shape_gets_one_warning(
 
 def test_files_with_other_purposes_need_no_servers() -> None:
     for dialect in (CLAUDE_CODE_STATE, CLAUDE_CODE_LOCAL, CLAUDE_DESKTOP):
-        assert parsed({"theme": "dark"}, dialect) == Parsed()
+        assert parsed({"theme": "dark"}, dialect) == Found(Parsed())
 
 
 def test_text_that_does_not_decode_is_one_warning() -> None:
@@ -100,7 +100,7 @@ def test_all_three_spellings_of_the_server_key_are_read() -> None:
 
 def test_toml_is_read_when_the_file_is_toml() -> None:
     raw = b'[mcp_servers.x]\ncommand = "c"\nargs = [1979-05-27]'
-    found = parse_config(raw, origin(format="toml"))
+    found = parse_config(raw, origin(), "toml")
     assert "args[0] must be a string, not a date or time" in found.skipped[0].reason
 
 
@@ -120,24 +120,6 @@ def test_a_bare_entry_s_fields_are_named_without_a_prefix() -> None:
     assert found.warnings[0].key == "command"
 
 
-def test_repeated_keys_are_warned_about_where_servers_are_defined_and_nowhere_else() -> None:
-    raw = (
-        b'{"mcpServers": 1, "mcpServers": {"x": {}, "x": {"command": "a", "command": "c",'
-        b' "env": {"A": "1", "A": "2"}}}, "history": {"h": 1, "h": 2}}'
-    )
-    found = parse_config(raw, origin())
-    assert [warning.key for warning in found.warnings] == [
-        *("", "mcpServers", "mcpServers.x", "mcpServers.x.env")
-    ]
-    assert found.servers[0].command == "c"
-    assert found.servers[0].env == {"A": "2"}
-
-
-def test_repeated_keys_of_a_bare_entry_are_warned_about_once_for_the_file() -> None:
-    found = parse_config(b'{"command": "a", "command": "b"}', origin(GENERIC_OR_BARE))
-    assert {warning.key for warning in found.warnings} == {""}
-
-
 def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     servers = {f"s{n}": {"command": "c"} for n in range(MAX_SERVERS_PER_FILE + 5)}
     found = parsed({"mcpServers": servers})
@@ -145,7 +127,7 @@ def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     assert "only the first" in found.warnings[0].reason
 
 
-def local(table: object, **changes: object) -> Parsed:
+def local(table: object, **changes: object) -> Found:
     return parsed({"projects": table}, CLAUDE_CODE_LOCAL, **changes)
 
 
@@ -156,7 +138,7 @@ def test_the_first_of_the_project_s_directories_that_has_servers_counts() -> Non
     assert [spec.name for spec in local(both).servers] == ["x"]
     empty = {"/home/me/shop": {"mcpServers": {}}, "/home/me/shop/sub": other}
     assert [spec.name for spec in local(empty).servers] == ["y"]
-    assert local({"/else": other}) == Parsed()
+    assert local({"/else": other}) == Found(Parsed())
 
 
 def test_directories_are_compared_as_claude_code_spells_them() -> None:
@@ -167,7 +149,7 @@ def test_directories_are_compared_as_claude_code_spells_them() -> None:
 
 @pytest.mark.parametrize("projects", [None, [], "x", {"/home/me/shop": None}])
 def test_state_without_usable_projects_has_no_local_servers(projects: object) -> None:
-    assert local(projects) == Parsed()
+    assert local(projects) == Found(Parsed())
     assert list(project_entries([], ("/p",))) == []
 
 
@@ -237,6 +219,6 @@ def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None
     format=st.sampled_from(FORMATS),
 )
 def test_no_bytes_make_parsing_raise(raw: bytes, format: Format) -> None:
-    found = parse_config(raw, origin(format=format))
+    found = parse_config(raw, origin(), format)
     assert found.entries == ()
     assert len(found.warnings) == 1

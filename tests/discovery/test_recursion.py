@@ -32,7 +32,6 @@ STARTS_IT = (
     ("pipx", "run", "--spec", "/src/bridge", "mcp-code-bridge"),
     ("poetry", "-C", "/src", "run", "mcp-code-bridge"),
     ("env", "-u", "A", "B=1", "mcp-code-bridge"),
-    ("env", "-S", "B=1 mcp-code-bridge serve"),
     ("env", "--", "mcp-code-bridge"),
     ("sh", "-c", "cd /src && exec mcp-code-bridge"),
     ("sh", "-c", "set -e\nmcp-code-bridge"),
@@ -41,7 +40,6 @@ STARTS_IT = (
     ("bash", "-lc", "B=1 timeout -k 1 5 mcp-code-bridge"),
     ("bash", "--login", "/x/bin/mcp-code-bridge"),
     ("busybox", "sh", "-c", "mcp-code-bridge"),
-    ("cmd", "/c", "mcp-code-bridge.cmd"),
     ("sudo", "-u", "me", "A=1", "nice", "-n", "5", "nohup", "mcp-code-bridge"),
 )
 
@@ -72,7 +70,6 @@ STARTS_SOMETHING_ELSE = (
     ("sh",),
     ("env",),
     ("env", "-S"),
-    ("env", "-S", "'unclosed"),
     ("timeout", "5"),
     ("",),
 )

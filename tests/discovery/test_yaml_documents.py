@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.documents import MalformedError, decode
-from bridge.discovery.yaml_documents import MAX_YAML_DEPTH, MAX_YAML_NODES, load_yaml
+from bridge.discovery.documents import (
+    MAX_YAML_DEPTH,
+    MalformedError,
+    decode,
+    load_yaml,
+)
 
 
 def test_words_mean_what_they_mean_in_yaml_1_2() -> None:
@@ -24,29 +28,16 @@ def test_keys_are_text() -> None:
     assert load_yaml("true: b") == {"true": "b"}
 
 
-def test_aliases_stand_for_their_value_and_nothing_is_merged() -> None:
-    assert load_yaml("a: &x {k: 1}\nb: *x\n<<: *x") == {
-        "a": {"k": 1},
-        "b": {"k": 1},
-        "<<": {"k": 1},
-    }
-
-
-def bomb() -> str:
-    rows = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
-    for level in range(1, 12):
-        rows.append(f"b{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
-    return "\n".join(rows)
+def test_nothing_is_merged() -> None:
+    assert load_yaml("a: &x {k: 1}\n<<: {k: 2}") == {"a": {"k": 1}, "<<": {"k": 2}}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (bomb(), f"more than {MAX_YAML_NODES} values"),
+        ("a: &x [1]\nb: *x", "the alias *x is not supported"),
         ("[" * 100_000, f"deeper than {MAX_YAML_DEPTH} levels"),
         ("a:\n" + "".join("  " * n + "- a:\n" for n in range(1, 200)), "deeper than"),
-        ("&a [*a]", "inside its own value"),
-        ("a: *nothing", "for nothing"),
         ("a: !!python/object/apply:os.system [x]", "the tag tag:yaml.org"),
         ("a: !!int 1:2:3", "is not supported"),
         ("!local a", "the tag !local is not supported"),

@@ -9,8 +9,16 @@ import pytest
 
 from bridge.clock import Clock
 from bridge.engine.client import OneRun
-from bridge.engine.following import MAX_LOGGED, MAX_PIECE, Following, LoggedOutput
-from bridge.engine.standing import MAX_LINE, MAX_MESSAGE, Standing, told
+from bridge.engine.following import (
+    MAX_LINE,
+    MAX_LOGGED,
+    MAX_MESSAGE,
+    MAX_PIECE,
+    Following,
+    LoggedOutput,
+    Standing,
+    told,
+)
 from bridge.model import Json
 from tests.fakes.client import FakeClient
 from tests.waiting import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ import pytest
 from bridge.aside import aside
 from bridge.model import Json
 from bridge.server.runs import fingerprint
-from bridge.server.stdin import MAX_MESSAGE_BYTES
+from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.upstream.framing import MAX_VALUES
 from tests.watchdog import Watchdog
 

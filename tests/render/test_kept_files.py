@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bridge.model import Artifact, Loss, RunResult
-from bridge.render.kept import MAX_FILES
-from bridge.render.text import compact
+from bridge.render.text import MAX_FILES, compact
 
 
 def artifact(name: str, size: int = 12_345) -> Artifact:

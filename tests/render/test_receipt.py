@@ -13,7 +13,7 @@ from bridge.model import CallCount, Receipt, RunResult, Usage
 from bridge.render.receipt import MAX_KINDS, call_lines, receipt
 from bridge.render.structured import structured
 from bridge.render.text import NOTHING, compact
-from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.server.arguments import OUTPUT_SCHEMA
 
 OK = RunResult(run_id="4f", status="success", summary="The program finished.")
 ACCOUNT = Receipt(

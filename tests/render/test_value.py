@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.render.value import value_text
+from bridge.render.text import value_text
 from bridge.settings import OutputMode
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")

@@ -12,8 +12,7 @@ import anyio
 
 from bridge.engine import Engine
 from bridge.server.app import build_server
-from bridge.server.stdin import StdinMessages
-from bridge.server.stdout import StdoutMessages
+from bridge.server.stdio import StdinMessages, StdoutMessages
 from bridge.server.transports import STDIO
 
 PATIENCE = 30

@@ -27,9 +27,8 @@ from bridge.model import (
     Shown,
 )
 from bridge.render.structured import structured
-from bridge.server.arguments import parse_request
+from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.command_tool import command_tool
-from bridge.server.schemas import OUTPUT_SCHEMA, input_schema
 from bridge.server.search_tool import search_tool
 from bridge.settings.commands import CommandProfile
 

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import InputFile
-from bridge.server.arguments_kept import MAX_DATA_CHARS, parse_files
+from bridge.server.arguments import MAX_DATA_CHARS, parse_files
 
 
 def test_text_data_and_addresses_are_files() -> None:

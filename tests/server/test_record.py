@@ -15,8 +15,8 @@ from mcp import Client
 
 from bridge.engine import open_engine
 from bridge.server.app import build_server
-from bridge.server.record import RECORD_KEY
-from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.server.arguments import OUTPUT_SCHEMA
+from bridge.server.content import RECORD_KEY
 from bridge.settings import Settings
 from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, workshop

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from bridge.engine import Engine
 from bridge.server.app import build_server
-from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.server.arguments import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder
 from tests.record import record_of
 from tests.server.web_rig import web

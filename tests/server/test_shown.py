@@ -13,7 +13,7 @@ from mcp import Client
 
 from bridge.engine import Engine, open_engine
 from bridge.server.app import build_server
-from bridge.server.schemas import OUTPUT_SCHEMA
+from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend

@@ -18,8 +18,8 @@ import pytest
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from bridge.server.record import RECORD_KEY
-from bridge.server.stdin import MAX_MESSAGE_BYTES
+from bridge.server.content import RECORD_KEY
+from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.upstream.framing import MAX_VALUES
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
@@ -271,8 +271,8 @@ def test_what_the_bridge_starts_does_not_eat_the_clients_lines() -> None:
     """Descriptor 0 is inherited; while it is claimed it reads as empty, and afterwards as ever."""
     program = """
 import os, subprocess
-from bridge.server.record import RECORD_KEY
-from bridge.server.stdin import claimed_stdin
+from bridge.server.content import RECORD_KEY
+from bridge.server.stdio import claimed_stdin
 with claimed_stdin() as fd:
     print(subprocess.run(["cat"], capture_output=True).stdout, os.read(fd, 3))
 print(os.read(0, 3))

@@ -15,7 +15,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
-from bridge.server.stdout import StdoutMessages
+from bridge.server.stdio import StdoutMessages
 
 PATIENCE = 120
 LARGE = 300_000
@@ -96,7 +96,7 @@ def test_what_is_printed_meanwhile_goes_to_stderr() -> None:
     """By us, a library or a process that we start; before and after it goes where it should."""
     program = """
 import os, subprocess
-from bridge.server.stdout import claimed_stdout
+from bridge.server.stdio import claimed_stdout
 print("before")
 with claimed_stdout() as fd:
     print("inside")

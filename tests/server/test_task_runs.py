@@ -12,9 +12,9 @@ from mcp import Client, MCPError
 from mcp.types import EmptyResult
 
 from bridge.engine import Engine
-from bridge.server import task_runs
+from bridge.server import runs as task_runs
 from bridge.server.app import build_server
-from bridge.server.record import RECORD_KEY
+from bridge.server.content import RECORD_KEY
 from bridge.upstream.asking import on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.task_calls import Method, TaskRequest
@@ -62,7 +62,7 @@ async def test_a_task_s_result_is_fit_to_its_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a call which is answered at once."""
-    monkeypatch.setattr("bridge.server.record._SHOWS_FAILURES", ("mcp-code-bridge",))
+    monkeypatch.setattr("bridge.server.content._SHOWS_FAILURES", ("mcp-code-bridge",))
     code = "import time\ntime.sleep(0.5)\n1 / 0"
     result = await pool.call_tool("server", "run_python", {"code": code}, timeout=60)
     assert result["isError"]

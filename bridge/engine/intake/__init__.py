@@ -5,6 +5,130 @@ Whatever comes was made by code that is hostile: each part bounds what it keeps,
 lets a frame fail the run that it is about.
 """
 
-from bridge.engine.intake.intake import Intake, Left
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.artifacts import RunArtifacts
+from bridge.engine.client import OneRun
+from bridge.engine.intake.files import FilesOut, LeftFilesOut
+from bridge.engine.intake.shown import LeftShownItems, ShownItems
+from bridge.engine.intake.state import StateParts
+from bridge.engine.intake.streams import LeftStreams, Streams
+from bridge.guest.wire import File, Output, Progress, Shown, State
+from bridge.model import Artifact, Limits, Loss
+from bridge.model import Shown as ShownItem
+from bridge.rpc.replies import Clear
+
+_NO_STREAMS, _NOTHING_SHOWN, _NO_FILES = LeftStreams(), LeftShownItems(), LeftFilesOut()
+
+Taken = Output | Shown | Progress | State | File
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What of a run becomes part of its result.
+
+    Attributes:
+        stdout, stderr: What is shown of the streams.
+        dropped: Stream to the number of bytes that are not.
+        missing: What could not be read or kept, and why.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[ShownItem, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    missing: tuple[Loss, ...] = ()
+
+
+class Intake:
+    """Takes one run's frames. Used once.
+
+    Attributes:
+        collecting: Whether files have begun to come, which is after the program's end.
+        state: What a session's process made of its state.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        run: OneRun | None = None,
+        artifacts: RunArtifacts | None = None,
+        clear: Clear | None = None,
+        saves: bool = False,
+    ) -> None:
+        """Make one.
+
+        Args:
+            run: Told how the program gets on.
+            artifacts: Where what it leaves is kept; without it nothing is.
+            clear: Takes secrets out of what is shown or kept.
+            saves: Whether a state was asked for; what comes unasked is not worth its memory.
+        """
+        self._run = run
+        self._saves = saves
+        self._limits = limits
+        self._artifacts = artifacts
+        self._clear = clear
+        # Most runs need one of these, if any; each is made when the first of its frames comes.
+        self._streams: Streams | None = None
+        self._shown: ShownItems | None = None
+        self._files: FilesOut | None = None
+        self.state = StateParts()
+        self.collecting = False
+
+    async def take(self, frame: Taken) -> None:
+        """Take one frame."""
+        limits, artifacts, clear = self._limits, self._artifacts, self._clear
+        match frame:
+            case Output():
+                if self._streams is None:
+                    self._streams = Streams(limits, run=self._run, artifacts=artifacts, clear=clear)
+                await self._streams.take(frame)
+            case Shown():
+                if self._shown is None:
+                    self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
+                await self._shown.take(frame)
+            case Progress():
+                if self._run is not None:
+                    await self._run.advance(frame.done, frame.total, frame.message)
+            case State():
+                if self._saves:
+                    self.state.take(frame)
+            case File():
+                self.collecting = True
+                if self._files is None:
+                    self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
+                await self._files.take(frame)
+
+    async def finish(self) -> Left:
+        """Return what is left when no frame comes any more. Nothing is open afterwards."""
+        streams = _NO_STREAMS if self._streams is None else await self._streams.finish()
+        shown = _NOTHING_SHOWN if self._shown is None else await self._shown.finish()
+        files = _NO_FILES if self._files is None else await self._files.finish()
+        return Left(
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            dropped=streams.dropped,
+            shown=shown.shown,
+            artifacts=(*streams.artifacts, *shown.artifacts, *files.artifacts),
+            missing=(*streams.missing, *shown.missing, *files.missing),
+        )
+
+    def give_up_files(self) -> None:
+        """Wait for no more files: reading them took too long."""
+        if self._files is not None:
+            self._files.give_up()
+
+    def discard(self) -> None:
+        """Let go of what was begun, when nobody asks for what is left."""
+        for part in (self._streams, self._shown, self._files):
+            if part is not None:
+                part.discard()
+
 
 __all__ = ["Intake", "Left"]

@@ -20,7 +20,7 @@ from bridge.engine.sessions.report import (
 )
 from bridge.guest.wire import Done
 from bridge.model import Loss, RunResult, SessionReport, Variable
-from bridge.render.session import session_section
+from bridge.render.text import session_section
 
 REPORT = SessionReport(session_id="ab" * 16, name="work", run=3, state="kept")
 RESULT = RunResult(run_id="r", status="success", summary="Success.")

@@ -1,16 +1,15 @@
 """What can be said of a client's files: the types of the table, no rows and no behaviour.
 
-Supporting another client is a row in one of the sibling modules, and at most a new field of
+Supporting another client is a row in `clients.py`, and at most a new field of
 `Dialect` for a spelling that no row has needed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bridge.discovery.trust import Trusts
 from bridge.model import Transport
 
 Platform = Literal["linux", "darwin", "win32"]
@@ -73,10 +72,10 @@ class Dialect:
     """
 
     name: str
-    server_keys: tuple[str, ...]
-    transports: Mapping[str, Transport]
-    untyped_url: Transport | None
-    scalars_as_text: bool
+    server_keys: tuple[str, ...] = ("mcpServers",)
+    transports: Mapping[str, Transport] = field(default_factory=lambda: KNOWN_TRANSPORTS)
+    untyped_url: Transport | None = "http"
+    scalars_as_text: bool = True
     url_keys: tuple[str, ...] = ("url",)
     header_keys: tuple[str, ...] = ("headers",)
     env_keys: tuple[str, ...] = ("env",)
@@ -85,7 +84,7 @@ class Dialect:
     url_transports: Mapping[str, Transport] = field(default_factory=dict)
     per_project: bool = False
     bare_server: bool = False
-    servers_expected: bool = True
+    servers_expected: bool = False
     listed: bool = False
     nested: str = ""
     command_list: bool = False
@@ -110,7 +109,7 @@ class Dialect:
     api_key: str = ""
     inputs: bool = False
     gates: tuple[str, str] | None = None
-    cwd_at: Literal["file", "workspace"] = "file"
+    cwd_at: Literal["file", "workspace"] = "workspace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +171,10 @@ class LimitFile:
     template: str
     platforms: tuple[Platform, ...] = PLATFORMS
     managed: bool = True
+
+
+Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
+"""A client's own file and the project's directories, to whether that file trusts them."""
 
 
 @dataclass(frozen=True, kw_only=True)

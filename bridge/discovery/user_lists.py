@@ -1,20 +1,140 @@
-"""Which servers the user or their company forbade, by Claude Code's own lists: pure.
+"""What clients' own lists say of servers: approved, trusted, forbidden, switched off. Pure.
 
-Owns `deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly`, `disabledMcpServers` and
-what the existence of `managed-mcp.json` means. A denial counts before any permission. All of it is
-about Claude Code's servers, but that what the company denied is denied in every client's files.
+Owns Claude Code's `enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers`,
+`deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly` and `disabledMcpServers`, what
+the existence of `managed-mcp.json` means, and which folders Codex and Gemini CLI trust. A denial
+counts before any permission. All of Claude Code's lists are about its own servers, but that what
+the company denied is denied in every client's files. Whatever cannot be read trusts nothing. Does
+not read files and does not decide what an absent answer means.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from bridge.discovery.documents import kind
 from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
+
+ENABLED_KEY = "enabledMcpjsonServers"
+DISABLED_KEY = "disabledMcpjsonServers"
+ENABLE_ALL_KEY = "enableAllProjectMcpServers"
+TRUSTED_KEY = "hasTrustDialogAccepted"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approvals:
+    """The user's answers about a project's servers.
+
+    Attributes:
+        approved: Names, folded as Claude Code folds them.
+        rejected: Folded name to the file that rejects it.
+        all_approved: Whether every server of the project is.
+        trusted: Whether the user trusts the folder, in which its own files may approve.
+    """
+
+    approved: frozenset[str] = frozenset()
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    all_approved: bool = False
+    trusted: bool = False
+
+    def approves(self, name: str) -> bool:
+        return self.all_approved or _folded(name) in self.approved
+
+    def rejected_in(self, name: str) -> str:
+        """The file that rejects a server; empty when none does."""
+        return self.rejected.get(_folded(name), "")
+
+
+def read_approvals(
+    lists: Mapping[str, object], *, path: str, prefix: str, may_approve: bool
+) -> tuple[Approvals, tuple[ConfigWarning, ...]]:
+    """The answers that one object of one file holds.
+
+    Args:
+        prefix: The dotted place of `lists` in the file; empty at its top.
+        may_approve: Whether approvals count here; rejections always do.
+    """
+    warnings: list[ConfigWarning] = []
+
+    def names(key: str) -> frozenset[str]:
+        value = lists.get(key, [])
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return frozenset(_folded(item) for item in value)
+        where = f"{prefix}.{key}" if prefix else key
+        reason = f"must be a list of server names, not {kind(value)}"
+        if isinstance(value, list):
+            reason = "must be a list of server names; it has members that are not strings"
+        warnings.append(ConfigWarning(path=path, key=where, reason=reason))
+        return frozenset()
+
+    approved, rejected = names(ENABLED_KEY), names(DISABLED_KEY)
+    found = Approvals(
+        approved=approved if may_approve else frozenset(),
+        rejected=dict.fromkeys(rejected, path),
+        all_approved=may_approve and lists.get(ENABLE_ALL_KEY) is True,
+    )
+    return found, tuple(warnings)
+
+
+def join(found: Iterable[Approvals]) -> Approvals:
+    """All answers together; a rejection anywhere stands."""
+    approved: set[str] = set()
+    rejected: dict[str, str] = {}
+    all_approved = trusted = False
+    for one in found:
+        trusted = trusted or one.trusted
+        approved |= one.approved
+        rejected = {**one.rejected, **rejected}
+        all_approved = all_approved or one.all_approved
+    return Approvals(
+        approved=frozenset(approved),
+        rejected=rejected,
+        all_approved=all_approved,
+        trusted=trusted,
+    )
+
+
+def _folded(name: str) -> str:
+    return _UNSAFE.sub("_", name)
+
+
+def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
+    """Read `[projects."<directory>"] trust_level` of Codex's `config.toml`."""
+    projects = document.get("projects")
+    if not isinstance(projects, Mapping):
+        return False
+    entries = [projects.get(directory) for directory in directories]
+    levels = [entry.get("trust_level") for entry in entries if isinstance(entry, Mapping)]
+    return "trusted" in levels and "untrusted" not in levels
+
+
+def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
+    """Read Gemini CLI's `trustedFolders.json`: the rule nearest to the working directory counts."""
+    if not directories:
+        return False
+    here = PurePath(directories[-1])
+    nearest, trusted = -1, False
+    for path, level in document.items():
+        if level not in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
+            continue
+        folder = PurePath(os.path.dirname(path) if level == "TRUST_PARENT" else path)  # noqa: PTH120
+        depth = len(folder.parts)
+        if not here.is_relative_to(folder) or depth < nearest:
+            continue
+        # Of two rules on one folder, that which distrusts it.
+        distrusted_alike = depth == nearest and not trusted
+        trusted = level != "DO_NOT_TRUST" and not distrusted_alike
+        nearest = depth
+    return trusted
+
 
 DENIED_KEY = "deniedMcpServers"
 ALLOWED_KEY = "allowedMcpServers"

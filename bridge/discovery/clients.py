@@ -1,0 +1,582 @@
+"""Where each client keeps its servers, and how it spells them: data, no behaviour.
+
+Owns the table of locations, its order and the names of the sources. Reads nothing and decides
+nothing: `places.py` turns a template into paths and `parse.py` applies a dialect.
+
+Precedence. `LOCATIONS` is in order of strength, and the first file that defines a name wins; a
+weaker definition of the same name is reported as shadowed, never merged in.
+
+1. The file that `MCP_SERVERS_CONFIG` names (JSON, or TOML when it ends in `.toml`).
+2. Claude Code, managed: `managed-mcp.json` in the system's directory for it.
+3. Claude Code, local: `projects.<directory>.mcpServers` in `~/.claude.json`, where the directory is
+   the repository's root (a worktree counts as its main repository), else the working directory.
+4. Claude Code, user: `mcpServers` in `~/.claude.json`.
+5. `~/.config/mcp/servers/*.json`, by file name.
+6. `~/MCPs/*.json`, by file name.
+7. Claude Desktop: `claude_desktop_config.json` in its directory on this platform.
+8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
+   `.../Claude`; then `claude_code_config.json` in the same two.
+9. The other clients' files of the user and of the system, client by client in the order of
+   `_OTHER_USER`.
+10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
+    the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
+    `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
+    the project, in the same order. Last, so that no repository takes the name of a server that the
+    user defined.
+
+What holds a name and what does not: an entry with `"disabled": true` or `"enabled": false` does, so
+that a stronger file can turn a server off; an entry skipped for any other reason does not, so that
+a broken or rejected one never hides a good one.
+
+`CLAUDE_CONFIG_DIR` moves `~/.claude.json` and `~/.claude`, as it does for Claude Code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bridge.discovery.dialect import (
+    MILLISECOND,
+    PLATFORMS,
+    SECOND,
+    ApprovalFile,
+    Dialect,
+    Format,
+    LimitFile,
+    Location,
+    Platform,
+    Syntax,
+    TrustFile,
+)
+from bridge.discovery.user_lists import codex_trusts, gemini_trusts
+from bridge.model import Transport
+
+__all__ = [
+    "PLATFORMS",
+    "ApprovalFile",
+    "Dialect",
+    "Format",
+    "Location",
+    "Platform",
+    "Syntax",
+    "TrustFile",
+]
+
+# --- how each client spells servers ---------------------------------------------------------------
+
+_CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "sse": "sse",
+}
+
+CLAUDE_CODE = Dialect(
+    name="Claude Code",
+    transports=_CLAUDE_TRANSPORTS,
+    untyped_url=None,
+    scalars_as_text=False,
+    servers_expected=True,
+    cwd_at="file",
+)
+"""As Claude Code 2.1 reads its files: strict, so that both agree on which entries are good."""
+
+CLAUDE_CODE_STATE = replace(CLAUDE_CODE, name="Claude Code's state file", servers_expected=False)
+
+CLAUDE_CODE_LOCAL = replace(
+    CLAUDE_CODE_STATE, name="Claude Code's state file, per project", per_project=True
+)
+
+CLAUDE_DESKTOP = Dialect(name="Claude Desktop", cwd_at="file")
+
+GENERIC = Dialect(
+    name="generic",
+    server_keys=("mcpServers", "servers", "mcp_servers"),
+    servers_expected=True,
+    cwd_at="file",
+)
+"""Files that no client owns: lenient, for nobody else decides how they are read."""
+
+GENERIC_OR_BARE = replace(GENERIC, name="generic, or one server per file", bare_server=True)
+
+CURSOR = Dialect(name="Cursor", syntax="cursor", env_file="envFile")
+
+VSCODE = Dialect(
+    name="VS Code", server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True
+)
+
+VSCODE_SETTINGS = replace(
+    VSCODE,
+    name="VS Code's settings, where servers stood before it had a file for them",
+    server_keys=("mcp.servers",),
+)
+
+INTELLIJ = replace(
+    VSCODE,
+    name="Copilot's plugin for JetBrains",
+    header_keys=("headers", "requestInit.headers"),
+)
+
+WINDSURF = Dialect(
+    name="Windsurf",
+    url_keys=("serverUrl", "url"),
+    syntax="windsurf",
+    without_keys=("disabledTools",),
+)
+
+ZED = Dialect(
+    name="Zed",
+    server_keys=("context_servers",),
+    scalars_as_text=False,
+    command_object=True,
+    foreign={"source": frozenset({"extension"})},
+    foreign_fields=frozenset({"settings"}),
+    syntax="",
+    call_timeouts={"timeout": SECOND},
+)
+
+CONTINUE_YAML = Dialect(
+    name="Continue",
+    header_keys=("requestOptions.headers",),
+    listed=True,
+    foreign_fields=frozenset({"uses"}),
+    syntax="secrets",
+    call_timeouts={},
+    start_timeouts={"connectionTimeout": MILLISECOND},
+    api_key="apiKey",
+)
+
+CONTINUE_JSON = Dialect(
+    name="Continue, a file as other clients have them",
+    bare_server=True,
+    servers_expected=True,
+    syntax="braces",
+    expanded=frozenset({"env"}),
+)
+
+CLINE = Dialect(
+    name="Cline",
+    untyped_url="sse",
+    scalars_as_text=False,
+    type_keys=("type", "transportType"),
+    nested="transport",
+    syntax="env",
+    call_timeouts={"timeout": SECOND},
+)
+
+LM_STUDIO = Dialect(name="LM Studio", syntax="", cwd_at="file")
+
+KIRO = Dialect(
+    name="Kiro",
+    syntax="braces",
+    expanded=frozenset({"env", "headers"}),
+    without_keys=("disabledTools",),
+)
+
+JUNIE = Dialect(name="JetBrains Junie and Air", syntax="")
+
+ANTIGRAVITY = Dialect(
+    name="Antigravity",
+    url_keys=("serverUrl", "url"),
+    syntax="",
+    without_keys=("disabledTools",),
+)
+
+CODEX = Dialect(
+    name="Codex",
+    server_keys=("mcp_servers",),
+    scalars_as_text=False,
+    header_keys=("http_headers",),
+    syntax="",
+    call_timeouts={"tool_timeout_sec": SECOND},
+    start_timeouts={"startup_timeout_sec": SECOND, "startup_timeout_ms": MILLISECOND},
+    only_keys=("enabled_tools",),
+    without_keys=("disabled_tools",),
+    env_names="env_vars",
+    bearer_env="bearer_token_env_var",
+    env_headers="env_http_headers",
+)
+
+GEMINI = Dialect(
+    name="Gemini CLI",
+    scalars_as_text=False,
+    url_keys=("httpUrl", "url"),
+    url_transports={"httpUrl": "http"},
+    syntax="shell",
+    only_keys=("includeTools",),
+    without_keys=("excludeTools",),
+    gates=("mcp.allowed", "mcp.excluded"),
+)
+
+OPENCODE = Dialect(
+    name="OpenCode",
+    server_keys=("mcp.servers", "mcp"),
+    scalars_as_text=False,
+    env_keys=("environment",),
+    command_list=True,
+    syntax="opencode",
+    call_timeouts={"timeout": MILLISECOND},
+)
+
+GOOSE = Dialect(
+    name="Goose",
+    server_keys=("extensions",),
+    url_keys=("uri", "url"),
+    env_keys=("envs",),
+    command_keys=("cmd", "command"),
+    foreign={"type": frozenset({"builtin", "platform", "frontend", "inline_python"})},
+    syntax="",
+    call_timeouts={"timeout": SECOND},
+    only_keys=("available_tools",),
+    empty_only=False,
+    env_names="env_keys",
+    cwd_at="file",
+)
+
+AMAZON_Q = Dialect(
+    name="Amazon Q",
+    scalars_as_text=False,
+    syntax="env",
+    expanded=frozenset({"env", "headers"}),
+    without_keys=("disabledTools",),
+)
+
+COPILOT = Dialect(
+    name="Copilot CLI",
+    syntax="shell",
+    expanded=frozenset({"env", "headers"}),
+    only_keys=("tools",),
+)
+
+# --- where they keep them -------------------------------------------------------------------------
+
+
+def _files(
+    id: str,
+    client: str,
+    scope: str,
+    dialect: Dialect,
+    *templates: str,
+    format: Format = "json",
+    platforms: tuple[Platform, ...] = PLATFORMS,
+    approvable: bool = False,
+) -> tuple[Location, ...]:
+    """Return the rows of some files that one client reads alike, the strongest first."""
+    return tuple(
+        Location(
+            id=id,
+            client=client,
+            scope=scope,
+            template=template,
+            dialect=dialect,
+            platforms=platforms,
+            format=format,
+            required=not id,
+            in_project=scope == "project",
+            approvable=approvable,
+        )
+        for template in templates
+    )
+
+
+_LINUX: tuple[Platform, ...] = ("linux",)
+_MAC: tuple[Platform, ...] = ("darwin",)
+_WINDOWS: tuple[Platform, ...] = ("win32",)
+
+_CODE = ("claude-code", "Claude Code")
+_DESKTOP = ("claude-desktop", "Claude Desktop")
+_DIRECTORY = ("mcp-directory", "MCP directory")
+_DESKTOP_FILE = "Claude/claude_desktop_config.json"
+
+_MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
+    ("{system}/etc/claude-code", _LINUX),
+    ("{system}/Library/Application Support/ClaudeCode", _MAC),
+    ("{programs}/ClaudeCode", _WINDOWS),
+)
+
+_CLAUDE_USER = (
+    *_files("", "MCP_SERVERS_CONFIG", "extra", GENERIC_OR_BARE, "{extra}", format="by suffix"),
+    *(
+        row
+        for folder, only in _MANAGED
+        for row in _files(
+            *_CODE, "managed", CLAUDE_CODE, f"{folder}/managed-mcp.json", platforms=only
+        )
+    ),
+    *_files(*_CODE, "local", CLAUDE_CODE_LOCAL, "{claude_state}/.claude.json"),
+    *_files(*_CODE, "user", CLAUDE_CODE_STATE, "{claude_state}/.claude.json"),
+    *_files(
+        *_DIRECTORY,
+        "user",
+        GENERIC_OR_BARE,
+        "{home}/.config/mcp/servers/*.json",
+        "{home}/MCPs/*.json",
+    ),
+    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
+    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
+    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS),
+    *_files(
+        *_DIRECTORY,
+        "user",
+        GENERIC_OR_BARE,
+        "{library}/Claude Code/mcp/servers/*.json",
+        "{library}/Claude/mcp/servers/*.json",
+        platforms=_MAC,
+    ),
+    *_files(
+        *_CODE,
+        "user",
+        CLAUDE_CODE_STATE,
+        "{library}/Claude Code/claude_code_config.json",
+        "{library}/Claude/claude_code_config.json",
+        platforms=_MAC,
+    ),
+)
+
+_CLAUDE_PROJECT = (
+    *_files(*_CODE, "project", CLAUDE_CODE, "{upwards}/.mcp.json", approvable=True),
+    *_files(*_DIRECTORY, "project", GENERIC_OR_BARE, "{cwd}/mcp-servers/*.json"),
+    *_files(*_CODE, "project", CLAUDE_CODE_STATE, "{cwd}/claude_code_config.json"),
+    *_files(*_DESKTOP, "project", CLAUDE_DESKTOP, "{cwd}/claude_desktop_config.json"),
+)
+
+
+_OPENCODE = ("opencode", "OpenCode")
+_LENIENT: Format = "json with comments"
+
+_OTHER_USER = (
+    *_files("cursor", "Cursor", "user", CURSOR, "{home}/.cursor/mcp.json", format="jsonc"),
+    *_files("vscode", "VS Code", "user", VSCODE, "{vscode}/mcp.json", format="jsonc"),
+    *_files("vscode", "VS Code", "user", VSCODE_SETTINGS, "{vscode}/settings.json", format="jsonc"),
+    *_files(
+        "windsurf",
+        "Windsurf",
+        "user",
+        WINDSURF,
+        "{devin}/mcp_config.json",
+        "{home}/.codeium/windsurf/mcp_config.json",
+        "{home}/.codeium/mcp_config.json",
+        format="jsonc",
+    ),
+    *_files("codex", "Codex", "user", CODEX, "{codex}/config.toml", format="toml"),
+    *_files("codex", "Codex", "system", CODEX, "{codex_system}/config.toml", format="toml"),
+    *(
+        row
+        for scope, template in (
+            ("system", "{gemini_system}/settings.json"),
+            ("user", "{gemini}/settings.json"),
+            ("defaults", "{gemini_system}/system-defaults.json"),
+        )
+        for row in _files("gemini", "Gemini CLI", scope, GEMINI, template, format=_LENIENT)
+    ),
+    *_files("zed", "Zed", "user", ZED, "{zed}/settings.json", format="jsonc"),
+    *_files(
+        "continue",
+        "Continue",
+        "user",
+        CONTINUE_YAML,
+        "{continue}/mcpServers/*.yaml",
+        "{continue}/mcpServers/*.yml",
+        format="yaml",
+    ),
+    *_files(
+        "continue",
+        "Continue",
+        "user",
+        CONTINUE_JSON,
+        "{continue}/mcpServers/*.json",
+        format=_LENIENT,
+    ),
+    *_files("continue", "Continue", "user", CONTINUE_YAML, "{continue}/config.yaml", format="yaml"),
+    *_files(
+        "cline",
+        "Cline",
+        "user",
+        CLINE,
+        "{cline_settings}",
+        "{home}/.cline/mcp.json",
+        "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        "{home}/Documents/Cline/MCP/cline_mcp_settings.json",
+    ),
+    *_files(
+        *_OPENCODE,
+        "managed",
+        OPENCODE,
+        "{opencode_system}/opencode.jsonc",
+        "{opencode_system}/opencode.json",
+        format="jsonc",
+    ),
+    *_files(
+        *_OPENCODE,
+        "user",
+        OPENCODE,
+        "{opencode_extra}/opencode.jsonc",
+        "{opencode_extra}/opencode.json",
+        "{opencode_file}",
+        "{opencode}/opencode.jsonc",
+        "{opencode}/opencode.json",
+        "{opencode}/config.json",
+        format="jsonc",
+    ),
+    # Where the first public bridge of this kind looked, in the shape it read there.
+    *_files(*_OPENCODE, "user", GENERIC, "{home}/.opencode.json", format="jsonc"),
+    *_files(
+        *_OPENCODE,
+        "user",
+        GENERIC,
+        "{opencode_app}/opencode_config.json",
+        "{opencode_app}/opencode_desktop_config.json",
+        format="jsonc",
+        platforms=_MAC,
+    ),
+    *_files("goose", "Goose", "user", GOOSE, "{goose}/config.yaml", format="yaml"),
+    *_files(
+        "lm-studio",
+        "LM Studio",
+        "user",
+        LM_STUDIO,
+        "{home}/.lmstudio/mcp.json",
+        "{home}/.cache/lm-studio/mcp.json",
+        format="jsonc",
+    ),
+    *_files(
+        "amazon-q",
+        "Amazon Q",
+        "user",
+        AMAZON_Q,
+        "{home}/.aws/amazonq/mcp.json",
+        "{home}/.aws/amazonq/default.json",
+        "{home}/.aws/amazonq/agents/*.json",
+        "{home}/.aws/amazonq/cli-agents/*.json",
+    ),
+    *_files("kiro", "Kiro", "user", KIRO, "{home}/.kiro/settings/mcp.json", format="jsonc"),
+    *_files("jetbrains", "JetBrains", "user", JUNIE, "{home}/.junie/mcp/mcp.json", format="jsonc"),
+    *_files("jetbrains", "JetBrains", "user", INTELLIJ, "{intellij}/mcp.json", format="jsonc"),
+    *_files(
+        "antigravity",
+        "Antigravity",
+        "user",
+        ANTIGRAVITY,
+        "{home}/.gemini/config/mcp_config.json",
+        "{home}/.gemini/antigravity/mcp_config.json",
+        "{home}/.antigravity/mcp.json",
+        "{home}/.antigravity/settings.json",
+        format="jsonc",
+    ),
+    *_files("copilot", "Copilot CLI", "user", COPILOT, "{copilot}/mcp-config.json", format="jsonc"),
+)
+
+_IN = "project"
+
+_OTHER_PROJECT = (
+    *_files("cursor", "Cursor", _IN, CURSOR, "{workspace}/.cursor/mcp.json", format="jsonc"),
+    *_files("vscode", "VS Code", _IN, VSCODE, "{workspace}/.vscode/mcp.json", format="jsonc"),
+    *_files("codex", "Codex", _IN, CODEX, "{within}/.codex/config.toml", format="toml"),
+    *_files("gemini", "Gemini CLI", _IN, GEMINI, "{cwd}/.gemini/settings.json", format=_LENIENT),
+    *_files("zed", "Zed", _IN, ZED, "{workspace}/.zed/settings.json", format="jsonc"),
+    *_files(
+        "continue",
+        "Continue",
+        _IN,
+        CONTINUE_YAML,
+        "{workspace}/.continue/mcpServers/*.yaml",
+        "{workspace}/.continue/mcpServers/*.yml",
+        format="yaml",
+    ),
+    *_files(
+        "continue",
+        "Continue",
+        _IN,
+        CONTINUE_JSON,
+        "{workspace}/.continue/mcpServers/*.json",
+        format=_LENIENT,
+    ),
+    *_files(
+        *_OPENCODE,
+        _IN,
+        OPENCODE,
+        "{within}/opencode.jsonc",
+        "{within}/opencode.json",
+        "{within}/.opencode/opencode.jsonc",
+        "{within}/.opencode/opencode.json",
+        format="jsonc",
+    ),
+    *_files(
+        *_OPENCODE,
+        _IN,
+        GENERIC,
+        "{cwd}/opencode_config.json",
+        "{cwd}/opencode_desktop_config.json",
+        format="jsonc",
+    ),
+    *_files(
+        "amazon-q",
+        "Amazon Q",
+        _IN,
+        AMAZON_Q,
+        "{cwd}/.amazonq/mcp.json",
+        "{cwd}/.amazonq/default.json",
+        "{cwd}/.amazonq/agents/*.json",
+        "{cwd}/.amazonq/cli-agents/*.json",
+    ),
+    *_files("kiro", "Kiro", _IN, KIRO, "{workspace}/.kiro/settings/mcp.json", format="jsonc"),
+    *_files(
+        "jetbrains",
+        "JetBrains",
+        _IN,
+        JUNIE,
+        "{workspace}/.junie/mcp/mcp.json",
+        "{workspace}/.air/mcp.json",
+        format="jsonc",
+    ),
+    *_files(
+        "antigravity",
+        "Antigravity",
+        _IN,
+        ANTIGRAVITY,
+        "{workspace}/.agents/mcp_config.json",
+        format="jsonc",
+    ),
+    *_files("copilot", "Copilot CLI", _IN, COPILOT, "{within}/.github/mcp.json", format="jsonc"),
+)
+
+LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
+
+SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
+"""What `MCP_BRIDGE_SOURCES` may name."""
+
+# --- where they keep what the user said about servers ---------------------------------------------
+
+APPROVAL_FILES = (
+    ApprovalFile(template="{claude_state}/.claude.json", per_project=True),
+    ApprovalFile(template="{claude_settings}/settings.json"),
+    ApprovalFile(template="{project}/.claude/settings.local.json", grants="trusted"),
+    ApprovalFile(template="{project}/.claude/settings.json", grants="never"),
+)
+
+LIMIT_FILES = (
+    *(
+        LimitFile(template=f"{folder}/{name}", platforms=only)
+        for folder, only in _MANAGED
+        for name in ("managed-settings.json", "managed-settings.d/*.json")
+    ),
+    LimitFile(template="{claude_settings}/settings.json", managed=False),
+)
+
+TRUST_FILES = (
+    TrustFile(
+        id="codex",
+        client="Codex",
+        template="{codex}/config.toml",
+        format="toml",
+        trusts=codex_trusts,
+    ),
+    TrustFile(
+        id="gemini",
+        client="Gemini CLI",
+        template="{gemini}/trustedFolders.json",
+        format=_LENIENT,
+        trusts=gemini_trusts,
+    ),
+)
