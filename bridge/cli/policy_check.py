@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.catalog.checking.foreseen import (
+from bridge.catalog.program.foreseen import (
     GET_PROMPT,
     READ_RESOURCE,
     Foreseen,
@@ -14,7 +14,7 @@ from bridge.catalog.checking.foreseen import (
     OpenPlace,
     foreseen_calls,
 )
-from bridge.catalog.guard import Scan
+from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.run import read_program
@@ -133,8 +133,8 @@ def idle_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
     reading = await read(code, servers.aliases, "off")
-    if isinstance(reading.survey, Scan):
-        message = f"The program cannot be read: {reading.survey.findings[0]}."
+    if isinstance(reading.survey, Unread):
+        message = f"The program cannot be read: {reading.survey.finding}."
         raise UsageError(message)
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))

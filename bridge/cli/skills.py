@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio.to_thread
 
-from bridge.catalog.guard import check
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
 from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.person import Person
 from bridge.engine import Engine, open_engine
@@ -173,7 +174,7 @@ def _shown(skill: Skill) -> str:
 
 def _about(skill: Skill, fields: dict[str, Any]) -> str:
     """Return what else there is to know of a skill, in lines."""
-    findings = check(skill.code.tree).findings if skill.code is not None else ()
+    findings = check(Survey(skill.code.tree)).findings if skill.code is not None else ()
     return "".join(
         [
             f"-- version {skill.version}: {visible(_state(fields), keep='')}\n",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge.catalog.checking.foreseen import Foreseen, foreseen_calls
-from bridge.catalog.checking.survey import Survey
 from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.program.foreseen import Foreseen, foreseen_calls
+from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
 

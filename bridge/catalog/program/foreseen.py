@@ -12,9 +12,9 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bridge.catalog.checking.binding import BY_NAME
-from bridge.catalog.checking.given import Given, GivenReader
-from bridge.catalog.checking.meaning import (
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.arguments import Arguments, Given, GivenReader, arguments_of
+from bridge.catalog.program.meaning import (
     HELPER,
     PACKAGE,
     RUNTIME,
@@ -24,10 +24,8 @@ from bridge.catalog.checking.meaning import (
     Meaning,
     Meanings,
 )
-from bridge.catalog.checking.places import Place
-from bridge.catalog.checking.signatures import Arguments, arguments_of
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.survey import Place, Scope, Survey
+from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.prose import clip
 from bridge.model import Json, Tool
 from bridge.text import valid_text
@@ -50,9 +48,6 @@ _REQUESTS = {
 }
 
 _MAX_NAME_CHARS = 80
-
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
-_DEFERRED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +132,6 @@ class _Reader:
         self._survey = survey
         self._meanings = Meanings(self._survey, {server.alias: server for server in servers})
         self._given = GivenReader(self._survey)
-        self._around = _surroundings(survey.tree)
         self._accounted: set[int] = set()
         self._accepted: dict[tuple[str, str], Arguments] = {}
         self.calls: list[ForeseenCall] = []
@@ -146,18 +140,15 @@ class _Reader:
     def read(self) -> None:
         """Find the calls first; what else is made of a tool or a server is not seen through."""
         for node, place in self._survey.each(ast.Call):
-            assert isinstance(node, ast.Call)
             self._call(node, place)
         self._bindings()
         # Names last: what they are taken for has then been seen.
         for node, place in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
-            assert isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
                 self._mention(node, place)
         if self._survey.tricky:
             self._anything(1, "it uses what can call things by computed names (eval, importlib, …)")
         for node, _ in self._survey.each(ast.ImportFrom):
-            assert isinstance(node, ast.ImportFrom)
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
                 self._anything(node.lineno, f"it imports every name of {module}")
@@ -172,7 +163,9 @@ class _Reader:
             self._account(node.func)
             tool = meaning.tool.tool
             accepted = self._arguments(meaning.server, tool)
-            self._found(node, meaning.server.name, tool, self._given.bound(node, accepted, place))
+            self._found(
+                node, place, meaning.server.name, tool, self._given.bound(node, accepted, place)
+            )
         elif meaning is not None and meaning.kind == HELPER and meaning.helper is not None:
             self._account(node.func)
             self._helper(node, meaning, place)
@@ -187,7 +180,7 @@ class _Reader:
         self._account(function)
         given = Given(open=bool(node.args))
         self._given.by_keyword(given, node.keywords, None, place)
-        self._found(node, base.server.name, function.attr, given)
+        self._found(node, place, base.server.name, function.attr, given)
 
     def _helper(self, node: ast.Call, meaning: Meaning, place: Place) -> None:
         assert meaning.helper is not None
@@ -225,7 +218,7 @@ class _Reader:
             self._given.by_dict(given, arguments, place)
         elif arguments is not None:
             given.open = not (isinstance(arguments, ast.Constant) and arguments.value is None)
-        self._found(node, server.name, entry.tool if entry else name, given)
+        self._found(node, place, server.name, entry.tool if entry else name, given)
 
     def _request(
         self,
@@ -253,10 +246,11 @@ class _Reader:
             # Filled into a template.
             given.seen.pop("uri", None)
             given.unseen = ["uri"]
-        self._found(node, server.name, method, given)
+        self._found(node, place, server.name, method, given)
 
-    def _found(self, node: ast.expr, server: str, tool: Tool | str, given: Given) -> None:
-        loops, deferred = self._around.get(id(node), ((), False))
+    def _found(
+        self, node: ast.expr, place: Place, server: str, tool: Tool | str, given: Given
+    ) -> None:
         self.calls.append(
             ForeseenCall(
                 line=node.lineno,
@@ -267,8 +261,8 @@ class _Reader:
                 unseen=tuple(dict.fromkeys(given.unseen)),
                 open=given.open,
                 definition=None if isinstance(tool, str) else tool,
-                loops=loops,
-                deferred=deferred,
+                loops=place.loops,
+                deferred=_is_deferred(place),
             )
         )
 
@@ -315,7 +309,6 @@ class _Reader:
     def _bindings(self) -> None:
         """Note what only gets another name: calls through that are seen."""
         for node, place in self._survey.each(ast.Assign):
-            assert isinstance(node, ast.Assign)
             if all(
                 isinstance(target, ast.Name) and self._meanings.of(target, place) is not None
                 for target in node.targets
@@ -339,7 +332,7 @@ class _Reader:
             # Told once, of the whole expression.
             self._account(node)
         if meaning.kind == TOOL and meaning.server is not None and meaning.tool is not None:
-            self._found(node, meaning.server.name, meaning.tool.tool, Given(open=True))
+            self._found(node, place, meaning.server.name, meaning.tool.tool, Given(open=True))
         elif meaning.kind == SERVER and meaning.server is not None:
             self._any_tool(node.lineno, meaning.server, "the server is used as a whole")
         elif meaning.kind == HELPER and meaning.helper is not None:
@@ -355,16 +348,11 @@ class _Reader:
         self.open.append(OpenPlace(line=line, why=valid_text(clip(why, _MAX_NAME_CHARS))))
 
 
-def _surroundings(tree: ast.Module) -> dict[int, tuple[tuple[int, ...], bool]]:
-    """Return for each call the loops around it, and whether a function is."""
-    found: dict[int, tuple[tuple[int, ...], bool]] = {}
-    stack: list[tuple[ast.AST, tuple[int, ...], bool]] = [(tree, (), False)]
-    while stack:
-        node, loops, deferred = stack.pop()
-        if isinstance(node, _LOOPS):
-            loops = (*loops, node.lineno)
-        deferred = deferred or isinstance(node, _DEFERRED)
-        if isinstance(node, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
-            found[id(node)] = (loops, deferred)
-        stack.extend((child, loops, deferred) for child in ast.iter_child_nodes(node))
-    return found
+def _is_deferred(place: Place) -> bool:
+    """Return whether something is done when a function is called, or a generator gone through."""
+    scope: Scope | None = place.scope
+    while scope is not None:
+        if scope.kind == "function" or scope.generator:
+            return True
+        scope = scope.parent
+    return False

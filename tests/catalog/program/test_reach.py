@@ -6,14 +6,15 @@ import ast
 
 import pytest
 
-from bridge.catalog.reach import Reach, reach
+from bridge.catalog.program.servers import Reach, reach
+from bridge.catalog.program.survey import Survey
 
 ALIASES = {"git-hub": "git_hub", "time": "time"}
 
 
 def of(code: str) -> Reach | None:
     """Return the reach of a program."""
-    return reach(ast.parse(code), ALIASES)
+    return reach(Survey(ast.parse(code)), ALIASES)
 
 
 @pytest.mark.parametrize(

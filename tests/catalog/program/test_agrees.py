@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.checking import check_program
-from bridge.catalog.checking.signatures import arguments_of, literal_problem
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.checking.syntax import explained
-from bridge.catalog.checking.tables import (
+from bridge.catalog.entries import SERVER_METHODS as NAMED_METHODS
+from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.program.arguments import arguments_of, literal_problem
+from bridge.catalog.program.checks import check_program
+from bridge.catalog.program.parsing import Unread, explained, parse
+from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.tables import (
     GLOBAL_HELPERS,
     HELPERS,
     MODULE_NAMES,
@@ -26,9 +28,6 @@ from bridge.catalog.checking.tables import (
     SPARED,
     Helper,
 )
-from bridge.catalog.entries import SERVER_METHODS as NAMED_METHODS
-from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.guard import Scan, parse
 from bridge.guest.arguments import Parameters
 from bridge.guest.library import MEMORIES, SKILLS
 from bridge.guest.mcp_api import OF_SERVERS, PUBLIC, Runtime
@@ -147,8 +146,8 @@ def test_what_is_only_partly_written_out_is_judged_by_its_parts() -> None:
 )
 def test_syntax_that_only_a_newer_python_knows_is_for_that_to_judge(code: str) -> None:
     tree = parse(code)
-    if isinstance(tree, Scan):
-        assert [explained(code, found).severity for found in tree.findings] == ["note"]
+    if isinstance(tree, Unread):
+        assert [explained(code, found).severity for found in (tree.finding,)] == ["note"]
 
 
 FRAGMENTS = re.split(
@@ -165,8 +164,8 @@ def test_any_text_has_a_verdict(code: str) -> None:
     tool = Tool(server="s", name="t", input_schema=SCHEMAS[0])
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
     tree = parse(code)
-    if isinstance(tree, Scan):
-        assert all(explained(code, found).message for found in tree.findings)
+    if isinstance(tree, Unread):
+        assert all(explained(code, found).message for found in (tree.finding,))
     else:
         check_program(Survey(tree), [server], {"s": "s"})
 

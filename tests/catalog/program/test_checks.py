@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.catalog.checking import Verdict, check_program
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.checking.syntax import explained
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.guard import Scan, parse
+from bridge.catalog.program.checks import Verdict, check_program
+from bridge.catalog.program.parsing import Unread, explained, parse
+from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 TEXT = {"type": "string"}
 HUB = ServerEntry(
@@ -125,7 +124,7 @@ def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -
     """Pieces without their beginning may lack names, and nothing else."""
     for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
         tree = parse(code)
-        if isinstance(tree, Scan):
+        if isinstance(tree, Unread):
             continue
         certain = check_program(Survey(tree), [], {}).certain
         names = ("undefined-name", "missing-import")
@@ -174,8 +173,8 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
 )
 def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
     tree = parse(code)
-    if isinstance(tree, Scan):
-        (found,) = (explained(code, seen) for seen in tree.findings)
+    if isinstance(tree, Unread):
+        (found,) = (explained(code, seen) for seen in (tree.finding,))
         assert found.severity == "note"
         assert part in found.message
 

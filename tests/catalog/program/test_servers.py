@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.guard import MAX_SCANNED_CHARS, Scan, parse
-from bridge.catalog.preflight import (
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
+from bridge.catalog.program.servers import (
     MAX_UNKNOWN,
     References,
     UnknownReference,
     references,
 )
+from bridge.catalog.program.survey import Survey
 
 ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
 
 
 def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     tree = parse(code)
-    return references(code, None if isinstance(tree, Scan) else Survey(tree), aliases)
+    return references(code, None if isinstance(tree, Unread) else Survey(tree), aliases)
 
 
 FRAGMENTS = st.lists(

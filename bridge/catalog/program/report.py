@@ -78,6 +78,14 @@ class Report:
         return tuple(sorted(self._found.values(), key=lambda found: (found.line, found.column)))
 
 
+def plainly(text: str, size: int) -> str:
+    """Return the program's own words, cut, with all that is not plainly visible written out."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in clip(text, size)
+    )
+
+
 def quoted(name: str) -> str:
     """Return a name from the program or from a server, cut, in backquotes."""
     return f"`{one_line(name, MAX_NAME_CHARS)}`"

@@ -112,6 +112,9 @@ RUNTIME_TYPES = frozenset(
     {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"}
 )
 
+BY_NAME = frozenset({"call_tool", "call_tool_raw"})
+"""Helpers that take a tool's own arguments as a dict."""
+
 SERVER_METHODS = _helpers(
     """
     async get_prompt(name, arguments=)
@@ -172,7 +175,7 @@ STDLIB = frozenset(sys.stdlib_module_names)
 
 DATA_BUILTINS = frozenset(
     """
-    abs all any bool bytes dict enumerate filter float frozenset int iter len list map max min next
+    abs all any bool bytes dict enumerate float frozenset int iter len list max min next
     range reversed round set sorted sum tuple zip
     """.split()  # noqa: SIM905 - as words they can be read
 )
@@ -195,16 +198,6 @@ COROUTINES = frozenset(
 
 FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
 """Those that begin at once and are awaited for what comes of them."""
-
-NOT_AWAITABLE = frozenset(
-    {"json.dumps", "json.loads", "re.findall", "re.match", "re.search", "time.sleep"}
-)
-"""Functions of the library that are awaited by mistake."""
-
-CONSUMERS = frozenset(
-    {"all", "any", "dict", "frozenset", "list", "max", "min", "set", "sorted", "sum", "tuple"}
-)
-"""Builtins that go through what they are given, and cannot wait meanwhile."""
 
 MEMBERS: Mapping[str, str] = {
     **dict.fromkeys(

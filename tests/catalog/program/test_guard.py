@@ -11,18 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridge.catalog.guard import (
+from bridge.catalog.program.guard import MAX_FINDINGS, check, scan
+from bridge.catalog.program.parsing import (
     MAX_BRACES,
-    MAX_FINDINGS,
     MAX_SCANNED_CHARS,
     SYNTAX,
     TOO_DEEP,
     TOO_LONG,
-    check,
     parse,
-    scan,
 )
-from bridge.catalog.guard_rules import COMPUTED_IMPORT, NATIVE, SENSITIVE_PATH, Rules
+from bridge.catalog.program.rules import COMPUTED_IMPORT, NATIVE, SENSITIVE_PATH, Rules
+from bridge.catalog.program.survey import Survey
 from bridge.model import Finding
 from examples import demo
 from tests.contract import programs
@@ -164,8 +163,8 @@ def test_in_a_session_nobody_is_told_that_a_file_is_lost() -> None:
     """It is there for the session's next run; that it has no address is what was wanted."""
     tree = parse("open('notes.txt', 'w').write('x')\nname = input('Name? ')")
     assert isinstance(tree, ast.Module)
-    assert [item.rule for item in check(tree, files_stay=True).findings] == ["no-input"]
-    assert [item.rule for item in check(tree).findings] == ["not-in-out", "no-input"]
+    assert [item.rule for item in check(Survey(tree), files_stay=True).findings] == ["no-input"]
+    assert [item.rule for item in check(Survey(tree)).findings] == ["not-in-out", "no-input"]
 
 
 ORDINARY = [
@@ -378,7 +377,7 @@ def test_the_tree_is_walked_without_recursion() -> None:
     for _ in range(20_000):
         inner = ast.Attribute(inner, "a", ast.Load(), lineno=1, col_offset=0)
     tree = ast.Module(body=[ast.Expr(inner)], type_ignores=[])
-    assert [found.rule for found in check(tree).findings] == ["dynamic-code"]
+    assert [found.rule for found in check(Survey(tree)).findings] == ["dynamic-code"]
 
 
 def test_the_page_about_the_guard_says_what_is_so() -> None:
