@@ -15,7 +15,7 @@ from bridge.cli.doctor_offers import (
     offers_document,
 )
 from bridge.cli.output import visible, write_err, write_json, write_out
-from bridge.engine.command_check import CommandCheck, check_commands
+from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
 from bridge.errors import SettingsError, WrongSystemError

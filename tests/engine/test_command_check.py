@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from bridge.cli.doctor import doctor
-from bridge.engine.command_backends import for_profile, open_container
-from bridge.engine.command_check import CommandCheck, check_commands
+from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.errors import (
     EngineDownError,
     ImageMissingError,
@@ -21,6 +20,7 @@ from bridge.errors import (
     NoSandboxError,
 )
 from bridge.sandbox.backend import Probe
+from bridge.sandbox.choose import choose_for, for_profile
 from bridge.settings.commands import parse_commands
 from tests.engine.command_rig import SECRET, Place, place
 
@@ -136,5 +136,5 @@ async def test_without_an_engine_the_error_is_about_engines(there: Place) -> Non
         {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER
     )
     with pytest.raises(NoSandboxError) as refused:
-        await open_container(settings, settings.commands["tool"])
+        await choose_for(settings, settings.commands["tool"])
     assert "doctor" in refused.value.remedy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import marshal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 
 from bridge.errors import SettingsError
 from bridge.model import Limits
-from bridge.sandbox.job import Executable, HostFile, JobSpec, Mount
-from bridge.sandbox.process import jobs, landlock
+from bridge.sandbox import syscalls
+from bridge.sandbox.backend import Bind as Given
+from bridge.sandbox.backend import CommandSpec, Executable, HostFile, LaunchSpec
+from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
 from bridge.sandbox.process.executables import find_executables, shebang
 from bridge.sandbox.process.interpreter import Bind, Interpreter
@@ -27,17 +31,9 @@ AROUND = Surroundings(
     landlock_abi=7, cpus=2, controllers=frozenset({"memory", "pids"}), processes_per_namespace=True
 )
 DESCRIPTORS = Descriptors(info=10, status=11, passwd=12, group=13, data=(14,))
-SPEC = JobSpec(
-    run_id="r",
-    argv=("tool", "x"),
-    env={"A": "b"},
-    limits=Limits(pids=33, open_files=256),
+COMMAND = CommandSpec(
     file="/opt/t/bin/tool",
     cwd="/workspace/sub",
-    mounts=(
-        Mount(source="/srv/ws", inside="/workspace"),
-        Mount(source="/srv/ws/out", inside="/workspace/out", writable=True),
-    ),
     files=(HostFile(source="/h/.aws/config", inside="/home/sandbox/.aws/config", data=b"x"),),
     writable=("/home/sandbox/.aws/cli",),
     executables=(
@@ -52,10 +48,22 @@ SPEC = JobSpec(
     cpu_seconds=60,
     file_bytes=1000,
 )
+SPEC = LaunchSpec(
+    run_id="r",
+    argv=("tool", "x"),
+    env={"A": "b"},
+    limits=Limits(pids=33, open_files=256),
+    binds=(
+        Given(source="/srv/ws", inside="/workspace", executable=True),
+        Given(source="/srv/ws/out", inside="/workspace/out", writable=True, executable=True),
+    ),
+    command=COMMAND,
+)
+NETWORKED = replace(SPEC, command=replace(COMMAND, network=True))
 
 
-def _plan(spec: JobSpec = SPEC) -> dict[str, Any]:
-    return jobs.stage_plan(spec, INTERPRETER, AROUND, [b"filter"])
+def _plan(spec: LaunchSpec = SPEC) -> dict[str, Any]:
+    return command.stage_plan(spec, INTERPRETER, AROUND, [b"filter"])
 
 
 def _pairs(words: list[str], option: str) -> list[tuple[str, str]]:
@@ -77,7 +85,7 @@ def test_only_what_is_named_may_be_executed_and_only_what_is_granted_written() -
 
 def test_mounts_are_read_only_unless_they_are_granted_to_be_written() -> None:
     """By bubblewrap as well as by Landlock, so that either would do."""
-    words = jobs.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
+    words = command.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
     assert _pairs(words, "--bind") == [("/srv/ws/out", "/workspace/out")]
     assert ("/srv/ws", "/workspace") in _pairs(words, "--ro-bind")
     assert ("/opt/t/bin/tool", "/opt/bin/tool") in _pairs(words, "--symlink")
@@ -91,20 +99,20 @@ def test_mounts_are_read_only_unless_they_are_granted_to_be_written() -> None:
 
 def test_a_command_is_not_the_first_process_and_has_a_network_only_when_granted() -> None:
     """The first process gets no signals it does not handle, SIGPIPE among them."""
-    words = jobs.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
+    words = command.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
     assert "--as-pid-1" not in words
     assert "--share-net" not in words
     assert {"--unshare-all", "--clearenv", "--new-session", "--die-with-parent"} <= set(words)
-    granted = jobs.options(replace(SPEC, network=True), INTERPRETER, AROUND, DESCRIPTORS)
+    granted = command.options(NETWORKED, INTERPRETER, AROUND, DESCRIPTORS)
     assert "--share-net" in granted
     assert _plan()["landlock"]["network"] == 0b11
     # Connecting is allowed then, listening is not.
-    assert _plan(replace(SPEC, network=True))["landlock"]["network"] == 0b01
+    assert _plan(NETWORKED)["landlock"]["network"] == 0b01
 
 
 def test_the_filter_for_a_network_refuses_every_other_family() -> None:
     """Whatever the number: the kernel reads the lower half of the register."""
-    refusals = [rule for rule in jobs.NETWORK_ARGUMENTS if rule.call == "socket"]
+    refusals = [rule for rule in syscalls.NETWORKED_COMMAND if rule.call == "socket"]
     allowed = [
         number
         for number in (*range(1024), 1 << 31, 0xFFFFFFFF, 0xFFFF_0000_0000 | 2)
@@ -127,10 +135,21 @@ def test_the_stage_is_told_limits_and_what_to_become() -> None:
     )
 
 
+@pytest.mark.parametrize("abi", [7, 0])
+def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int) -> None:
+    """Executing what is not named would start it, where nothing forbids that."""
+    around = replace(AROUND, landlock_abi=abi)
+    given = command.stage_input(SPEC, INTERPRETER, around, DESCRIPTORS, (), b"stage", "code")
+    wanted = json.loads(marshal.loads(given)[1])["examine"]
+    assert "sized-tmpfs-noexec" not in wanted["attempts"]
+    assert "no-capabilities" in wanted["attempts"]
+    assert wanted["unnamed"] == (INTERPRETER.executable if abi else "")
+
+
 def test_layers_that_a_command_lacks_are_told() -> None:
     """Without Landlock any executable that is there can be run."""
-    assert "named-executables-only" in jobs.isolation(SPEC, AROUND).layers
-    without = jobs.isolation(SPEC, replace(AROUND, landlock_abi=0))
+    assert "named-executables-only" in command.isolation(SPEC, AROUND).layers
+    without = command.isolation(SPEC, replace(AROUND, landlock_abi=0))
     assert "named-executables-only" not in without.layers
     assert any(text.startswith("named executables only") for text in without.weaker)
 
