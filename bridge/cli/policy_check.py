@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from bridge.catalog.checking.foreseen import (
     GET_PROMPT,
@@ -60,7 +60,7 @@ class _Judged:
         return strictest(self.outlook.decision, self.flow)
 
 
-async def check(arguments: argparse.Namespace, settings: Settings) -> int:
+async def check(arguments: SimpleNamespace, settings: Settings) -> int:
     """Say whether the policy file is fine, or what it says of a program's calls.
 
     That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
@@ -76,7 +76,7 @@ async def check(arguments: argparse.Namespace, settings: Settings) -> int:
         return await _check_program(engine, code, as_json=arguments.json)
 
 
-def _program(arguments: argparse.Namespace) -> str | None:
+def _program(arguments: SimpleNamespace) -> str | None:
     if arguments.code is not None:
         if arguments.file is not None:
             message = "Give the program as FILE or with -c, not both."

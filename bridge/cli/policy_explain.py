@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.engine import Engine, open_engine
@@ -47,13 +47,13 @@ class _Explained:
     known: bool
 
 
-async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
+async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
     """Explain what is decided on a call, by which rule, and how to have it otherwise.
 
     Raises:
         UsageError: There is no such server or tool, or the arguments are no JSON object.
     """
-    given = _given(arguments.given)
+    given = _given(arguments.given or ())
     async with open_engine(settings) as engine:
         server = engine.servers.resolve(arguments.server)
         spec = engine.servers.pool.spec(server)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import anyio
@@ -56,7 +56,7 @@ TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
 
 
-async def run(arguments: argparse.Namespace, settings: Settings) -> int:
+async def run(arguments: SimpleNamespace, settings: Settings) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = request_of(arguments)
@@ -228,9 +228,9 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             write_err(f"-- {receipt(result)}\n")
 
 
-def request_of(arguments: argparse.Namespace) -> RunRequest:
+def request_of(arguments: SimpleNamespace) -> RunRequest:
     """Return what a command line asks for."""
-    argv = list(arguments.argv)
+    argv = list(arguments.argv or ())
     file = arguments.file
     if arguments.code is not None:
         # argparse cannot know that with -c there is no FILE, and gave it the first ARG.

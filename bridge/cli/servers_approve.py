@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio.to_thread
 
@@ -32,6 +33,11 @@ from bridge.text import counted
 
 LEAST_DIGITS = 32
 """Of a digest: with fewer a program could make two definitions that begin alike, and show one."""
+
+
+async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Approve of servers that somebody has seen; see `approve_of`."""
+    return await approve_of(arguments.names or (), settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:

@@ -75,7 +75,7 @@ def seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError("is not a number of seconds") from None  # noqa: EM101
+        raise ValueError("is not a number of seconds") from None
     if not math.isfinite(value) or not 0 < value <= LONGEST_TIMEOUT:
         message = f"must be more than 0 and at most {LONGEST_TIMEOUT:.0f} seconds"
         raise ValueError(message)
@@ -118,7 +118,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError("is not a whole number") from None  # noqa: EM101
+            raise ValueError("is not a whole number") from None
         if value < least:
             message = f"must be at least {least}"
             raise ValueError(message)
@@ -135,7 +135,7 @@ def cpus(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError("is not a number of CPUs") from None  # noqa: EM101
+        raise ValueError("is not a number of CPUs") from None
     if not math.isfinite(value) or not 0.01 <= value <= 1024:
         message = "must be between 0.01 and 1024"
         raise ValueError(message)
@@ -195,7 +195,7 @@ def path(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError("names the home directory of a user there is none of") from None  # noqa: EM101
+        raise ValueError("names the home directory of a user there is none of") from None
 
 
 def whole_path(text: str) -> Path:
