@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 from typer.exceptions import TyperException
 
 from bridge import __version__
@@ -34,10 +35,10 @@ RUN_EXAMPLES = (
     "run report.py --servers github --out results -- 2026",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-JsonLines = Annotated[bool, typer.Option("--json", help="print JSON lines")]
-Server = Annotated[str, typer.Argument(metavar="SERVER", help="its name or alias")]
-Code = Annotated[str | None, typer.Option("-c", metavar="CODE", help="the program itself")]
+Json = Annotated[bool, Option("--json", help="print JSON")]
+JsonLines = Annotated[bool, Option("--json", help="print JSON lines")]
+Server = Annotated[str, Argument(metavar="SERVER", help="its name or alias")]
+Code = Annotated[str | None, Option("-c", metavar="CODE", help="the program itself")]
 _URI_HELP = "or the beginning of an id or a digest"
 
 
@@ -89,10 +90,9 @@ def _print_version(wanted: bool) -> None:
 
 
 def _main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="print the version", is_eager=True, callback=_print_version),
-    ] = False,
+    version: bool = Option(
+        False, "--version", help="print the version", is_eager=True, callback=_print_version
+    ),
 ) -> None:
     """Take what is of no command."""
 
@@ -159,7 +159,7 @@ def _settings() -> list[inspect.Parameter]:
             default=None,
             annotation=Annotated[
                 str | None,
-                typer.Option(
+                Option(
                     f"--{name.replace('_', '-')}",
                     help=text,
                     metavar="VALUE",
@@ -174,9 +174,7 @@ def _settings() -> list[inspect.Parameter]:
 def _add_running(app: typer.Typer) -> None:
     @_command(app, "serve:serve", "serve --http 127.0.0.1:8000", panel=RUNNING)
     def serve(
-        http: Annotated[
-            str | None, typer.Option(metavar="HOST:PORT", help="serve streamable HTTP instead")
-        ] = None,
+        http: str | None = Option(None, metavar="HOST:PORT", help="serve streamable HTTP instead"),
     ) -> None:
         """Serve MCP over stdio, or over HTTP on this machine."""
 
@@ -186,57 +184,41 @@ def _add_running(app: typer.Typer) -> None:
 def _add_run(app: typer.Typer) -> None:
     @_command(app, "run:run", *RUN_EXAMPLES, panel=RUNNING)
     def run(
-        file: Annotated[
-            str | None, typer.Argument(metavar="FILE", help="a file, or - for stdin")
-        ] = None,
-        argv: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="ARG", help="after --: the program's sys.argv"),
-        ] = None,
+        file: str | None = Argument(None, metavar="FILE", help="a file, or - for stdin"),
+        argv: list[str] | None = Argument(
+            None, metavar="ARG", help="after --: the program's sys.argv"
+        ),
         code: Code = None,
-        servers: Annotated[str | None, typer.Option(metavar="A,B", help="servers to load")] = None,
-        timeout: Annotated[
-            str | None, typer.Option(metavar="SECONDS", help="time limit of the program")
-        ] = None,
-        plan: Annotated[
-            bool,
-            typer.Option(
-                "--plan",
-                help="hold back what changes something, list it, and in a terminal ask and do it",
-            ),
-        ] = False,
-        files: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--file",
-                metavar="NAME=PATH",
-                help="a file of yours for the program's directory; may be repeated",
-            ),
-        ] = None,
-        packages: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--package",
-                metavar="REQUIREMENT",
-                help="a package that the settings allow; may be repeated",
-            ),
-        ] = None,
-        session: Annotated[
-            str | None,
-            typer.Option(metavar="NAME", help="keep variables, imports and files under this name"),
-        ] = None,
-        end_session: Annotated[
-            bool,
-            typer.Option("--end-session", help="end the session after this; alone, only that"),
-        ] = False,
-        out: Annotated[
-            str | None,
-            typer.Option(metavar="DIR", help="where to put what the program left in out/"),
-        ] = None,
-        force: Annotated[
-            bool, typer.Option("--force", help="with --out: replace files there")
-        ] = False,
-        json: Annotated[bool, typer.Option("--json", help="print the structured result")] = False,
+        servers: str | None = Option(None, metavar="A,B", help="servers to load"),
+        timeout: str | None = Option(None, metavar="SECONDS", help="time limit of the program"),
+        plan: bool = Option(
+            False,
+            "--plan",
+            help="hold back what changes something, list it, and in a terminal ask and do it",
+        ),
+        files: list[str] | None = Option(
+            None,
+            "--file",
+            metavar="NAME=PATH",
+            help="a file of yours for the program's directory; may be repeated",
+        ),
+        packages: list[str] | None = Option(
+            None,
+            "--package",
+            metavar="REQUIREMENT",
+            help="a package that the settings allow; may be repeated",
+        ),
+        session: str | None = Option(
+            None, metavar="NAME", help="keep variables, imports and files under this name"
+        ),
+        end_session: bool = Option(
+            False, "--end-session", help="end the session after this; alone, only that"
+        ),
+        out: str | None = Option(
+            None, metavar="DIR", help="where to put what the program left in out/"
+        ),
+        force: bool = Option(False, "--force", help="with --out: replace files there"),
+        json: bool = Option(False, "--json", help="print the structured result"),
     ) -> None:
         """Run one program and exit as it does."""
 
@@ -247,22 +229,18 @@ def _add_looking(app: typer.Typer) -> None:
 
     @_command(group, "servers:servers", "servers --check", "servers approve github", alone=True)
     def servers(
-        check: Annotated[
-            bool,
-            typer.Option(
-                "--check", "--start", help="start each, and say what it has and what it costs"
-            ),
-        ] = False,
+        check: bool = Option(
+            False, "--check", "--start", help="start each, and say what it has and what it costs"
+        ),
         json: Json = False,
     ) -> None:
         """List every discovered server, or approve what a project's files define."""
 
     @_command(group, "servers_approve:approve", "servers approve github")
     def approve(
-        names: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="NAME[@DIGEST]", help="shown, and you are asked; or by digest"),
-        ] = None,
+        names: list[str] | None = Argument(
+            None, metavar="NAME[@DIGEST]", help="shown, and you are asked; or by digest"
+        ),
     ) -> None:
         """Let a project's server, or a changed one, be used."""
 
@@ -270,15 +248,12 @@ def _add_looking(app: typer.Typer) -> None:
         app, "tools:tools", "tools 'create issue'", "tools github.create_issue", panel=LOOKING
     )
     def tools(
-        query: Annotated[
-            str | None,
-            typer.Argument(metavar="QUERY", help="words to search for, or SERVER.TOOL"),
-        ] = None,
-        server: Annotated[
-            str | None, typer.Option(metavar="NAME", help="only this server's")
-        ] = None,
-        stub: Annotated[bool, typer.Option("--stub", help="as typed Python")] = False,
-        fresh: Annotated[bool, typer.Option("--fresh", help="ask the servers again")] = False,
+        query: str | None = Argument(
+            None, metavar="QUERY", help="words to search for, or SERVER.TOOL"
+        ),
+        server: str | None = Option(None, metavar="NAME", help="only this server's"),
+        stub: bool = Option(False, "--stub", help="as typed Python"),
+        fresh: bool = Option(False, "--fresh", help="ask the servers again"),
         json: Json = False,
     ) -> None:
         """List or search tools across servers."""
@@ -286,12 +261,8 @@ def _add_looking(app: typer.Typer) -> None:
     @_command(app, "login:login", "login linear", panel=LOOKING)
     def login(
         server: Server,
-        no_browser: Annotated[
-            bool, typer.Option("--no-browser", help="only print the address")
-        ] = False,
-        timeout: Annotated[
-            str | None, typer.Option(metavar="SECONDS", help="how long to wait for you")
-        ] = None,
+        no_browser: bool = Option(False, "--no-browser", help="only print the address"),
+        timeout: str | None = Option(None, metavar="SECONDS", help="how long to wait for you"),
     ) -> None:
         """Log in to a remote server."""
 
@@ -306,20 +277,17 @@ def _add_policy(app: typer.Typer) -> None:
     @_command(group, "policy_explain:explain", "policy explain github create_issue repo=o/r")
     def explain(
         server: Server,
-        tool: Annotated[str, typer.Argument(metavar="TOOL", help="its name or alias")],
-        given: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="ARGS", help="arguments: a JSON object, or KEY=VALUE words"),
-        ] = None,
+        tool: str = Argument(..., metavar="TOOL", help="its name or alias"),
+        given: list[str] | None = Argument(
+            None, metavar="ARGS", help="arguments: a JSON object, or KEY=VALUE words"
+        ),
         json: Json = False,
     ) -> None:
         """Explain the decision on one call."""
 
     @_command(group, "policy_check:check", "policy check report.py")
     def check(
-        file: Annotated[
-            str | None, typer.Argument(metavar="FILE", help="a program, or - for stdin")
-        ] = None,
+        file: str | None = Argument(None, metavar="FILE", help="a program, or - for stdin"),
         code: Code = None,
         json: Json = False,
     ) -> None:
@@ -327,7 +295,7 @@ def _add_policy(app: typer.Typer) -> None:
 
     @_command(group, "policy_init:init", "policy init --print")
     def init(
-        print: Annotated[bool, typer.Option("--print", help="print it, and write nothing")] = False,
+        print: bool = Option(False, "--print", help="print it, and write nothing"),
     ) -> None:
         """Propose a policy for the servers there are."""
 
@@ -351,36 +319,32 @@ def _add_keeping(app: typer.Typer) -> None:
 def _add_audit(group: typer.Typer) -> None:
     @_command(group, "audit:verify_log")
     def verify(
-        expect: Annotated[
-            str | None, typer.Option(metavar="HASH", help="has to be in it, such as a receipt's")
-        ] = None,
+        expect: str | None = Option(
+            None, metavar="HASH", help="has to be in it, such as a receipt's"
+        ),
         json: Json = False,
     ) -> None:
         """Check that nothing in it was changed."""
 
     @_command(group, "audit:tail", "audit tail -n 100 -f")
     def tail(
-        number: Annotated[int, typer.Option("-n", metavar="N", help="how many")] = 20,
-        follow: Annotated[bool, typer.Option("-f", help="and those that come")] = False,
+        number: int = Option(20, "-n", metavar="N", help="how many"),
+        follow: bool = Option(False, "-f", help="and those that come"),
         json: JsonLines = False,
     ) -> None:
         """Print its last records."""
 
     @_command(group, "audit:show")
     def show(
-        run: Annotated[str, typer.Argument(metavar="RUN", help="its id, or the beginning of one")],
+        run: str = Argument(..., metavar="RUN", help="its id, or the beginning of one"),
         json: JsonLines = False,
     ) -> None:
         """Print what it has of a run or a plan."""
 
     @_command(group, "audit:stats", "audit stats --by day,server --since 2026-12-31")
     def stats(
-        by: Annotated[
-            str, typer.Option(metavar="WHAT", help="day, server, tool, decision, outcome")
-        ] = "server",
-        since: Annotated[
-            str | None, typer.Option(metavar="DAY", help="only from this day on: 2026-12-31")
-        ] = None,
+        by: str = Option("server", metavar="WHAT", help="day, server, tool, decision, outcome"),
+        since: str | None = Option(None, metavar="DAY", help="only from this day on: 2026-12-31"),
         json: Json = False,
     ) -> None:
         """Count the calls that are in it."""
@@ -389,27 +353,26 @@ def _add_audit(group: typer.Typer) -> None:
 def _add_artifacts(group: typer.Typer) -> None:
     @_command(group, "artifacts:list_kept", name="list")
     def list_kept(
-        run: Annotated[
-            str | None,
-            typer.Option(metavar="RUN", help="only this run's; the beginning of its id"),
-        ] = None,
+        run: str | None = Option(
+            None, metavar="RUN", help="only this run's; the beginning of its id"
+        ),
         json: Json = False,
     ) -> None:
         """List what is kept, the newest first."""
 
     @_command(group, "artifacts:get", "artifacts get 3f9a -o report.csv")
     def get(
-        uri: Annotated[str, typer.Argument(metavar="URI", help=_URI_HELP)],
-        output: Annotated[str, typer.Option("-o", metavar="FILE", help="- for stdout")] = "-",
-        force: Annotated[bool, typer.Option("--force", help="replace FILE if it is there")] = False,
+        uri: str = Argument(..., metavar="URI", help=_URI_HELP),
+        output: str = Option("-", "-o", metavar="FILE", help="- for stdout"),
+        force: bool = Option(False, "--force", help="replace FILE if it is there"),
     ) -> None:
         """Write one to stdout, or to a file."""
 
     @_command(group, "artifacts:remove", name="rm")
     def remove(
-        uris: Annotated[list[str] | None, typer.Argument(metavar="URI", help=_URI_HELP)] = None,
-        run: Annotated[str | None, typer.Option(metavar="RUN", help="what this run left")] = None,
-        everything: Annotated[bool, typer.Option("--all", help="everything, of all runs")] = False,
+        uris: list[str] | None = Argument(None, metavar="URI", help=_URI_HELP),
+        run: str | None = Option(None, metavar="RUN", help="what this run left"),
+        everything: bool = Option(False, "--all", help="everything, of all runs"),
     ) -> None:
         """Remove some, those of a run, or all."""
 
@@ -420,20 +383,19 @@ def _add_skills(group: typer.Typer) -> None:
         """List them."""
 
     @_command(group, "skills:show")
-    def show(name: Annotated[str, typer.Argument(metavar="NAME")], json: Json = False) -> None:
+    def show(name: str = Argument(..., metavar="NAME"), json: Json = False) -> None:
         """Print one."""
 
     @_command(group, "skills:approve", "skills approve tidy_names")
     def approve(
-        names: Annotated[
-            list[str],
-            typer.Argument(metavar="NAME[@DIGEST]", help="as `show` prints it; else you are asked"),
-        ],
+        names: list[str] = Argument(
+            ..., metavar="NAME[@DIGEST]", help="as `show` prints it; else you are asked"
+        ),
     ) -> None:
         """Let programs use some without asking."""
 
     @_command(group, "skills:remove", name="rm")
-    def remove(names: Annotated[list[str], typer.Argument(metavar="NAME")]) -> None:
+    def remove(names: list[str] = Argument(..., metavar="NAME")) -> None:
         """Remove some, with all their versions."""
 
 
@@ -447,16 +409,11 @@ def _add_setting_up(app: typer.Typer) -> None:
 
     @_command(group, "image:build_image", "image build --flavour data", name="build")
     def build(
-        flavour: Annotated[
-            Literal["slim", "data"],
-            typer.Option(help="data adds numpy, pandas, matplotlib and openpyxl"),
-        ] = "slim",
-        offline: Annotated[
-            bool, typer.Option("--offline", help="from Debian packages, no registry")
-        ] = False,
-        fresh: Annotated[
-            bool, typer.Option("--fresh", help="build though it is up to date")
-        ] = False,
+        flavour: Literal["slim", "data"] = Option(
+            "slim", help="data adds numpy, pandas, matplotlib and openpyxl"
+        ),
+        offline: bool = Option(False, "--offline", help="from Debian packages, no registry"),
+        fresh: bool = Option(False, "--fresh", help="build though it is up to date"),
         json: Json = False,
     ) -> None:
         """Build the image on the first engine that answers."""

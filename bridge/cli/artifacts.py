@@ -68,8 +68,7 @@ async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
     """Remove some, those of a run, or all."""
     ways = (bool(arguments.uris), arguments.run is not None, arguments.everything)
     if sum(ways) != 1:
-        message = "Say which: URIs or ids, or --run RUN, or --all."
-        raise UsageError(message)
+        raise UsageError("Say which: URIs or ids, or --run RUN, or --all.")
     store = store_for(settings)
     count = await anyio.to_thread.run_sync(
         partial(_remove, store, arguments.uris or (), arguments.run)

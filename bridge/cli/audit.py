@@ -94,8 +94,7 @@ async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print the last records, and with -f those that come."""
     count = arguments.number
     if not 0 <= count <= MAX_TAIL:
-        message = f"-n must be between 0 and {MAX_TAIL:,}, not {count}."
-        raise UsageError(message)
+        raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {count}.")
     directory = settings.state_dir / "audit"
     found: Sequence[Mapping[str, Json]] = ()
     places: dict[str, int] = {}
@@ -170,8 +169,7 @@ def _by(text: str) -> tuple[By, ...]:
 def _day(text: str) -> str:
     """Return a day as files are named by it; empty for none."""
     if text and not (_DAY.fullmatch(text) and _is_date(text)):
-        message = f"--since: {text!r:.80} is not a date such as 2026-12-31."
-        raise UsageError(message)
+        raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
     return text
 
 
@@ -188,8 +186,7 @@ async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
     except (OSError, UnsafeError) as error:
         reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
-        message = f"The audit log in {directory} cannot be read: {reason}."
-        raise AuditError(message) from error
+        raise AuditError(f"The audit log in {directory} cannot be read: {reason}.") from error
 
 
 def _write_report(report: Report, directory: Path) -> None:

@@ -92,8 +92,7 @@ async def _with_engines(
         if only_first:
             return
     if not answered:
-        message = "No container engine answers."
-        raise NoSandboxError(message)
+        raise NoSandboxError("No container engine answers.")
 
 
 def _describe(one: ImageStatus) -> str:

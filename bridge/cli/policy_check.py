@@ -79,8 +79,7 @@ async def check(arguments: SimpleNamespace, settings: Settings) -> int:
 def _program(arguments: SimpleNamespace) -> str | None:
     if arguments.code is not None:
         if arguments.file is not None:
-            message = "Give the program as FILE or with -c, not both."
-            raise UsageError(message)
+            raise UsageError("Give the program as FILE or with -c, not both.")
         found: str = arguments.code
         return found
     return None if arguments.file is None else read_program(arguments.file)
@@ -134,8 +133,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
     reading = await read(code, servers.aliases, "off")
     if isinstance(reading.survey, Scan):
-        message = f"The program cannot be read: {reading.survey.findings[0]}."
-        raise UsageError(message)
+        raise UsageError(f"The program cannot be read: {reading.survey.findings[0]}.")
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))
         raise UsageError(servers.unknown(unknown))

@@ -91,16 +91,14 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
         try:
             found = json.loads(words[0])
         except (ValueError, RecursionError) as error:
-            message = f"ARGS: {words[0]!r:.200} is no JSON object: {error}."
-            raise UsageError(message) from None
+            raise UsageError(f"ARGS: {words[0]!r:.200} is no JSON object: {error}.") from None
         assert isinstance(found, dict)
         return found
     given: dict[str, Json] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            message = f"ARGS: {word!r:.200} is neither KEY=VALUE nor a JSON object."
-            raise UsageError(message)
+            raise UsageError(f"ARGS: {word!r:.200} is neither KEY=VALUE nor a JSON object.")
         try:
             given[key] = json.loads(value)
         except (ValueError, RecursionError):

@@ -240,11 +240,9 @@ def request_of(arguments: SimpleNamespace) -> RunRequest:
     elif file is None and arguments.session is not None and arguments.end_session:
         code = ""
     elif arguments.end_session and arguments.session is None:
-        message = "--end-session needs --session NAME: the session to end."
-        raise UsageError(message)
+        raise UsageError("--end-session needs --session NAME: the session to end.")
     elif file is None:
-        message = "Name a FILE, - for stdin, or give the program with -c."
-        raise UsageError(message)
+        raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code = read_program(file)
     servers = None
@@ -278,8 +276,7 @@ def _timeout(text: str | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        message = f"--timeout: {text!r} is not a number of seconds."
-        raise InvalidRequestError(message) from None
+        raise InvalidRequestError(f"--timeout: {text!r} is not a number of seconds.") from None
 
 
 def read_program(file: str) -> str:
@@ -296,8 +293,6 @@ def read_program(file: str) -> str:
                 data = stream.read(MAX_CODE_BYTES + 1)
         return data.decode("utf-8")
     except OSError as error:
-        message = f"{file} cannot be read: {error.strerror or error}."
-        raise UsageError(message) from None
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        message = f"{file} is not UTF-8: {error}."
-        raise UsageError(message) from None
+        raise UsageError(f"{file} is not UTF-8: {error}.") from None

@@ -355,8 +355,7 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
         insist_not_removed(key, where)
         if key not in _SETTINGS:
             known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
-            message = f"{where} is not a setting. {known}"
-            raise SettingsError(message)
+            raise SettingsError(f"{where} is not a setting. {known}")
         setting = _SETTINGS[key]
         boolean = setting.parse is parsers.boolean
         text = as_text(value, where, many=setting.many, boolean=boolean)
@@ -368,5 +367,4 @@ def _parse(key: str, text: str, place: str) -> _Given:
     try:
         return _Given(_SETTINGS[key].parse(text), place)
     except ValueError as error:
-        message = f"{place}: {text!r} {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{place}: {text!r} {error}.") from None

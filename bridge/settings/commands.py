@@ -95,18 +95,15 @@ def parse_commands(tables: Mapping[str, Json], place: str) -> Mapping[str, Comma
         SettingsError: One has a name, a key or a value that cannot be.
     """
     if len(tables) > MAX_PROFILES:
-        message = f"{place} holds more than {MAX_PROFILES} profiles."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} holds more than {MAX_PROFILES} profiles.")
     return {name: _profile(name, table, f"{place}.{name}") for name, table in tables.items()}
 
 
 def _profile(name: str, table: Json, place: str) -> CommandProfile:
     if not _NAME.fullmatch(name):
-        message = f"{place}: a profile's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}: a profile's name has small letters, digits, - and _ only.")
     if not isinstance(table, Mapping):
-        message = f"{place} must be a table, [commands.{name}]."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} must be a table, [commands.{name}].")
     values: dict[str, object] = {}
     for key, value in table.items():
         if key not in _KEYS:
@@ -116,12 +113,10 @@ def _profile(name: str, table: Json, place: str) -> CommandProfile:
         try:
             values[attribute] = parse(value)
         except ValueError as error:
-            message = f"{place}.{key} {error}."
-            raise SettingsError(message) from None
+            raise SettingsError(f"{place}.{key} {error}.") from None
     for key in ("executables", "workspace"):
         if not values.get(key):
-            message = f"{place} needs `{key}`."
-            raise SettingsError(message)
+            raise SettingsError(f"{place} needs `{key}`.")
     profile = CommandProfile(name=name, place=place, **values)  # type: ignore[arg-type]  # parsed
     return _consistent(profile, asked=frozenset(values))
 
@@ -142,8 +137,7 @@ def _consistent(profile: CommandProfile, *, asked: frozenset[str]) -> CommandPro
         if twice:
             problem = f"has {twice[0]} in more than one of `env`, `secrets` and `set`"
     if problem:
-        message = f"{profile.place} {problem}."
-        raise SettingsError(message)
+        raise SettingsError(f"{profile.place} {problem}.")
     if profile.timeout > profile.max_timeout:
         return CommandProfile(**{**profile.__dict__, "timeout": profile.max_timeout})
     return profile
@@ -159,28 +153,23 @@ def _error(message: str) -> ValueError:
 
 def _text(value: Json) -> str:
     if not isinstance(value, str) or "\0" in value:
-        message = "must be a text"
-        raise _error(message)
+        raise _error("must be a text")
     return value.strip()
 
 
 def _flag(value: Json) -> bool:
     if not isinstance(value, bool):
-        message = "must be true or false"
-        raise _error(message)
+        raise _error("must be true or false")
     return value
 
 
 def _texts(value: Json) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = "must be a list of texts"
-        raise _error(message)
+        raise _error("must be a list of texts")
     if len(value) > MAX_ENTRIES:
-        message = f"has more than {MAX_ENTRIES} entries"
-        raise _error(message)
+        raise _error(f"has more than {MAX_ENTRIES} entries")
     if any(not item.strip() or "\0" in item for item in value):
-        message = "has an entry that is empty or holds a NUL"
-        raise _error(message)
+        raise _error("has an entry that is empty or holds a NUL")
     return tuple(dict.fromkeys(value))
 
 
@@ -188,8 +177,7 @@ def _executables(value: Json) -> tuple[str, ...]:
     found = _texts(value)
     for entry in found:
         if ("/" in entry and not entry.startswith("/")) or not _base(entry).strip("."):
-            message = f"has {entry!r}, which is neither a plain name nor an absolute path"
-            raise _error(message)
+            raise _error(f"has {entry!r}, which is neither a plain name nor an absolute path")
     return found
 
 
@@ -197,20 +185,17 @@ def _variables(value: Json) -> tuple[str, ...]:
     found = _texts(value)
     for name in found:
         if not _VARIABLE.fullmatch(name):
-            message = f"has {name!r}, which is no name of a variable"
-            raise _error(message)
+            raise _error(f"has {name!r}, which is no name of a variable")
     return found
 
 
 def _fixed(value: Json) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
-        message = "must be a table of variables, NAME = text"
-        raise _error(message)
+        raise _error("must be a table of variables, NAME = text")
     _variables(list(value))
     for name, text in value.items():
         if not isinstance(text, str) or "\0" in text:
-            message = f"has {name}, whose value must be a text"
-            raise _error(message)
+            raise _error(f"has {name}, whose value must be a text")
     return dict(value)
 
 
@@ -221,38 +206,31 @@ def _paths(value: Json) -> tuple[str, ...]:
 def _workspace(value: Json) -> Path:
     path = parsers.path(_text(value))
     if not path.is_absolute():
-        message = "must be an absolute path (or begin with ~)"
-        raise _error(message)
+        raise _error("must be an absolute path (or begin with ~)")
     return path
 
 
 def _credentials(value: Json) -> Credentials:
     if not isinstance(value, Mapping) or set(value) - {"kind", "source"}:
-        message = 'must be like { kind = "aws", source = "both" }'
-        raise _error(message)
+        raise _error('must be like { kind = "aws", source = "both" }')
     kind, source = value.get("kind"), value.get("source", "both")
     if kind not in get_args(CredentialKind):
-        message = f"has kind {kind!r}; known: {', '.join(get_args(CredentialKind))}"
-        raise _error(message)
+        raise _error(f"has kind {kind!r}; known: {', '.join(get_args(CredentialKind))}")
     if source not in get_args(CredentialSource):
-        message = f"has source {source!r}, not {', '.join(get_args(CredentialSource))}"
-        raise _error(message)
+        raise _error(f"has source {source!r}, not {', '.join(get_args(CredentialSource))}")
     return Credentials(kind=cast("CredentialKind", kind), source=cast("CredentialSource", source))
 
 
 def _size(least: int, most: int) -> Callable[[Json], int]:
     def parse(value: Json) -> int:
         if isinstance(value, bool) or not isinstance(value, str | int):
-            message = 'must be a size such as "512m"'
-            raise _error(message)
+            raise _error('must be a size such as "512m"')
         try:
             size = parsers.parse_size(str(value))
         except ValueError as error:
-            message = f"{value!r} {error}"
-            raise _error(message) from None
+            raise _error(f"{value!r} {error}") from None
         if not least <= size <= most:
-            message = f"must be between {least:,} and {most:,} bytes"
-            raise _error(message)
+            raise _error(f"must be between {least:,} and {most:,} bytes")
         return size
 
     return parse
@@ -261,8 +239,7 @@ def _size(least: int, most: int) -> Callable[[Json], int]:
 def _number(least: int, most: int) -> Callable[[Json], int]:
     def parse(value: Json) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            message = f"must be a whole number from {least} to {most}"
-            raise _error(message)
+            raise _error(f"must be a whole number from {least} to {most}")
         return value
 
     return parse
@@ -270,18 +247,15 @@ def _number(least: int, most: int) -> Callable[[Json], int]:
 
 def _timeout(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        message = "must be a number of seconds"
-        raise _error(message)
+        raise _error("must be a number of seconds")
     if not 1 <= value <= LONGEST_TIMEOUT:
-        message = f"must be from 1 to {LONGEST_TIMEOUT:g} seconds"
-        raise _error(message)
+        raise _error(f"must be from 1 to {LONGEST_TIMEOUT:g} seconds")
     return float(value)
 
 
 def _runtime(value: Json) -> str:
     if value not in get_args(Runtime):
-        message = f"is {value!r}, not {' or '.join(get_args(Runtime))}"
-        raise _error(message)
+        raise _error(f"is {value!r}, not {' or '.join(get_args(Runtime))}")
     return str(value)
 
 

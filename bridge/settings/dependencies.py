@@ -88,19 +88,16 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
     if table is None:
         return Dependencies()
     if not isinstance(table, Mapping):
-        message = f'{place} must be a table, [dependencies] with allow = ["polars"].'
-        raise SettingsError(message)
+        raise SettingsError(f'{place} must be a table, [dependencies] with allow = ["polars"].')
     values: dict[str, object] = {}
     for key, value in table.items():
         insist_not_removed(f"dependencies.{key}", f"{place}.{key}")
         if key not in _KEYS:
-            message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
-            raise SettingsError(message)
+            raise SettingsError(f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}")
         try:
             values[key] = _KEYS[key](value)
         except ValueError as error:
-            message = f"{place}.{key} {error}."
-            raise SettingsError(message) from None
+            raise SettingsError(f"{place}.{key} {error}.") from None
     return Dependencies(**values)  # type: ignore[arg-type]  # parsed
 
 
@@ -111,11 +108,9 @@ def normalised(name: str) -> str:
 
 def _allow(value: Json) -> tuple[Allowed, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = 'must be a list of packages such as ["polars", "pandas==2.*", "types-*"]'
-        raise ValueError(message)
+        raise ValueError('must be a list of packages such as ["polars", "pandas==2.*", "types-*"]')
     if len(value) > MAX_PATTERNS:
-        message = f"has more than {MAX_PATTERNS} entries"
-        raise ValueError(message)
+        raise ValueError(f"has more than {MAX_PATTERNS} entries")
     return tuple(_allowed(text.strip()) for text in value)
 
 
@@ -131,8 +126,7 @@ def _allowed(text: str) -> Allowed:
     try:
         SpecifierSet(versions)
     except InvalidSpecifier:
-        message = f"has {text!r}, whose {versions!r} says nothing of versions"
-        raise ValueError(message) from None
+        raise ValueError(f"has {text!r}, whose {versions!r} says nothing of versions") from None
     return Allowed(text=text, name=normalised(found[1]), versions=versions)
 
 
@@ -157,33 +151,28 @@ def _index(value: Json) -> str:
 def _cache(value: Json) -> Path:
     path = parsers.path(value) if isinstance(value, str) else Path()
     if not path.is_absolute():
-        message = "must be an absolute path (or begin with ~)"
-        raise ValueError(message)
+        raise ValueError("must be an absolute path (or begin with ~)")
     return path
 
 
 def _size(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        message = 'must be a size such as "512m"'
-        raise ValueError(message)
+        raise ValueError('must be a size such as "512m"')
     size = parsers.parse_size(str(value))
     if not MEBIBYTE <= size <= MOST_BYTES:
-        message = f"must be between 1m and {MOST_BYTES // 1024**3}g"
-        raise ValueError(message)
+        raise ValueError(f"must be between 1m and {MOST_BYTES // 1024**3}g")
     return size
 
 
 def _seconds(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
-        message = "must be a number of seconds from 1 to 3600"
-        raise ValueError(message)
+        raise ValueError("must be a number of seconds from 1 to 3600")
     return float(value)
 
 
 def _days(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 3660:
-        message = "must be a whole number of days from 0 to 3660"
-        raise ValueError(message)
+        raise ValueError("must be a whole number of days from 0 to 3660")
     return value
 
 

@@ -45,38 +45,30 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     if tables is None:
         return ()
     if not isinstance(tables, Mapping):
-        message = f"{place} must hold tables, such as [directories.data]."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} must hold tables, such as [directories.data].")
     if len(tables) > MAX_DIRECTORIES:
-        message = f"{place} holds more than {MAX_DIRECTORIES} directories."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} holds more than {MAX_DIRECTORIES} directories.")
     return tuple(_directory(name, table, f"{place}.{name}") for name, table in tables.items())
 
 
 def _directory(name: str, table: Json, place: str) -> Directory:
     if not _NAME.fullmatch(name):
-        message = f"{place}: a directory's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}: a directory's name has small letters, digits, - and _ only.")
     if not isinstance(table, Mapping):
-        message = f'{place} must be a table, [directories.{name}] with path = "/...".'
-        raise SettingsError(message)
+        raise SettingsError(f'{place} must be a table, [directories.{name}] with path = "/...".')
     for key in table:
         if key not in _KEYS:
-            message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
-            raise SettingsError(message)
+            raise SettingsError(f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}")
     mode = table.get("mode", "ro")
     if not isinstance(mode, str) or mode not in _MODES:
-        message = f'{place}.mode must be "ro" or "rw".'
-        raise SettingsError(message)
+        raise SettingsError(f'{place}.mode must be "ro" or "rw".')
     text = table.get("path")
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        message = f"{place} needs `path`: where the directory is."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} needs `path`: where the directory is.")
     try:
         path = parsers.path(text)
     except ValueError as error:
-        message = f"{place}.path {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{place}.path {error}.") from None
     if not path.is_absolute():
         message = f"{place}.path must be an absolute path (or begin with ~), not {text!r:.200}."
         raise SettingsError(message)
@@ -92,8 +84,7 @@ def _directory(name: str, table: Json, place: str) -> Directory:
 def _labels(value: Json, place: str) -> frozenset[str]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(label in LABELS for label in listed):
-        message = f"{place}.labels must be a list of {' and '.join(map(repr, LABELS))}."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}.labels must be a list of {' and '.join(map(repr, LABELS))}.")
     return frozenset(listed)
 
 
@@ -126,8 +117,7 @@ def settled(
             message = f"{about} does not exist."
             raise SettingsError(message, remedy="Make it, or take the table out.")
         if not real.is_dir():
-            message = f"{about} is not a directory."
-            raise SettingsError(message)
+            raise SettingsError(f"{about} is not a directory.")
         why = refusal(real, home=home, private=private)
         if directory.writable and not why:
             why = _exposure(real, trusted)

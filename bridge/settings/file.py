@@ -67,8 +67,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     try:
         document: dict[str, Json] = tomllib.loads(text)
     except ValueError as error:
-        message = f"{path} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} could not be read: {error}.") from None
     profiles = document.pop("profiles", {})
     commands = document.pop("commands", {})
     policy = document.pop("policy", None)
@@ -76,8 +75,7 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     dependencies = document.pop("dependencies", None)
     servers = document.pop("servers", {})
     if not isinstance(commands, Mapping):
-        message = f"{path}: commands must hold tables, such as [commands.aws]."
-        raise SettingsError(message)
+        raise SettingsError(f"{path}: commands must hold tables, such as [commands.aws].")
     return ConfigFile(
         path=path,
         text=text,
@@ -95,11 +93,9 @@ def _text(path: Path, *, demanded: bool) -> str:
     try:
         if not path.is_file() and path.exists():
             # A pipe or a device would be waited for, or read for ever.
-            message = f"{path} is not a regular file."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} is not a regular file.")
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
         insist_private(path, "The settings file")
         return path.read_text("utf-8")
     except FileNotFoundError:
@@ -109,12 +105,10 @@ def _text(path: Path, *, demanded: bool) -> str:
                 message = f"{path} cannot be read: {message}"
             raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
         if demanded:
-            message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."
-            raise SettingsError(message) from None
+            raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
     except (OSError, ValueError) as error:
-        message = f"{path} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} could not be read: {error}.") from None
 
 
 def _dangling_link(path: Path) -> Path | None:

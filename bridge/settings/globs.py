@@ -40,11 +40,9 @@ def parse(glob: str) -> list[Part]:
         ValueError: It is none; the rest of a sentence that begins with what it is.
     """
     if not glob:
-        message = "is empty, which matches nothing"
-        raise ValueError(message)
+        raise ValueError("is empty, which matches nothing")
     if len(glob) > MAX_GLOB_CHARS:
-        message = f"has more than {MAX_GLOB_CHARS} characters"
-        raise ValueError(message)
+        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
     parts: list[Part] = []
     for part in _parts(glob):
         if isinstance(part, str) and parts and isinstance(parts[-1], str):

@@ -78,19 +78,16 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
         with turn(target.with_name(f".{target.name}.lock")):
             found = target.stat()
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-                message = f"{path} is no regular file of this user's."
-                raise SettingsError(message)
+                raise SettingsError(f"{path} is no regular file of this user's.")
             text = _read(target)
             changed = with_rule(text, rule, before=before, place=str(path))
             if _state(target.stat()) != _state(found):
-                message = f"{path} is being changed by somebody else."
-                raise SettingsError(message)
+                raise SettingsError(f"{path} is being changed by somebody else.")
             mode = stat.S_IMODE(found.st_mode)
             replace_file(target, changed.encode(), durable=True, mode=mode)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        message = f"{path} could not be changed: {reason}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} could not be changed: {reason}.") from None
 
 
 def _state(found: os.stat_result) -> tuple[int, int, int]:
@@ -101,13 +98,11 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(MAX_CONFIG_BYTES + 1)
     if len(data) > MAX_CONFIG_BYTES:
-        message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
-        raise SettingsError(message)
+        raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        message = f"{path} is not UTF-8: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} is not UTF-8: {error}.") from None
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
@@ -143,8 +138,7 @@ def _parsed(text: str, place: str) -> dict[str, Json]:
         # The lines' ends are read as whoever reads the file for its settings reads them.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (ValueError, RecursionError) as error:
-        message = f"{place} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{place} could not be read: {error}.") from None
 
 
 def _says(text: str, expected: Mapping[str, Json]) -> bool:
@@ -159,11 +153,9 @@ def _rules(document: Mapping[str, Json], place: str) -> list[dict[str, Json]]:
     policy = document.get("policy")
     rules = policy.get("rules", []) if isinstance(policy, dict) else None
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        message = f"{place} has no policy any more that a rule could be added to."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} has no policy any more that a rule could be added to.")
     if len(rules) >= MAX_RULES:
-        message = f"{place} has {len(rules):,} rules, which is enough."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} has {len(rules):,} rules, which is enough.")
     return rules
 
 
@@ -172,8 +164,7 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
     for index, rule in enumerate(spec.rules):
         if rule == wanted:
             return index
-    message = f"{place} does not have the rule {wanted.name!r} any more."
-    raise SettingsError(message)
+    raise SettingsError(f"{place} does not have the rule {wanted.name!r} any more.")
 
 
 def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
@@ -253,8 +244,7 @@ def toml_value(value: Json, depth: int = 0) -> str:
         SettingsError: TOML has no such value, or not so deep.
     """
     if depth > MAX_DEPTH:
-        message = f"A condition is nested more than {MAX_DEPTH} levels deep."
-        raise SettingsError(message)
+        raise SettingsError(f"A condition is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, str):
         return f'"{"".join(_ESCAPES.get(one) or _written(one) for one in value)}"'
     if isinstance(value, bool):
@@ -268,5 +258,4 @@ def toml_value(value: Json, depth: int = 0) -> str:
     if isinstance(value, dict):
         pairs = [f"{_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
         return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
-    message = f"A rule's {type(value).__name__} cannot be written."
-    raise SettingsError(message)
+    raise SettingsError(f"A rule's {type(value).__name__} cannot be written.")

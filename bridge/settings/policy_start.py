@@ -49,21 +49,17 @@ def _before(target: Path) -> tuple[str, int]:
     except FileNotFoundError:
         return "", _MODE
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-        message = f"{target} is no regular file of this user's."
-        raise SettingsError(message)
+        raise SettingsError(f"{target} is no regular file of this user's.")
     if found.st_size > MAX_CONFIG_BYTES:
-        message = f"{target} is larger than {MAX_CONFIG_BYTES} bytes."
-        raise SettingsError(message)
+        raise SettingsError(f"{target} is larger than {MAX_CONFIG_BYTES} bytes.")
     return target.read_text("utf-8"), stat.S_IMODE(found.st_mode)
 
 
 def _check(text: str, path: Path) -> None:
     if len(text.encode()) > MAX_CONFIG_BYTES:
-        message = f"{path} would become larger than {MAX_CONFIG_BYTES} bytes."
-        raise SettingsError(message)
+        raise SettingsError(f"{path} would become larger than {MAX_CONFIG_BYTES} bytes.")
     try:
         document = tomllib.loads(text)
     except ValueError as error:
-        message = f"{path} would not be TOML any more: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} would not be TOML any more: {error}.") from None
     parse_policy(document.get("policy"), f"{path}: policy", path)

@@ -76,11 +76,9 @@ def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
     """
     found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
     if not isinstance(tables, Mapping):
-        message = f"{place} must hold tables, such as [profiles.untrusted]."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} must hold tables, such as [profiles.untrusted].")
     if len(tables) > MAX_PROFILES:
-        message = f"{place} holds more than {MAX_PROFILES} profiles."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} holds more than {MAX_PROFILES} profiles.")
     for name, table in tables.items():
         found[name] = _profile(name, table, f"{place}.{name}")
     return found
@@ -91,20 +89,16 @@ def _profile(name: str, table: Json, place: str) -> ProfileSpec:
         message = f"{place}: {name} is built in and cannot be changed."
         raise SettingsError(message, remedy=f'Give yours another name and extends = "{name}".')
     if not _NAME.fullmatch(name):
-        message = f"{place}: a profile's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}: a profile's name has small letters, digits, - and _ only.")
     if not isinstance(table, Mapping):
-        message = f"{place} must be a table, [profiles.{name}]."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} must be a table, [profiles.{name}].")
     values = dict(table)
     base = values.pop("extends", "standard")
     if base not in BUILT_IN:
-        message = f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}.")
     unknown = sorted(set(values) - KEYS)
     if unknown:
         insist_not_removed(unknown[0], f"{place}.{unknown[0]}")
         known = parsers.suggestion(unknown[0], ["extends", *KEYS])
-        message = f"{place}.{unknown[0]} is not a setting of a profile. {known}"
-        raise SettingsError(message)
+        raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)

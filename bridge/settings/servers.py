@@ -27,11 +27,9 @@ def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
     eras: dict[str, Era] = {}
     for name, table in tables.items():
         if not isinstance(table, Mapping):
-            message = f"{place}.{name} must be a table, such as [servers.github]."
-            raise SettingsError(message)
+            raise SettingsError(f"{place}.{name} must be a table, such as [servers.github].")
         for key in table.keys() - {"protocol"}:
-            message = f"{place}.{name}.{key} is no setting of a server. Known: protocol."
-            raise SettingsError(message)
+            raise SettingsError(f"{place}.{name}.{key} is no setting of a server. Known: protocol.")
         era = table.get("protocol", "auto")
         if era not in get_args(Era):
             known = ", ".join(get_args(Era))

@@ -38,8 +38,7 @@ def fail(place: str, problem: str) -> NoReturn:
     Raises:
         SettingsError: Always.
     """
-    message = f"{place} {problem}."
-    raise SettingsError(message)
+    raise SettingsError(f"{place} {problem}.")
 
 
 def below(place: str, key: str) -> str:
