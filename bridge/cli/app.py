@@ -139,6 +139,8 @@ def _command(
 
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
         invocation.__signature__ = inspect.Signature([*named, *_settings()])  # type: ignore[attr-defined]
+        # Else typer would take what stands here for the types of the command's own.
+        invocation.__annotations__ = {}
         invocation.__doc__ = declared.__doc__
         shown = "\n\n".join(f"  {PROGRAM} {example}" for example in examples)
         epilog = f"Examples:\n\n{shown}" if examples else None

@@ -12,7 +12,7 @@ from bridge.engine import open_engine
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
-from bridge.settings.policy_start import append_policy
+from bridge.settings.policy_edit import append_policy
 
 
 async def init(arguments: SimpleNamespace, settings: Settings) -> int:

@@ -7,19 +7,23 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Era, Json
+from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.servers import parse_eras
 from bridge.settings.state import insist_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
+
+MAX_SERVERS = 500
+"""Of which something is set; more than anybody configures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +78,6 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     directories = document.pop("directories", None)
     dependencies = document.pop("dependencies", None)
     servers = document.pop("servers", {})
-    if not isinstance(commands, Mapping):
-        raise SettingsError(f"{path}: commands must hold tables, such as [commands.aws].")
     return ConfigFile(
         path=path,
         text=text,
@@ -87,6 +89,23 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
         eras=parse_eras(servers, f"{path}: servers"),
     )
+
+
+def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
+    """Return the `protocol` of each table in the `servers` table at `place`.
+
+    They hold what no client's configuration has a field for, and are named as clients' files name
+    servers.
+
+    Raises:
+        SettingsError: One has a key or a value that cannot be.
+    """
+    known: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
+    eras: dict[str, Era] = {}
+    for name, table in fields.table(tables, place, MAX_SERVERS).items():
+        found = fields.record(table, fields.below(place, name), known, "a server")
+        eras[name] = found.get("protocol", "auto")
+    return eras
 
 
 def _text(path: Path, *, demanded: bool) -> str:

@@ -95,7 +95,7 @@ def covers(first: str, second: str) -> bool:
 def matcher(glob: str) -> Matcher:
     """Return what tells whether a text matches the whole of a glob.
 
-    It takes time in proportion to the text; with `?` in it, to the text times the glob.
+    It takes time in proportion to the text times the glob at most.
 
     Raises:
         ValueError: It is no glob.
@@ -105,9 +105,7 @@ def matcher(glob: str) -> Matcher:
         return "".join(part for part in parts if isinstance(part, str)).__eq__
     if parts == [Wild.MANY]:
         return _anything
-    if Wild.ONE in parts:
-        return _searching(parts)
-    return _finding(parts)
+    return _searching(parts)
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
@@ -120,28 +118,6 @@ def any_matcher(globs: Sequence[str]) -> Matcher:
 
 def _anything(text: str) -> bool:
     return True
-
-
-def _finding(parts: Sequence[Part]) -> Matcher:
-    """Match texts with `*` between them by the texts' own search, which is linear."""
-    texts = [part for part in parts if isinstance(part, str)]
-    head = str(texts.pop(0)) if parts[0] is not Wild.MANY else ""
-    tail = str(texts.pop()) if parts[-1] is not Wild.MANY else ""
-    shortest = len(head) + len(tail)
-
-    def matches(text: str) -> bool:
-        if len(text) < shortest or not text.startswith(head) or not text.endswith(tail):
-            return False
-        at, end = len(head), len(text) - len(tail)
-        for middle in texts:
-            # The first place is as good as any: what is left for the others is the most there is.
-            at = text.find(middle, at, end)
-            if at < 0:
-                return False
-            at += len(middle)
-        return True
-
-    return matches
 
 
 def _searching(parts: Sequence[Part]) -> Matcher:

@@ -8,13 +8,12 @@ values go before those at the top of the file, and give way to variables and fla
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.errors import SettingsError
 from bridge.model import Json
-from bridge.settings import parsers
+from bridge.settings import fields, parsers
 from bridge.settings.removed import insist_not_removed
 
 BUILT_IN = ("standard", "strict")
@@ -45,8 +44,6 @@ KEYS = frozenset(
 )
 """Settings of how programs run; not where the bridge keeps its files, or how it logs."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSpec:
@@ -75,23 +72,19 @@ def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
         SettingsError: One has a name, a key or a base that cannot be.
     """
     found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
-    if not isinstance(tables, Mapping):
-        raise SettingsError(f"{place} must hold tables, such as [profiles.untrusted].")
-    if len(tables) > MAX_PROFILES:
-        raise SettingsError(f"{place} holds more than {MAX_PROFILES} profiles.")
-    for name, table in tables.items():
-        found[name] = _profile(name, table, f"{place}.{name}")
+    if isinstance(tables, Mapping):
+        for name in BUILT_IN:
+            if name in tables:
+                message = f"{place}.{name}: {name} is built in and cannot be changed."
+                raise SettingsError(
+                    message, remedy=f'Give yours another name and extends = "{name}".'
+                )
+    for name, table, where in fields.named_tables(tables, place, MAX_PROFILES, "profile"):
+        found[name] = _profile(name, table, where)
     return found
 
 
-def _profile(name: str, table: Json, place: str) -> ProfileSpec:
-    if name in BUILT_IN:
-        message = f"{place}: {name} is built in and cannot be changed."
-        raise SettingsError(message, remedy=f'Give yours another name and extends = "{name}".')
-    if not _NAME.fullmatch(name):
-        raise SettingsError(f"{place}: a profile's name has small letters, digits, - and _ only.")
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"{place} must be a table, [profiles.{name}].")
+def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
     values = dict(table)
     base = values.pop("extends", "standard")
     if base not in BUILT_IN:

@@ -162,6 +162,20 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
     assert callable(getattr(import_module(f"bridge.cli.{module}"), function))
 
 
+def test_words_that_may_be_several_are_all_taken() -> None:
+    """Also behind options and after --."""
+    for words, name, taken in (
+        (["policy", "explain", "s", "t", "a=1", "--json", "b=2"], "given", ["a=1", "b=2"]),
+        (["run", "x.py", "--", "-a", "--json"], "argv", ["-a", "--json"]),
+        (["run", "--file", "a", "--file=b", "-"], "files", ["a", "b"]),
+        (["artifacts", "rm", "a", "b"], "uris", ["a", "b"]),
+        (["servers", "approve", "a", "b@c"], "names", ["a", "b@c"]),
+    ):
+        found = read_words(words)
+        assert isinstance(found, Invocation)
+        assert getattr(found.arguments, name) == taken
+
+
 @pytest.mark.parametrize(
     ("words", "flags", "http"),
     [
