@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from bridge.catalog.program.foreseen import (
     GET_PROMPT,
@@ -60,7 +60,7 @@ class _Judged:
         return strictest(self.outlook.decision, self.flow)
 
 
-async def check(arguments: argparse.Namespace, settings: Settings) -> int:
+async def check(arguments: SimpleNamespace, settings: Settings) -> int:
     """Say whether the policy file is fine, or what it says of a program's calls.
 
     That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
@@ -76,11 +76,10 @@ async def check(arguments: argparse.Namespace, settings: Settings) -> int:
         return await _check_program(engine, code, as_json=arguments.json)
 
 
-def _program(arguments: argparse.Namespace) -> str | None:
+def _program(arguments: SimpleNamespace) -> str | None:
     if arguments.code is not None:
         if arguments.file is not None:
-            message = "Give the program as FILE or with -c, not both."
-            raise UsageError(message)
+            raise UsageError("Give the program as FILE or with -c, not both.")
         found: str = arguments.code
         return found
     return None if arguments.file is None else read_program(arguments.file)
@@ -134,8 +133,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
     reading = await read(code, servers.aliases, "off")
     if isinstance(reading.survey, Unread):
-        message = f"The program cannot be read: {reading.survey.finding}."
-        raise UsageError(message)
+        raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))
         raise UsageError(servers.unknown(unknown))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bridge.cli.repeated import MAX_LINES, MAX_MESSAGE, WINDOW_SECONDS, RepeatedLines
+from bridge.cli.output import MAX_LINES, MAX_MESSAGE, WINDOW_SECONDS, RepeatedLines
 from tests.audit_rig import FakeClock
 
 Written = tuple[logging.Logger, io.StringIO, FakeClock]

@@ -9,16 +9,16 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.model import Json
 from bridge.settings import load
-from bridge.settings.servers import parse_eras
+from bridge.settings.file import parse_eras
 
 
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ([], "must hold at most 500 tables"),
+        ([], "must be a table, not a list"),
         ({"github": "legacy"}, r"servers\.github must be a table"),
-        ({"github": {"era": "legacy"}}, r"github\.era is no setting of a server. Known: protocol"),
-        ({"github": {"protocol": "2025"}}, "must be one of auto, modern, legacy, not '2025'"),
+        ({"github": {"era": "legacy"}}, r"github\.era is no key of a server. Known: protocol"),
+        ({"github": {"protocol": "2025"}}, "protocol is .2025.. Known: auto, legacy, modern"),
         ({"github": {"protocol": ["legacy"]}}, "must be one of auto, modern, legacy"),
     ],
 )

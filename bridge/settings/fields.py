@@ -1,16 +1,18 @@
-"""The values of a policy's tables, each checked and with its place in every error."""
+"""The values of the tables of `config.toml`, each checked and with its place in every error."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import globs, parsers
+from bridge.settings.removed import insist_not_removed
 
 MAX_NAME_CHARS = 100
 """Of a rule; it stands in every decision and record."""
@@ -38,8 +40,7 @@ def fail(place: str, problem: str) -> NoReturn:
     Raises:
         SettingsError: Always.
     """
-    message = f"{place} {problem}."
-    raise SettingsError(message)
+    raise SettingsError(f"{place} {problem}.")
 
 
 def below(place: str, key: str) -> str:
@@ -66,10 +67,30 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
         what: What the table is, for errors ("a rule").
     """
     given = table(value, place)
+    name = place.rpartition(" ")[2]
     for key in given:
+        insist_not_removed(f"{name}.{key}", f"{place}.{key}")
         if key not in fields:
             fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}
+
+
+def named_tables(
+    value: Json, place: str, most: int, what: str
+) -> Iterator[tuple[str, Mapping[str, Json], str]]:
+    """Return the tables of a table, of so many at most: the name of each, it, and its place."""
+    name_of_all = place.rpartition(" ")[2]
+    if not isinstance(value, Mapping):
+        fail(place, f"must hold tables, such as [{name_of_all}.one]")
+    if len(value) > most:
+        fail(place, f"holds more than {most} tables")
+    for name, item in value.items():
+        where = f"{place}.{name}"
+        if not _LABEL.fullmatch(name):
+            fail(where, f"is no name of a {what}: it has small letters, digits, - and _ only")
+        if not isinstance(item, Mapping):
+            fail(where, f"must be a table, [{name_of_all}.{name}]")
+        yield name, item, where
 
 
 def tables(value: Json, place: str, most: int) -> list[tuple[Json, str]]:
@@ -124,6 +145,39 @@ def line(most: int) -> Parse:
         return text
 
     return parse
+
+
+def text(value: Json, place: str) -> str:
+    """Return a text without blanks around it, which may be empty."""
+    if not isinstance(value, str) or "\0" in value:
+        fail(place, f"must be a text, not {kind(value)}")
+    return value.strip()
+
+
+def entries(most: int, example: str) -> Callable[[Json, str], tuple[str, ...]]:
+    """Return a parser of lists of texts, each once and none empty."""
+
+    def parse(value: Json, place: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            fail(place, f"must be a list of {example}")
+        if len(value) > most:
+            fail(place, f"has more than {most} entries")
+        if any(not item.strip() or "\0" in item for item in value):
+            fail(place, "has an entry that is empty or holds a NUL")
+        return tuple(dict.fromkeys(value))
+
+    return parse
+
+
+def path(value: Json, place: str) -> Path:
+    """Return a path with a leading ~ expanded; it must be absolute."""
+    try:
+        found = parsers.path(text(value, place))
+    except ValueError as error:
+        fail(place, str(error))
+    if not found.is_absolute():
+        fail(place, f"must be an absolute path (or begin with ~), not {str(found)!r:.200}")
+    return found
 
 
 def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
@@ -199,31 +253,51 @@ def label_set(value: Json, place: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def whole(most: int) -> Parse:
-    """Return a parser of whole numbers from 1."""
+def choice(known: Sequence[str]) -> Parse:
+    """Return a parser of one of a few words."""
+    return lambda value, place: word(value, place, known)
+
+
+def whole(most: int, least: int = 1) -> Parse:
+    """Return a parser of whole numbers within bounds."""
 
     def parse(value: Json, place: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             fail(place, f"must be a whole number, not {kind(value)}")
-        if not 1 <= value <= most:
-            fail(place, f"must be from 1 to {most:,}")
+        if not least <= value <= most:
+            fail(place, f"must be from {least} to {most:,}")
         return value
 
     return parse
 
 
-def size(value: Json, place: str) -> int:
-    """Return a number of bytes, at least one."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        fail(place, f'must be a size such as "50m", not {kind(value)}')
-    text = str(value)[:MAX_KEY_CHARS]
-    try:
-        found = parsers.parse_size(text)
-    except ValueError as error:
-        fail(place, f"is {text!r}, which {error}")
-    if found < 1:
-        fail(place, "must be at least one byte")
-    return found
+def seconds(most: float) -> Parse:
+    """Return a parser of numbers of seconds, from one."""
+
+    def parse(value: Json, place: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
+            fail(place, f"must be a number of seconds from 1 to {most:g}")
+        return float(value)
+
+    return parse
+
+
+def size(least: int, most: int = parsers.MAX_SIZE_BYTES) -> Parse:
+    """Return a parser of numbers of bytes within bounds."""
+
+    def parse(value: Json, place: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            fail(place, f'must be a size such as "50m", not {kind(value)}')
+        written = str(value)[:MAX_KEY_CHARS]
+        try:
+            found = parsers.parse_size(written)
+        except ValueError as error:
+            fail(place, f"is {written!r}, which {error}")
+        if not least <= found <= most:
+            fail(place, f"must be from {least:,} to {most:,} bytes")
+        return found
+
+    return parse
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
