@@ -16,9 +16,19 @@ import anyio.to_thread
 
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
-from bridge.gate.audit.files import UnsafeError
-from bridge.gate.audit.reading import MAX_TAIL, By, Counting, about, last_records, records_since
-from bridge.gate.audit.verifying import LEAST_EXPECTED, Finding, Report, verify
+from bridge.gate.audit.log import UnsafeError
+from bridge.gate.audit.reading import (
+    LEAST_EXPECTED,
+    MAX_TAIL,
+    By,
+    Counting,
+    Finding,
+    Report,
+    about,
+    last_records,
+    records_since,
+    verify,
+)
 from bridge.model import Json
 from bridge.settings import Settings
 from bridge.text import counted

@@ -16,7 +16,7 @@ from bridge.errors import (
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import FlowState
-from bridge.gate.plans import Covered, Holding, Plans, holding, keeping
+from bridge.gate.plans import Covered, Holding, Plans, holding
 from bridge.guest.placeholders import WHOLE, write
 from bridge.model import Plan, Tool
 
@@ -137,7 +137,7 @@ def test_a_plan_is_taken_once() -> None:
     plans = Plans()
     plan = keep(plans, held(2))
     assert len(plan.plan_id) == 32
-    assert plan.seconds == keeping.PLAN_SECONDS
+    assert plan.seconds == holding.PLAN_SECONDS
     kept = plans.take(plan.plan_id, "me", run_id="r2")
     assert [request.number for request in kept.requests] == [1, 2]
     assert (kept.run_id, kept.plan) == ("r1", plan)
@@ -170,7 +170,7 @@ def test_a_plan_expires() -> None:
     time = Time()
     plans = Plans(time)
     plan, other = keep(plans), keep(plans)
-    time.now += keeping.PLAN_SECONDS - 1
+    time.now += holding.PLAN_SECONDS - 1
     plans.take(other.plan_id, "me", run_id="r2")
     time.now += 1
     with pytest.raises(UnknownPlanError, match="expired 30 minutes after it was made"):
@@ -185,7 +185,7 @@ def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
     plans.give_back(plans.take(plan.plan_id, "me", run_id="r2"))
     kept = plans.take(plan.plan_id, "me", run_id="r3")
     plans.give_back(kept)
-    time.now += keeping.PLAN_SECONDS
+    time.now += holding.PLAN_SECONDS
     with pytest.raises(UnknownPlanError, match="expired"):
         plans.take(plan.plan_id, "me", run_id="r4")
 
@@ -219,7 +219,7 @@ def test_the_oldest_of_an_owner_make_room() -> None:
     """By number and by size; another owner's stay."""
     plans = Plans()
     others = keep(plans, owner="you")
-    mine = [keep(plans) for _ in range(keeping.MAX_PLANS + 1)]
+    mine = [keep(plans) for _ in range(holding.MAX_PLANS + 1)]
     with pytest.raises(UnknownPlanError, match="newer plans took its place"):
         plans.take(mine[0].plan_id, "me", run_id="r")
     plans.take(mine[1].plan_id, "me", run_id="r")
@@ -236,10 +236,10 @@ def test_the_oldest_of_an_owner_make_room() -> None:
 def test_all_owners_together_are_bounded_too() -> None:
     """However many callers there are."""
     plans = Plans()
-    for number in range(keeping.MAX_ALL_PLANS + keeping.MAX_REMEMBERED + 10):
+    for number in range(holding.MAX_ALL_PLANS + holding.MAX_REMEMBERED + 10):
         keep(plans, owner=f"o{number}")
     assert repr(plans) == (
-        f"<Plans kept={keeping.MAX_ALL_PLANS} remembered={keeping.MAX_REMEMBERED}>"
+        f"<Plans kept={holding.MAX_ALL_PLANS} remembered={holding.MAX_REMEMBERED}>"
     )
 
 
