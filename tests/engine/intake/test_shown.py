@@ -23,7 +23,7 @@ from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Shown
 from bridge.model import Limits, RunResult
 from bridge.model import Shown as Item
-from bridge.rpc.replies import ClearStream
+from bridge.rpc.channel import ClearStream
 from tests.png import write_png
 
 PNG = write_png(8, 4, lambda x, y: (x, y, 0))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.literals import MAX_MARKS
-from bridge.rpc.values import MAX_PARSED_VALUES, wire_value
+from bridge.rpc.values import MAX_MARKS, MAX_PARSED_VALUES, wire_value
 
 
 def parsed(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from bridge.guest.workspace import put
+from bridge.guest.surroundings import put
 
 
 def given(**files: bytes) -> list[dict[str, str]]:

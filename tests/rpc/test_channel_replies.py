@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.replies import Replies, read_reply
+from bridge.guest.client import Replies, read_reply
 from bridge.guest.wire import Reply, encode
-from bridge.rpc.replies import LARGE_CHARACTERS, encode_reply
+from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 LARGE = "x" * LARGE_CHARACTERS
 

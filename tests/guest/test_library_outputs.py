@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.guest import outputs
-from bridge.guest.outputs import Outputs, conclude
+from bridge.guest import library
+from bridge.guest.library import Library, conclude
 from bridge.guest.values import MCPError
 from bridge.guest.wire import Progress
 
@@ -37,15 +37,15 @@ class Clock:
 def line(monkeypatch: pytest.MonkeyPatch) -> Line:
     """A fresh one, with time standing still."""
     Clock.now = 100.0
-    monkeypatch.setattr(outputs, "monotonic", lambda: Clock.now)
-    monkeypatch.setattr(outputs._Pace, "due", 0.0)
-    monkeypatch.setattr(outputs._Pace, "unsent", None)
+    monkeypatch.setattr(library, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(library._Pace, "due", 0.0)
+    monkeypatch.setattr(library._Pace, "unsent", None)
     return Line()
 
 
-def reporter(line: Line) -> Outputs:
+def reporter(line: Line) -> Library:
     """Return the helpers on it."""
-    helpers = Outputs()
+    helpers = Library()
     helpers._client = line  # type: ignore[assignment]
     return helpers
 
@@ -76,7 +76,7 @@ def test_of_a_million_reports_few_are_sent_and_the_last_is(line: Line) -> None:
 def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
     helpers = reporter(line)
     helpers.progress(Decimal("1.5"), True, "m" * 1000)  # type: ignore[arg-type]
-    assert line.sent == [Progress(1.5, 1.0, "m" * outputs.MAX_MESSAGE)]
+    assert line.sent == [Progress(1.5, 1.0, "m" * library.MAX_MESSAGE)]
     assert type(line.sent[0].done) is float
 
 

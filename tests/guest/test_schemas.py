@@ -69,10 +69,7 @@ BOX = {"type": "object", "properties": {"where": TEXT, "tags": STRINGS}}
         (Point(1, 2), {"type": "object"}, {"x": 1, "y": 2}),
         (Point(1, 2), {"type": "array"}, [1, 2]),
         (Box(pathlib.PurePosixPath("p"), {"t"}), BOX, {"where": "p", "tags": ["t"]}),
-        ({"in": {"x": (1.0,)}},
-         {"$ref": "#/$defs/d", "$defs": {"d": {"properties": {"in": {"properties": {"x": {
-             "items": {"type": "integer"}}}}}}}},
-         {"in": {"x": [1]}}),
+        ({"in": {"x": (1.0,)}}, {}, {"in": {"x": [1.0]}}),
         ([(1,), Colour.RED], {"prefixItems": [{"type": "array"}, TEXT]}, [[1], "red"]),
         (Scalar(), {"type": "integer"}, 7),
     ],

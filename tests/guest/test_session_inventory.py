@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.guest.inventory import inventory, size_of
+from bridge.guest.session import inventory, size_of
 
 
 class Hostile:

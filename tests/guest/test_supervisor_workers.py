@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from bridge.guest import imports
-from bridge.guest.nursery import Candidate, Nursery
 from bridge.guest.processes import Children, cpu_clock
+from bridge.guest.supervisor import Candidate, Nursery
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 
 SOON = 120.0

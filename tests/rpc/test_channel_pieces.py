@@ -6,7 +6,7 @@ import base64
 import json
 
 from bridge.guest.wire import Run, encode
-from bridge.rpc.pieces import LARGE_BYTES, PIECE_BYTES, as_base64, in_pieces
+from bridge.rpc.channel import LARGE_BYTES, PIECE_BYTES, as_base64, in_pieces
 
 LARGE = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.incoming import Incoming
+from bridge.guest.relay import Incoming
 from bridge.guest.wire import Call, Clock, Reply, Run, Stop, encode
-from bridge.rpc.replies import LARGE_CHARACTERS, encode_reply
+from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 CLOCKS = {encode(Clock(running=running)): running for running in (True, False)}
 
@@ -65,12 +65,12 @@ def test_a_large_reply_passes_as_it_is() -> None:
     """Not even copied, in one portion."""
     reply = encode_reply(1, {"a": HOSTILE * (LARGE_CHARACTERS // len(HOSTILE) + 1)})
     assert reply.startswith(b"+")
-    assert Incoming(lambda running: pytest.fail("heard a text")).feed(reply) is reply
+    assert Incoming(lambda running: pytest.fail("heard a text"), lambda: None).feed(reply) is reply
 
 
 def test_a_line_that_begins_like_the_clock_waits_for_its_end_only() -> None:
     """Nothing else is held back."""
-    incoming = Incoming(lambda running: None)
+    incoming = Incoming(lambda running: None, lambda: None)
     assert incoming.feed(b'{"type":"reply","id":1') == b'{"type":"reply","id":1'
     assert incoming.feed(b"}\n{") == b"}\n"
     assert incoming.feed(b'"type":"re') == b'{"type":"re'
