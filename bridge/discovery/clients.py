@@ -46,22 +46,10 @@ from bridge.discovery.dialect import (
     LimitFile,
     Location,
     Platform,
-    Syntax,
     TrustFile,
 )
 from bridge.discovery.user_lists import codex_trusts, gemini_trusts
 from bridge.model import Transport
-
-__all__ = [
-    "PLATFORMS",
-    "ApprovalFile",
-    "Dialect",
-    "Format",
-    "Location",
-    "Platform",
-    "Syntax",
-    "TrustFile",
-]
 
 # --- how each client spells servers ---------------------------------------------------------------
 

@@ -24,18 +24,15 @@ from bridge.discovery.answers import (
     forbidden_of,
     trusting,
 )
-from bridge.discovery.clients import (
-    LOCATIONS,
-    SOURCE_IDS,
-    Location,
-    Platform,
-)
+from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
+from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.expand import Variables
 from bridge.discovery.exposed import Exposed, guard
 from bridge.discovery.fields import Setting
 from bridge.discovery.files import (
     Fingerprint,
+    Reader,
     fingerprint,
     is_absent,
     list_matching,
@@ -43,7 +40,6 @@ from bridge.discovery.files import (
 from bridge.discovery.merge import ProjectServers, Rules, merge
 from bridge.discovery.parse import Parsed, parse_document
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
-from bridge.discovery.reading import Reader
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
     CLAUDE,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from bridge.discovery.clients import Dialect
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import read_entry
 from bridge.discovery.expand import Room

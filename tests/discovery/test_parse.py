@@ -17,9 +17,8 @@ from bridge.discovery.clients import (
     GENERIC,
     GENERIC_OR_BARE,
     LOCATIONS,
-    Dialect,
-    Format,
 )
+from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parse import (
     MAX_SERVERS_PER_FILE,
     Parsed,
