@@ -26,6 +26,7 @@ from bridge.engine.servers import ConfigFinder, context_for
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.model import Tool
 from bridge.settings import load
+from bridge.store import Store
 
 RUNS = (25, 4)
 """Of each of two bridges, in turns."""
@@ -97,7 +98,7 @@ async def _remember_tools(home: Path, engine: Engine) -> None:
     settings = load(environ=environment(home, engine, {}))
     context = context_for(settings, str(home / "project"), sys.platform)
     found = ConfigFinder(context, consents_of(settings)).find()
-    cache = ToolCache(settings.state_dir / "tools")
+    cache = ToolCache(Store(settings.state_dir))
     listed: dict[tuple[str, ...], list[Tool]] = {}
     for spec in found.servers:
         argv = (spec.command, *spec.args)

@@ -111,7 +111,7 @@ class Lister:
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
         """Return what earlier bridges, or this one, have kept of these servers. Reads files."""
-        kept = {spec.name: self._cache.load(spec) for spec in specs}
+        kept = self._cache.load_all(tuple(specs))
         return {name: listing for name, listing in kept.items() if listing is not None}
 
     def take(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:

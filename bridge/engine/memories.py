@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -23,6 +22,7 @@ from bridge.gate.redaction import Redactor
 from bridge.library.memories import MAX_OWNERS, Memories, Memory
 from bridge.model import Effect, Json, RunRequest
 from bridge.rpc.dispatcher import CallFailedError
+from bridge.store import Store
 
 
 class MemoryAnswers:
@@ -30,7 +30,7 @@ class MemoryAnswers:
 
     def __init__(
         self,
-        folder: Path,
+        store: Store,
         request: RunRequest,
         redactor: Redactor,
         *,
@@ -44,8 +44,8 @@ class MemoryAnswers:
         owner = owner_of(request)
         # The person who runs the bridge is not kept out by whoever comes over HTTP.
         most = None if owner == PERSON else MAX_OWNERS
-        self._memories = Memories(folder, owner, most_owners=most)
-        # Bridges take turns by a lock file; of one run's calls none shall wait for that.
+        self._memories = Memories(store, owner, most_owners=most)
+        # Bridges take turns at writing; of one run's calls none shall wait for another in a thread.
         self._turn = anyio.Lock()
 
     @property

@@ -1,11 +1,11 @@
 """What tools were seen to return.
 
 Owns the learning of shapes (`bridge.catalog.shapes`) from results, and when what was learnt is
-written to the files of `bridge.engine.shape_files`. A shape belongs to one version of a tool, which
+written down (`bridge.engine.shape_files`). A shape belongs to one version of a tool, which
 is its name, its description and its input schema: one that was changed is learnt anew. Nothing is
 learnt of tools that declare what they return, nor from errors.
 
-Learning happens in the call's path and so costs next to nothing. Files are read when the
+Learning happens in the call's path and so costs next to nothing. It is read when the
 configuration is, and written in the background.
 """
 
@@ -17,7 +17,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -26,6 +25,7 @@ from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import covers, shape_of, shown
 from bridge.engine.shape_files import MAX_TOOLS, Memories, Memory, ShapeFiles
 from bridge.model import Json, ServerSpec, Tool
+from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +120,8 @@ class Observed:
     Run `keep` as a task and call `close` at the end, or nothing is written.
     """
 
-    def __init__(self, directory: Path, *, save_seconds: float = SAVE_SECONDS) -> None:
-        self._files = ShapeFiles(directory)
+    def __init__(self, store: Store, *, save_seconds: float = SAVE_SECONDS) -> None:
+        self._files = ShapeFiles(store)
         self._save_seconds = save_seconds
         self._servers: dict[str, _Server] = {}
         self._left: list[tuple[ServerSpec, Memories]] = []
@@ -131,11 +131,11 @@ class Observed:
     def load(self, specs: Iterable[ServerSpec]) -> Loaded:
         """Read what is remembered of servers that are not known yet. Blocks; for a thread."""
         known = dict(self._servers)
-        return {
-            spec.name: (spec, self._files.load(spec))
-            for spec in specs
-            if spec.name not in known or known[spec.name].spec != spec
-        }
+        new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
+        if not new:
+            return {}
+        found = self._files.load(new)
+        return {spec.name: (spec, found[spec.name]) for spec in new}
 
     def take(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         """Take another configuration, and what was read for it."""

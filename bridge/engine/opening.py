@@ -21,6 +21,7 @@ from bridge.engine.tool_cache import ToolCache
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose
 from bridge.settings import Settings
+from bridge.store import Store
 from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
 
@@ -58,12 +59,13 @@ async def open_engine(
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
     where = finder or ConfigFinder(context, consents)
+    store = Store(settings.state_dir)
     servers = Servers(
         where,
         pool,
-        ToolCache(settings.state_dir / "tools"),
+        ToolCache(store),
         eager=eager,
-        observed=Observed(settings.state_dir / "shapes"),
+        observed=Observed(store),
         secrets=secrets,
         consents=consents,
         offer_login=LoginOffers(logins.store).offer,

@@ -1,25 +1,22 @@
-"""The files in which the shapes of results are kept between bridges.
+"""How the shapes of results are kept between bridges.
 
 Owns their form, their bounds and the way that several bridges write them: what is written is what
-is there, merged with what is new, one bridge at a time. There is one small file per definition of a
-server. What cannot be read or written is as if it were not there.
+is there, merged with what is new, one bridge at a time. There is one small document per definition
+of a server. What cannot be read or written is as if it were not there.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
-from bridge.discovery.files import read_regular
 from bridge.engine.tool_cache import listing_digest
-from bridge.model import MEBIBYTE, Json, ServerSpec
-from bridge.saving import UNFINISHED, replace_file, turn
+from bridge.model import Json, ServerSpec
+from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +27,6 @@ out."""
 MAX_TOOLS = 300
 """Of one server, versions counted apart; those seen last are kept."""
 
-MAX_BYTES = 4 * MEBIBYTE
-"""Of one file, which holds less."""
-
 MAX_FILES = 500
 """Definitions change as versions in their arguments do, and the old ones stay here."""
 
@@ -42,9 +36,9 @@ MAX_NAME_CHARS = 200
 _MAX_COUNT = 10**12
 
 _FORM = 1
-"""Of the files. Those of another number are left alone."""
+"""Of the documents. Those of another number count as none."""
 
-_OURS = re.compile(r"[0-9a-f]{32}\.json")
+_KIND = "shapes"
 _KEY = re.compile(r"[0-9a-f]{32}")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -84,60 +78,47 @@ Memories = Mapping[str, Memory]
 
 
 class ShapeFiles:
-    """Reads and writes the files of one directory. Blocks; for threads."""
+    """Reads and writes what is remembered of servers. Blocks; for threads."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def load(self, spec: ServerSpec) -> dict[str, Memory]:
-        """Return what is remembered of a server's tools."""
-        data = read_regular(self._path(spec), limit=MAX_BYTES)
-        if isinstance(data, str):
-            return {}
+    def load(self, specs: Iterable[ServerSpec]) -> dict[str, dict[str, Memory]]:
+        """Return what is remembered of servers' tools, by server."""
+        found: dict[str, dict[str, Memory]] = {}
         try:
-            return _memories(json.loads(data), spec.name)
-        except (ValueError, RecursionError) as error:
-            logger.debug("ignoring what is remembered of %s: %s", spec.name, error)
-            return {}
+            with self._store.reading() as kept:
+                for spec in specs:
+                    found[spec.name] = _load(kept, spec)
+        except OSError as error:
+            logger.debug("what tools return was not read: %s", error)
+        return {spec.name: {} for spec in specs} | found
 
     def add(self, news: Sequence[tuple[ServerSpec, Memories]]) -> bool:
-        """Add to what the files hold; return whether that could be done.
+        """Add to what is kept; return whether that could be done.
 
         Args:
-            news: Their counts are of the results that no file has yet.
+            news: Their counts are of the results that are not kept yet.
         """
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with turn(self._directory / "lock"):
+            with self._store.writing() as kept:
                 for spec, memories in news:
-                    self._write(spec, _joined(self.load(spec), memories))
-                self._prune()
+                    found = _document(spec.name, _joined(_load(kept, spec), memories))
+                    data = json.dumps(found, ensure_ascii=True).encode()
+                    kept.put(_KIND, "", listing_digest(spec), data)
+                kept.prune(_KIND, most=MAX_FILES)
         except OSError as error:
             logger.debug("what tools return is not kept: %s", error)
             return False
         return True
 
-    def _write(self, spec: ServerSpec, memories: Memories) -> None:
-        data = json.dumps(_document(spec.name, memories), ensure_ascii=True).encode()
-        replace_file(self._path(spec), data)
 
-    def _prune(self) -> None:
-        """Remove the oldest files beyond the bound, and what was left half-written.
-
-        Nobody else writes meanwhile.
-        """
-        found: list[tuple[float, str]] = []
-        with os.scandir(self._directory) as entries:
-            for entry in entries:
-                if entry.name.startswith(UNFINISHED):
-                    Path(entry.path).unlink(missing_ok=True)
-                elif _OURS.fullmatch(entry.name):
-                    found.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
-        for _, path in sorted(found)[: max(0, len(found) - MAX_FILES)]:
-            Path(path).unlink(missing_ok=True)
-
-    def _path(self, spec: ServerSpec) -> Path:
-        return self._directory / f"{listing_digest(spec)}.json"
+def _load(kept: Transaction, spec: ServerSpec) -> dict[str, Memory]:
+    try:
+        return _memories(json.loads(kept.get(_KIND, "", listing_digest(spec)) or b"{}"), spec.name)
+    except (ValueError, RecursionError) as error:
+        logger.debug("ignoring what is remembered of %s: %s", spec.name, error)
+        return {}
 
 
 def _joined(stored: Memories, news: Memories) -> dict[str, Memory]:

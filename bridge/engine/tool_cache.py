@@ -1,12 +1,9 @@
 """The catalogue: what servers' tools were when last asked, kept between bridges.
 
-Owns one small file per server definition in the state directory: the tools, the version that listed
-them, and when. With it the tools of fifty servers can be described and searched although none has
-been started. It is never the last word: a run asks the server itself, and what is old is asked
-again in the background (`bridge.engine.refreshing`).
-
-Several bridges use the files at once. Each file is replaced as a whole, and what cannot be read is
-as if it were not there.
+Owns one document per server definition in the store: the tools, the version that listed them, and
+when. With it the tools of fifty servers can be described and searched although none has been
+started. It is never the last word: a run asks the server itself, and what is old is asked again in
+the background (`bridge.engine.refreshing`). What cannot be read is as if it were not there.
 """
 
 from __future__ import annotations
@@ -14,18 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from bridge.discovery.files import read_regular
 from bridge.model import MEBIBYTE, ServerSpec, Tool
-from bridge.saving import UNFINISHED, replace_file
+from bridge.store import PruneBounds, Store
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +26,15 @@ MAX_BYTES = 8 * MEBIBYTE
 """Of one server's listing. Hundreds of tools with large schemas take a tenth of it."""
 
 MAX_ENTRIES = 500
-"""Files kept. Definitions change as versions in their arguments do, and the old ones stay here."""
+"""Listings kept. Definitions change as versions in their arguments do, and the old ones stay."""
 
 MAX_TOTAL_BYTES = 128 * MEBIBYTE
-"""Of all files together; real listings take a few megabytes."""
+"""Of all together; real listings take a few megabytes."""
 
 MAX_AGE_SECONDS = 90 * 24 * 3600.0
 """A listing that was not renewed for this long belongs to a server that nobody has any more."""
 
-_LEFTOVER_SECONDS = 3600.0
-"""A temporary file this old was left by a bridge that ended while it wrote."""
-
-_ENTRY = re.compile(r"[0-9a-f]{32}\.json")
+_KIND = "listing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +46,7 @@ class Listing:
         info: The name and version that it gave itself, and the protocol in use.
         listed_at: Seconds since the epoch.
         start_seconds: What it took to start it and list; None if it was running already.
-        form: Of the file; another number is another version's file.
+        form: Another number is another version's.
     """
 
     server: str
@@ -88,26 +78,25 @@ def listing_digest(spec: ServerSpec) -> str:
 
 
 class ToolCache:
-    """Reads and writes the files; what cannot be read or written is as if it were not there."""
+    """Reads and writes listings; what cannot be read or written is as if it were not there."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def load(self, spec: ServerSpec) -> Listing | None:
         """Return what this definition listed last time, if that is known."""
-        path = self._path(spec)
-        data = read_regular(path, limit=MAX_BYTES)
-        if isinstance(data, str):
-            return None
+        return self.load_all([spec])[spec.name]
+
+    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing | None]:
+        """Return what definitions listed last time, by their names, all of one moment."""
+        found: dict[str, Listing | None] = {}
         try:
-            listing = _LISTING.validate_json(data)
-        except ValidationError as error:
-            logger.debug("ignoring %s: %s", path, error)
-            return None
-        # A file made for another name would put its tools under the wrong server.
-        if listing.server != spec.name or any(tool.server != spec.name for tool in listing.tools):
-            return None
-        return listing
+            with self._store.reading() as kept:
+                for spec in specs:
+                    found[spec.name] = _listing(spec, kept.get(_KIND, "", listing_digest(spec)))
+        except OSError as error:
+            logger.debug("what servers listed was not read: %s", error)
+        return {spec.name: None for spec in specs} | found
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
         """Keep a listing for the next bridge."""
@@ -115,48 +104,41 @@ class ToolCache:
         if len(data) > MAX_BYTES:
             return
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._path(spec), data)
+            with self._store.writing() as kept:
+                kept.put(_KIND, "", listing_digest(spec), data)
         except OSError as error:
             logger.debug("tools of %s are not kept: %s", spec.name, error)
 
     def prune(self, now: float) -> int:
-        """Remove what is old or too much, the oldest first; return how many files went."""
+        """Remove what is old or too much, the oldest first; return how many listings went."""
+        bounds: PruneBounds = {
+            "most": MAX_ENTRIES,
+            "most_bytes": MAX_TOTAL_BYTES,
+            "oldest": now - MAX_AGE_SECONDS,
+        }
         try:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in self._entries()]
+            with self._store.reading() as kept:
+                if not kept.excess(_KIND, **bounds):
+                    return 0
+            with self._store.writing() as kept:
+                return kept.prune(_KIND, **bounds)
         except OSError as error:
             logger.debug("the catalogue was not looked through: %s", error)
             return 0
-        newest_first = sorted(
-            ((status.st_mtime, status.st_size, name) for name, status in found), reverse=True
-        )
-        removed, count, size = 0, 0, 0
-        for modified, length, name in newest_first:
-            temporary = name.startswith(UNFINISHED)
-            count, size = count + (not temporary), size + length
-            old = now - modified > (_LEFTOVER_SECONDS if temporary else MAX_AGE_SECONDS)
-            if old or (not temporary and (count > MAX_ENTRIES or size > MAX_TOTAL_BYTES)):
-                try:
-                    (self._directory / name).unlink(missing_ok=True)
-                except OSError as error:
-                    logger.debug("%s stays: %s", name, error)
-                    continue
-                removed += 1
-        return removed
 
-    def _entries(self) -> list[os.DirEntry[str]]:
-        """Return the directory's entries that are ours by name, and nothing else's."""
-        if not self._directory.is_dir():
-            return []
-        with os.scandir(self._directory) as found:
-            return [
-                entry
-                for entry in found
-                if _ENTRY.fullmatch(entry.name) or entry.name.startswith(UNFINISHED)
-            ]
 
-    def _path(self, spec: ServerSpec) -> Path:
-        return self._directory / f"{listing_digest(spec)}.json"
+def _listing(spec: ServerSpec, data: bytes | None) -> Listing | None:
+    if data is None:
+        return None
+    try:
+        listing = _LISTING.validate_json(data)
+    except ValidationError as error:
+        logger.debug("ignoring what %s listed: %s", spec.name, error)
+        return None
+    # One made for another name would put its tools under the wrong server.
+    if listing.server != spec.name or any(tool.server != spec.name for tool in listing.tools):
+        return None
+    return listing
 
 
 def _described_bytes(tool: Tool) -> int:

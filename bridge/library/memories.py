@@ -1,28 +1,23 @@
 """What programs remember between runs: JSON values under keys, each owner's own.
 
-Owns the files: one for each key, named by a digest of it, in a directory named by a digest of its
-owner. Each is replaced whole, and what it was stays for a while in a directory beside it. All of it
-blocks, and belongs in threads.
+Owns their documents: one for each key, named by a digest of it, under a digest of its owner. Each
+is replaced whole, and what it was stays for a while. All of it blocks, and belongs in threads.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.library.reading import read_regular
-from bridge.library.traces import Traces
+from bridge.library.traces import Traces, add_read
 from bridge.model import MEBIBYTE, Json, Provenance
-from bridge.saving import replace_file, turn
+from bridge.store import Store, Transaction, owner_digest
 
 MAX_KEY_CHARS = 200
 MAX_VALUE_BYTES = 64 * 1024
@@ -38,17 +33,16 @@ MAX_KEYS = 1000
 MAX_OWNERS = 500
 """Over HTTP anybody can show a credential that nobody has shown before, and be another."""
 
-VERSIONS = ".versions"
-"""The directory, in an owner's, of what was replaced or deleted."""
+VERSIONS = "memory-old"
+"""Documents of what was replaced or deleted."""
 
 MAX_VERSIONS_OF_KEY = 5
 MAX_VERSIONS = 200
 MAX_VERSIONS_BYTES = 2 * MEBIBYTE
 """Of one owner; the oldest go."""
 
-_MAX_FILE_BYTES = 4 * MAX_VALUE_BYTES
+_KIND = "memory"
 _NAME_DIGITS = 40
-_ENDING = ".json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +68,19 @@ class Memories:
     """What one owner's programs remember.
 
     Args:
-        folder: Of all owners' memories.
         most_owners: How many there may be for this one to be a further; None for any number.
     """
 
-    def __init__(self, folder: Path, owner: str, *, most_owners: int | None = None) -> None:
+    def __init__(self, store: Store, owner: str, *, most_owners: int | None = None) -> None:
+        self._store = store
         self._most_owners = most_owners
-        name = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        self._folder = folder / name
+        self._owner = owner_digest(owner)
         # What the runs had read that changed something here; see there.
-        self._traces = Traces(self._folder / ".read")
+        self._writers = f"memories/{self._owner}"
 
     def read_by_writers(self) -> Provenance | None:
         """Return what the runs had read that ever saved or deleted something; None if nothing."""
-        return self._traces.all()
+        return Traces(self._store, self._writers).all()
 
     def get(self, key: str) -> Memory | None:
         """Return what is remembered under a key.
@@ -96,23 +89,24 @@ class Memories:
             InvalidRequestError: It is no key.
             LibraryError: It cannot be read.
         """
-        return self._read(self._path(key))
+        name = _name(key)
+        with _told(), self._store.reading() as kept:
+            return _read(kept, self._owner, name)
 
     def all(self) -> list[Memory | str]:
-        """Return what is remembered, in the order of the keys; a file's name if it is damaged.
+        """Return what is remembered, in the order of the keys; a name where one is damaged.
 
         Raises:
             LibraryError: They cannot be read.
         """
         found: list[Memory | str] = []
-        for name, _ in self._files():
+        with _told(), self._store.reading() as kept:
+            entries = kept.all(_KIND, self._owner)
+        for name, data in entries:
             try:
-                memory = self._read(self._folder / name)
-            except LibraryError:
+                found.append(_memory(data))
+            except (ValueError, RecursionError):
                 found.append(name)
-                continue
-            if memory is not None:
-                found.append(memory)
         return sorted(found, key=lambda one: (isinstance(one, str), getattr(one, "key", one)))
 
     def put(
@@ -135,13 +129,13 @@ class Memories:
             InvalidRequestError: It is too large, or there is no room.
             LibraryError: It cannot be written. What there was is as it was.
         """
-        path = self._path(key)
+        name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)
         if metadata is not None:
             _size(metadata, "metadata", MAX_METADATA_BYTES)
-        with self._turn(key):
+        with _told(key), self._store.writing() as kept:
             try:
-                before = self._read(path)
+                before = _read(kept, self._owner, name)
             except LibraryError:
                 # Saving anew is how a damaged one is mended.
                 before = None
@@ -152,7 +146,7 @@ class Memories:
                     provenance = (provenance or before.provenance).together(before.provenance)
             if unless_after is not None and unless_after != (before.revision if before else ""):
                 return None
-            self._check_room(path, size)
+            self._check_room(kept, name, size)
             now = _now()
             document: dict[str, Json] = {
                 "key": key,
@@ -163,11 +157,11 @@ class Memories:
             }
             if provenance is not None:
                 document["provenance"] = provenance.document()
-            self._traces.add("", provenance)
-            self._keep(path)
+            add_read(kept, self._writers, "", provenance)
+            self._keep(kept, name)
             # Every character that is none is escaped, so that any key can be written.
             data = json.dumps(document).encode("ascii")
-            replace_file(path, data, durable=True)
+            kept.put(_KIND, self._owner, name, data)
         return _memory(data)
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
@@ -179,69 +173,39 @@ class Memories:
         Raises:
             LibraryError: It cannot be removed.
         """
-        path = self._path(key)
-        if not self._folder.is_dir():
-            return False
-        with self._turn(key):
-            if not path.exists():
-                return False
-            self._traces.add("", provenance)
-            self._keep(path)
-            path.unlink()
-        return True
+        name = _name(key)
+        with _told(key):
+            with self._store.reading() as kept:
+                if kept.get(_KIND, self._owner, name) is None:
+                    return False
+            with self._store.writing() as kept:
+                if kept.get(_KIND, self._owner, name) is None:
+                    return False
+                add_read(kept, self._writers, "", provenance)
+                self._keep(kept, name)
+                return kept.delete(_KIND, self._owner, name)
 
-    def _keep(self, path: Path) -> None:
-        """Copy a file, if it is there, to where the last of what was replaced stays."""
-        try:
-            data = read_regular(path, _MAX_FILE_BYTES)
-        except FileNotFoundError:
+    def _keep(self, kept: Transaction, name: str) -> None:
+        """Copy a memory, if it is there, to where the last of what was replaced stays."""
+        data = kept.get(_KIND, self._owner, name)
+        if data is None:
             return
-        except ValueError:
-            # Nothing that a bridge wrote.
-            return
-        folder = self._folder / VERSIONS
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink():
-            raise OSError(errno.ELOOP, "the directory of what was replaced is a link")
-        replace_file(folder / f"{path.stem}-{time.time_ns():020}{_ENDING}", data)
-        kept = [each for each in folder.iterdir() if each.name.endswith(_ENDING)]
-        kept.sort(key=lambda each: each.stem.rpartition("-")[2], reverse=True)
+        kept.put(VERSIONS, self._owner, f"{name}-{time.time_ns():020}", data)
+        versions = kept.listed(VERSIONS, self._owner)
+        versions.sort(key=lambda one: one.name.rpartition("-")[2], reverse=True)
         of_key = size = 0
-        for number, each in enumerate(kept, start=1):
-            size += each.lstat().st_size
-            own = each.name.startswith(f"{path.stem}-")
+        for number, each in enumerate(versions, start=1):
+            size += each.size
+            own = each.name.startswith(f"{name}-")
             of_key += own
             many = number > MAX_VERSIONS or size > MAX_VERSIONS_BYTES
             if many or (own and of_key > MAX_VERSIONS_OF_KEY):
-                each.unlink(missing_ok=True)
+                kept.delete(VERSIONS, self._owner, each.name)
 
-    @contextmanager
-    def _turn(self, key: str) -> Iterator[None]:
-        try:
-            self._check_owner()
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with turn(self._folder / ".lock"):
-                yield
-        except OSError as error:
-            message = f"Memory {key!r:.80} cannot be written: {error.strerror or error}."
-            raise LibraryError(message) from None
-
-    def _check_owner(self) -> None:
-        if self._most_owners is None or self._folder.is_dir():
-            return
-        try:
-            owners = len(os.listdir(self._folder.parent))  # noqa: PTH208 - names are enough
-        except FileNotFoundError:
-            return
-        if owners >= self._most_owners:
-            message = f"{owners:,} callers have memories here, which is all there is room for."
-            remedy = "The person who runs the bridge can remove some of its `memories`."
-            raise LibraryError(message, remedy=remedy)
-
-    def _check_room(self, path: Path, size: int) -> None:
-        files = dict(self._files())
-        others = sum(held for name, held in files.items() if name != path.name)
-        if path.name not in files and len(files) >= MAX_KEYS:
+    def _check_room(self, kept: Transaction, name: str, size: int) -> None:
+        sizes = {one.name: one.size for one in kept.listed(_KIND, self._owner)}
+        others = sum(held for other, held in sizes.items() if other != name)
+        if name not in sizes and len(sizes) >= MAX_KEYS:
             message = f"{MAX_KEYS:,} keys are remembered, which is all there is room for."
             raise InvalidRequestError(message, remedy="Forget some: delete_memory(key).")
         if others + size > MAX_TOTAL_BYTES:
@@ -250,38 +214,42 @@ class Memories:
                 f"{MAX_TOTAL_BYTES:,}."
             )
             raise InvalidRequestError(message, remedy="Forget some: delete_memory(key).")
+        if self._most_owners is None or sizes:
+            return
+        owners = kept.owners(_KIND) | kept.owners(VERSIONS)
+        if self._owner not in owners and len(owners) >= self._most_owners:
+            message = f"{len(owners):,} callers have memories here, which is all there is room for."
+            remedy = "The person who runs the bridge can have some of them forgotten."
+            raise LibraryError(message, remedy=remedy)
 
-    def _files(self) -> list[tuple[str, int]]:
-        """Return the names of the files there are, with their sizes."""
-        try:
-            with os.scandir(self._folder) as entries:
-                return [
-                    (entry.name, entry.stat(follow_symlinks=False).st_size)
-                    for entry in entries
-                    if entry.name.endswith(_ENDING) and entry.is_file(follow_symlinks=False)
-                ]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            message = f"Memories cannot be read: {error.strerror or error}."
-            raise LibraryError(message) from None
 
-    def _read(self, path: Path) -> Memory | None:
-        try:
-            return _memory(read_regular(path, _MAX_FILE_BYTES))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            message = f"A memory, {path.name}, cannot be read: {error}."
-            remedy = "Save it again under its key, or delete it."
-            raise LibraryError(message, remedy=remedy) from None
+@contextmanager
+def _told(key: str = "") -> Iterator[None]:
+    """Have what the store refuses come out as an error that names the memory."""
+    try:
+        yield
+    except OSError as error:
+        what = f"Memory {key!r:.80} cannot be written" if key else "Memories cannot be read"
+        message = f"{what}: {error.strerror or error}."
+        raise LibraryError(message) from None
 
-    def _path(self, key: str) -> Path:
-        if not key or len(key) > MAX_KEY_CHARS:
-            message = f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}."
-            raise InvalidRequestError(message)
-        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        return self._folder / f"{digest[:_NAME_DIGITS]}{_ENDING}"
+
+def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
+    data = kept.get(_KIND, owner, name)
+    try:
+        return None if data is None else _memory(data)
+    except (ValueError, RecursionError) as error:
+        message = f"A memory, {name}, cannot be read: {error}."
+        remedy = "Save it again under its key, or delete it."
+        raise LibraryError(message, remedy=remedy) from None
+
+
+def _name(key: str) -> str:
+    if not key or len(key) > MAX_KEY_CHARS:
+        message = f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}."
+        raise InvalidRequestError(message)
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return digest[:_NAME_DIGITS]
 
 
 def _memory(data: bytes) -> Memory:

@@ -11,8 +11,7 @@ import logging
 from pathlib import Path
 
 from bridge.errors import LibraryError
-from bridge.library.reading import read_regular
-from bridge.saving import replace_file, turn
+from bridge.saving import read_regular, replace_file, turn
 
 logger = logging.getLogger(__name__)
 

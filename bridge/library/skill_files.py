@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.library.reading import read_regular
 from bridge.library.skills import (
     MAX_FILE_BYTES,
     NAME,
@@ -29,7 +28,7 @@ from bridge.library.skills import (
     version_of,
 )
 from bridge.model import Provenance
-from bridge.saving import replace_file, turn
+from bridge.saving import read_regular, replace_file, turn
 
 MAX_SKILLS = 500
 """In one folder; more is no collection that anybody keeps in mind."""

@@ -193,15 +193,17 @@ class Uv:
 
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
-            process = await anyio.open_process(
-                [*argv, self._executable, "pip", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._environ,
-                cwd="/",
-                start_new_session=True,
-            )
+            # Half a start leaves a process that nobody waits for.
+            with anyio.CancelScope(shield=True):
+                process = await anyio.open_process(
+                    [*argv, self._executable, "pip", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=self._environ,
+                    cwd="/",
+                    start_new_session=True,
+                )
         except OSError as error:
             message = f"uv cannot be started: {error.strerror}."
             raise PackageUnavailableError(message) from None
@@ -210,10 +212,12 @@ class Uv:
             try:
                 async with beside(watch):
                     assert process.stdout is not None  # it was asked for
+                    line = ""
                     async for data in process.stdout:
                         text = data.decode("utf-8", "replace")
                         said = (said + text)[-MAX_SAID:]
-                        for name, size in _DOWNLOADING.findall(text):
+                        whole, _, line = f"{line[-MAX_SAID:]}{text}".rpartition("\n")
+                        for name, size in _DOWNLOADING.findall(whole):
                             await self._say(f"fetching {name} ({size})")
                     await process.wait()
             finally:

@@ -13,6 +13,7 @@ import pytest
 from bridge.engine.command_plan import Planner
 from bridge.errors import SettingsError
 from bridge.settings import Settings, load, writable_places
+from bridge.settings.places import packages_dir
 
 PROFILE = """
 [commands.tool]
@@ -81,6 +82,6 @@ def test_other_places_are_granted_and_known_as_written_by_commands(place: Path) 
     (place / "data").mkdir()
     check(found)
     assert {place / "ws" / "out", place / "data"} <= set(writable_places(found))
-    assert place / "state" / "packages" in writable_places(found)
+    assert packages_dir(found) in writable_places(found)
     strict = replace(found, strict=True)
     assert place / "ws" / "out" in writable_places(strict)

@@ -18,6 +18,7 @@ from bridge.gate.calls import Gate, Grant
 from bridge.gate.pins import tool_digest
 from bridge.model import RunRequest, Tool
 from bridge.settings import Settings
+from bridge.store import Store
 from tests.engine.plan_rig import WRITES_ASK, log, opened
 from tests.recorder_rig import recorded, recorder
 from tests.waiting import until
@@ -40,7 +41,7 @@ async def test_what_an_earlier_bridge_knew_of_a_tool_decides_nothing(
     """Else a program would only have to call a server that it does not name."""
     spec = recorder("log", log)
     old = Tool(server="log", name="send", annotations={"readOnlyHint": True})
-    ToolCache(settings.state_dir / "tools").save(spec, Listing(server="log", tools=(old,)))
+    ToolCache(Store(settings.state_dir)).save(spec, Listing(server="log", tools=(old,)))
     with anyio.fail_after(60):
         async with opened(settings, [spec], policy=WRITES_ASK, tmp_path=tmp_path) as engine:
             await engine.servers.refresh()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import stat
 import string
 from dataclasses import replace
@@ -24,6 +22,8 @@ from bridge.engine.observed import CLOSE_LOOKS, SPARSE, Observed, version_digest
 from bridge.engine.shape_files import MAX_SCHEMA_BYTES, MAX_TOOLS, Memory, ShapeFiles
 from bridge.engine.tool_cache import listing_digest
 from bridge.model import ServerSpec, Source, Tool
+from bridge.store import Store
+from bridge.store import schema as schema_module
 from tests.waiting import until
 
 SPEC = ServerSpec(
@@ -38,21 +38,22 @@ ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": 
 
 def opened(directory: Path, *specs: ServerSpec) -> Observed:
     """Return what a bridge makes of the files when it starts."""
-    observed = Observed(directory)
+    observed = Observed(Store(directory))
     configured = specs or (SPEC,)
     observed.take(configured, observed.load(configured))
     return observed
 
 
 def stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
-    """Return the tools in a file, by name."""
-    text = (directory / f"{listing_digest(spec)}.json").read_text()
-    return {entry["tool"]: entry for entry in json.loads(text)["tools"].values()}
+    """Return the tools that are kept, by name."""
+    with Store(directory).reading() as kept:
+        text = kept.get("shapes", "", listing_digest(spec))
+    return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 
 async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> None:
     """With the number of results; the file is nobody else's."""
-    directory = tmp_path / "state" / "shapes"
+    directory = tmp_path / "state"
     first = opened(directory)
     assert first.learn("shop", TOOL, {"json": {"id": 1}})
     assert not first.learn("shop", TOOL, {"json": {"id": 2}})
@@ -129,28 +130,28 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
     assert found["find"]["count"] == 3
 
 
-async def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
-    """Somebody else may hold the lock for long."""
+async def test_what_could_not_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may keep the database for long."""
+    monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     observed = opened(tmp_path)
     observed.learn("shop", TOOL, {"json": 1})
-    descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    await observed.save()
-    assert not (tmp_path / f"{listing_digest(SPEC)}.json").exists()
-    os.close(descriptor)
+    with Store(tmp_path).writing():
+        await observed.save()
+    assert not stored(tmp_path)
     await observed.save()
     assert stored(tmp_path)["find"]["count"] == 1
 
 
 async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
     """A bridge may be killed at any time."""
-    observed = Observed(tmp_path, save_seconds=0.0)
+    observed = Observed(Store(tmp_path), save_seconds=0.0)
     observed.take([SPEC], observed.load([SPEC]))
-    path = tmp_path / f"{listing_digest(SPEC)}.json"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.keep)
         observed.learn("shop", TOOL, {"json": 1})
-        await until(path.exists)
+        await until(lambda: bool(stored(tmp_path)))
         tasks.cancel_scope.cancel()
 
 
@@ -175,10 +176,11 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
         '{"form": 1, "server": "shop", "tools": {"KEY": {"count": 1e400, "depth": -1}}}',
     ],
 )
-def test_a_file_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
+def test_one_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
     """It may be another version's, or broken, or somebody's."""
-    path = tmp_path / f"{listing_digest(SPEC)}.json"
-    path.write_text(text.replace("KEY", version_digest(TOOL)))
+    with Store(tmp_path).writing() as kept:
+        data = text.replace("KEY", version_digest(TOOL)).encode()
+        kept.put("shapes", "", listing_digest(SPEC), data)
     assert opened(tmp_path).now("shop", TOOL) is None
 
 
@@ -201,19 +203,18 @@ def test_files_and_their_entries_are_bounded(
 ) -> None:
     """Those seen last are kept."""
     monkeypatch.setattr(shape_files, "MAX_FILES", 2)
-    files = ShapeFiles(tmp_path)
-    (tmp_path / "writing-left").write_text("half")
+    files = ShapeFiles(Store(tmp_path))
     many = {
         f"{n:032x}": Memory(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
         for n in range(MAX_TOOLS + 5)
     }
     assert files.add([(SPEC, many)])
-    assert len(files.load(SPEC)) == MAX_TOOLS
-    assert min(memory.day for memory in files.load(SPEC).values()) >= "2026-01-01"
+    assert len(files.load([SPEC])[SPEC.name]) == MAX_TOOLS
+    assert min(memory.day for memory in files.load([SPEC])[SPEC.name].values()) >= "2026-01-01"
     others = [replace(SPEC, name=f"s{n}") for n in range(3)]
     assert files.add([(spec, {"0" * 32: Memory(name="t", count=1)}) for spec in others])
-    assert len([*tmp_path.glob("*.json")]) == 2
-    assert not (tmp_path / "writing-left").exists()
+    with Store(tmp_path).reading() as kept:
+        assert len(kept.listed("shapes")) == 2
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
     """Wherever in a result it stands; a token is not even kept where a name should be."""
     name, text, item, below = secrets
     token = "ghp_" + "".join(filter(str.isalnum, name)) + "7aB9" * 4
-    files = ShapeFiles(tmp_path)
+    files = ShapeFiles(Store(tmp_path))
     result = {"a": text, "b": [item, pin, {"c": below, "d": float(pin)}], token: text}
     for wire in (
         {"json": result},
@@ -251,7 +252,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
         memory = Memory(name="find", count=1).with_shape(shape_of(wire))
         assert files.add([(SPEC, {version_digest(TOOL): memory})])
     for path in tmp_path.iterdir():
-        content = path.read_text()
+        content = path.read_bytes().decode("latin-1")
         assert not [secret for secret in (text, item, below, token, str(pin)) if secret in content]
 
 

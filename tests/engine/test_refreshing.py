@@ -18,6 +18,7 @@ from bridge.engine.refreshing import FIRST_STARTS, REFRESH_SECONDS
 from bridge.engine.servers import Servers
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.model import ServerSpec, Tool
+from bridge.store import Store
 from bridge.upstream.asking import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
@@ -34,7 +35,7 @@ def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
 def remember(directory: Path, spec: ServerSpec, age: float) -> None:
     tool = replace(OLD, server=spec.name)
     listing = Listing(server=spec.name, tools=(tool,), listed_at=time.time() - age)
-    ToolCache(directory / "tools").save(spec, listing)
+    ToolCache(Store(directory)).save(spec, listing)
 
 
 @asynccontextmanager
@@ -49,7 +50,7 @@ async def opened(
     servers = Servers(
         finder or ListFinder(*specs),
         pool,
-        ToolCache(directory / "tools"),
+        ToolCache(Store(directory)),
         straggler_seconds=straggler_seconds,
     )
     with anyio.fail_after(60):
@@ -113,7 +114,7 @@ async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path
     """It may outlive the run that began it; what its server asks is not for that run's client."""
     spec = raw("a")
     pool = NotingPool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
-    servers = Servers(ListFinder(spec), pool, ToolCache(tmp_path / "tools"))
+    servers = Servers(ListFinder(spec), pool, ToolCache(Store(tmp_path)))
     with anyio.fail_after(60):
         async with servers:
             with on_behalf_of(OneRun(None, Clock())):
@@ -173,7 +174,7 @@ async def test_what_is_old_is_asked_again_after_the_answer_and_once(
         assert servers.known.revision != revision
         await until(lambda: states(servers) == {"idle"})
         await servers.look_up(["a"])
-    listing = ToolCache(tmp_path / "tools").load(spec)
+    listing = ToolCache(Store(tmp_path)).load(spec)
     assert listing is not None
     assert 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
     assert listing.start_seconds is not None
@@ -186,7 +187,7 @@ async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_pa
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
     async with opened(tmp_path, spec) as servers:
         listing = Listing(server="a", tools=(replace(OLD, name="new"),), listed_at=time.time())
-        ToolCache(tmp_path / "tools").save(spec, listing)
+        ToolCache(Store(tmp_path)).save(spec, listing)
         await servers.look_up(["a"])
         await until(lambda: names(servers, "a") == ["new"])
     assert starts(tmp_path) == 0
@@ -238,6 +239,6 @@ async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path)
         await servers.pool.call_tool("a", "grow", {})
         await until(lambda: "grown" in names(servers, "a"))
         assert starts(tmp_path) == 1
-    listing = ToolCache(tmp_path / "tools").load(raw("a"))
+    listing = ToolCache(Store(tmp_path)).load(raw("a"))
     assert listing is not None
     assert "grown" in [tool.name for tool in listing.tools]

@@ -14,6 +14,7 @@ from bridge.engine import Engine, open_engine
 from bridge.engine.tool_cache import listing_digest
 from bridge.model import RunRequest, RunResult, ServerSpec, ToolFilter
 from bridge.settings import Settings
+from bridge.store import Store
 from tests.engine_rig import ListFinder, settings_in, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -304,8 +305,9 @@ except MCPError:
         assert tools["image"].observed == {"title": "Blob"}
         assert tools["fail"].observed is None
         assert engine.servers.known.settled() == before
-    path = settings.state_dir / "shapes" / f"{listing_digest(workshop())}.json"
-    written = json.loads(path.read_text())["tools"].values()
+    with Store(settings.state_dir).reading() as kept:
+        data = kept.get("shapes", "", listing_digest(workshop()))
+    written = json.loads(data or b"")["tools"].values()
     assert {entry["tool"]: entry["count"] for entry in written} == {
         "echo": 1,
         "rows": 3,

@@ -24,6 +24,7 @@ from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import ServerStartError
 from bridge.model import RunRequest, RunResult, ServerSpec, Tool
 from bridge.settings import Settings
+from bridge.store import Store
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.fakes.backend import FakeBackend
@@ -55,7 +56,7 @@ async def opened(
     servers = Servers(
         finder or ListFinder(*specs),
         pool,
-        ToolCache(directory / "tools"),
+        ToolCache(Store(directory)),
         straggler_seconds=straggler_seconds,
         failure_seconds=failure_seconds,
     )
@@ -86,7 +87,7 @@ async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_p
 async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
     """A program may name them; its call waits for the server."""
     spec = raw("slow", "silent")
-    ToolCache(tmp_path / "tools").save(spec, Listing(server="slow", tools=(OLD,)))
+    ToolCache(Store(tmp_path)).save(spec, Listing(server="slow", tools=(OLD,)))
     async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
         assert await servers.load(["slow"], tolerant=True) == ({"slow": (OLD,)}, {})
 
@@ -188,7 +189,7 @@ def config_finder(home: Path, extra: Path | None = None) -> ConfigFinder:
 
 def configured(home: Path, extra: Path | None = None) -> Servers:
     pool = Pool((), log_dir=home / "logs", environ=os.environ)
-    return Servers(config_finder(home, extra), pool, ToolCache(home / "tools"))
+    return Servers(config_finder(home, extra), pool, ToolCache(Store(home)))
 
 
 @pytest.mark.parametrize("torn", ["", config("one", "two")[:-9]], ids=["empty", "half"])
@@ -307,7 +308,7 @@ async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_pat
     """The first answer to a client needs no server."""
     finder = Counting()
     servers = Servers(
-        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(tmp_path), eager=False
+        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(Store(tmp_path)), eager=False
     )
     async with servers:
         assert servers.names() == ()

@@ -11,6 +11,7 @@ from bridge.engine.callers import owner_of, principal_of
 from bridge.model import RunRequest
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
+from bridge.store import Store
 from tests.engine.skill_rig import SAVE, run, value
 from tests.engine_rig import ListFinder, backend, engine, finder, settings, workshop
 
@@ -267,8 +268,8 @@ async def test_parameters_of_a_hostile_guest_are_answered_as_mistakes(
     told: Any = await value(engine, HOSTILE)
     assert told == ["usage"] * 15 + [True]
     assert await value(engine, "runtime.list_skills()") == []
-    owners = list((settings.state_dir / "memories").iterdir())
-    assert [len(list(owner.glob("*.json"))) for owner in owners] == [1]
+    with Store(settings.state_dir).reading() as kept:
+        assert len(kept.listed("memory")) == 1
 
 
 async def test_a_plan_stops_in_a_skill_that_looks_at_what_is_not_there_yet(engine: Engine) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 from dataclasses import replace
@@ -14,7 +13,6 @@ from bridge.engine import Engine, open_engine
 from bridge.engine import tool_cache as module
 from bridge.engine.tool_cache import (
     MAX_AGE_SECONDS,
-    MAX_BYTES,
     MAX_ENTRIES,
     Listing,
     ToolCache,
@@ -22,6 +20,7 @@ from bridge.engine.tool_cache import (
 )
 from bridge.model import RunRequest, Tool, ToolFilter
 from bridge.settings import Settings
+from bridge.store import Store
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -36,7 +35,7 @@ LISTING = Listing(
 
 def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
     """For the definition it was saved for, and no other."""
-    cache = ToolCache(tmp_path / "tools")
+    cache = ToolCache(Store(tmp_path))
     assert cache.load(workshop()) is None
     cache.save(workshop(), LISTING)
     assert cache.load(workshop()) == LISTING
@@ -62,45 +61,37 @@ def test_its_size_is_that_of_what_a_client_would_load() -> None:
         b'{"form": 1, "server": "work-shop", "tools": []}',
         b'{"server": "someone-else", "tools": []}',
         b'{"server": "work-shop", "tools": [{"server": "someone-else", "name": "t"}]}',
-        b" " * (MAX_BYTES + 1),
     ],
-    ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool", "huge"],
+    ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool"],
 )
-def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_listing_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
     """Nothing depends on it."""
-    cache = ToolCache(tmp_path)
+    cache = ToolCache(Store(tmp_path))
     cache.save(workshop(), LISTING)
-    [path] = tmp_path.iterdir()
-    path.write_bytes(content)
+    with Store(tmp_path).writing() as kept:
+        kept.put("listing", "", listing_digest(workshop()), content)
     assert cache.load(workshop()) is None
     cache.save(workshop(), LISTING)
     assert cache.load(workshop()) == LISTING
-
-
-def test_a_pipe_in_a_file_s_place_holds_nobody_up(tmp_path: Path) -> None:
-    """Whoever made it."""
-    cache = ToolCache(tmp_path)
-    os.mkfifo(tmp_path / f"{listing_digest(workshop())}.json")
-    assert cache.load(workshop()) is None
 
 
 def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     """A read-only home must not stop a run."""
     blocked = tmp_path / "file"
     blocked.write_text("")
-    ToolCache(blocked).save(workshop(), LISTING)
-    assert ToolCache(blocked).prune(time.time()) == 0
+    ToolCache(Store(blocked)).save(workshop(), LISTING)
+    assert ToolCache(Store(blocked)).prune(time.time()) == 0
 
 
 def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
     """Values of variables and headers are neither in the file nor in its name."""
-    cache = ToolCache(tmp_path / "tools")
+    cache = ToolCache(Store(tmp_path))
     spec = replace(workshop(), env={"TOKEN": "s3cret"}, headers={"Authorization": "s3cret"})
     cache.save(spec, LISTING)
-    [path] = (tmp_path / "tools").iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert b"s3cret" not in path.read_bytes()
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert b"s3cret" not in path.read_bytes()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
     other = replace(spec, env={"TOKEN": "another"}, headers={"Authorization": "another"})
     assert cache.load(other) == LISTING
 
@@ -129,22 +120,20 @@ def test_what_is_old_or_too_much_is_removed(
 ) -> None:
     """The oldest first, and nothing that is not the catalogue's."""
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
-    cache, now = ToolCache(tmp_path), 2_000_000_000.0
+    store, now = Store(tmp_path), 2_000_000_000.0
+    cache = ToolCache(store)
     ages = {"a": 0.0, "b": 100.0, "c": 200.0, "d": 300.0, "e": MAX_AGE_SECONDS + 1}
-    for name, age in ages.items():
-        path = tmp_path / f"{name * 32}.json"
-        path.write_text("{}")
-        os.utime(path, (now - age, now - age))
-    for name in ("notes.json", "writing-old", "writing-new"):
-        (tmp_path / name).write_text("")
-        age = 10 if name.endswith("new") else MAX_AGE_SECONDS
-        os.utime(tmp_path / name, (now - age, now - age))
-    assert cache.prune(now) == 3
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {f"{name * 32}.json" for name in "abc"} | {"notes.json", "writing-new"}
+    with store.writing() as kept:
+        for name, age in ages.items():
+            kept.put("listing", "", name, b"{}", updated=now - age)
+        kept.put("shapes", "", "old", b"{}", updated=0.0)
+    assert cache.prune(now) == 2
+    with store.reading() as kept:
+        assert [each.name for each in kept.listed("listing")] == ["a", "b", "c"]
+        assert kept.get("shapes", "", "old")
     monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 4)
     assert cache.prune(now) == 1
-    assert ToolCache(tmp_path / "nowhere").prune(now) == 0
+    assert ToolCache(Store(tmp_path / "nowhere")).prune(now) == 0
     assert MAX_ENTRIES > 3
 
 

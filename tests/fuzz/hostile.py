@@ -30,6 +30,7 @@ from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load
+from bridge.store import Store
 from bridge.upstream.pool import Pool
 from tests.fuzz.clock import loop
 
@@ -226,7 +227,7 @@ class Play:
         """Perform the script, then wait for the run to end by itself."""
         pool, sandbox = DifficultPool(), HostileSandbox()
         settings = load({}, {"HOME": "/nonexistent"})
-        servers = Servers(_Finder(), pool, ToolCache(Path("/nonexistent")))
+        servers = Servers(_Finder(), pool, ToolCache(Store(Path("/nonexistent"))))
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = Questions(servers, Guide(servers, settings), gate)

@@ -23,6 +23,7 @@ from bridge.library.memories import (
     Memories,
     Memory,
 )
+from bridge.store import Store, owner_digest
 
 # Few, so that they meet; hostile, so that they would hurt.
 KEYS = st.sampled_from(
@@ -42,7 +43,7 @@ STEPS = st.lists(
 @given(steps=STEPS, number=st.integers(0, 10**12))
 def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int) -> None:
     folder = tmp_path / str(number)
-    mine, other = Memories(folder, "me"), Memories(folder, "you")
+    mine, other = Memories(Store(folder), "me"), Memories(Store(folder), "you")
     model: dict[str, Any] = {}
     for step, key, value in steps:
         if step == "put":
@@ -57,7 +58,7 @@ def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int)
         elif step == "delete":
             assert mine.delete(key) == (model.pop(key, KEYS) is not KEYS)
         else:
-            mine = Memories(folder, "me")
+            mine = Memories(Store(folder), "me")
         held = {one.key: one.value for one in mine.all() if isinstance(one, Memory)}
         assert held == model
     assert other.all() == []
@@ -69,7 +70,7 @@ def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int)
 
 
 def test_metadata_and_the_first_moment_stay_unless_they_are_given_anew(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
     first = memories.put("k", 1, {"why": "test"})
     second = memories.put("k", 2)
     assert first is not None
@@ -82,7 +83,7 @@ def test_metadata_and_the_first_moment_stay_unless_they_are_given_anew(tmp_path:
 
 
 def test_what_is_too_much_is_refused_and_leaves_what_there_was(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
     memories.put("k", "kept")
     for key, value, metadata in (
         ("k", "x" * MAX_VALUE_BYTES, None),
@@ -105,11 +106,11 @@ def test_what_is_too_much_is_refused_and_leaves_what_there_was(tmp_path: Path) -
 
 
 def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
     memories.put("first", 1)
-    [folder] = tmp_path.iterdir()
-    for number in range(MAX_KEYS - 1):
-        (folder / f"{number}.json").touch()
+    with Store(tmp_path).writing() as kept:
+        for number in range(MAX_KEYS - 1):
+            kept.put("memory", owner_digest("me"), f"{number}", b"")
     with pytest.raises(InvalidRequestError, match="1,000 keys"):
         memories.put("another", 1)
     assert memories.put("first", 2) is not None
@@ -118,37 +119,32 @@ def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
 def test_there_are_only_so_many_owners(tmp_path: Path) -> None:
     """Who can invent an owner could otherwise fill the disk."""
     for name in ("a", "b"):
-        assert Memories(tmp_path, name, most_owners=2).put("k", 1)
+        assert Memories(Store(tmp_path), name, most_owners=2).put("k", 1)
     with pytest.raises(LibraryError, match="2 callers have memories here"):
-        Memories(tmp_path, "c", most_owners=2).put("k", 1)
-    assert Memories(tmp_path, "a", most_owners=2).put("k", 2)
-    assert Memories(tmp_path, "c").put("k", 1)
+        Memories(Store(tmp_path), "c", most_owners=2).put("k", 1)
+    assert Memories(Store(tmp_path), "a", most_owners=2).put("k", 2)
+    assert Memories(Store(tmp_path), "c").put("k", 1)
 
 
-def test_a_damaged_file_is_told_and_mended_by_saving(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+def test_a_damaged_one_is_told_and_mended_by_saving(tmp_path: Path) -> None:
+    memories = Memories(Store(tmp_path), "me")
     memories.put("good", 1)
     memories.put("bad", 1)
-    [folder] = tmp_path.iterdir()
-    target = next(path for path in folder.glob("*.json") if b'"bad"' in path.read_bytes())
-    target.write_bytes(b'{"key": "bad"')
+    with Store(tmp_path).writing() as kept:
+        [name] = [name for name, data in kept.all("memory", owner_digest("me")) if b'"bad"' in data]
+        kept.put("memory", owner_digest("me"), name, b'{"key": "bad"')
     with pytest.raises(LibraryError, match="cannot be read"):
         memories.get("bad")
-    assert target.name in memories.all()
+    assert name in memories.all()
     memories.put("bad", 2)
     assert [one.value for one in memories.all() if isinstance(one, Memory)] == [2, 1]
-    # Nothing is read through a link, be it the user's own.
-    target.unlink()
-    target.symlink_to("/etc/passwd")
-    with pytest.raises(LibraryError):
-        memories.get("bad")
 
 
 def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     """Each thread opens its own, as each bridge does."""
 
     def add() -> None:
-        memories = Memories(tmp_path, "me")
+        memories = Memories(Store(tmp_path), "me")
         for _ in range(10):
             while True:
                 found = memories.get("n")
@@ -162,7 +158,7 @@ def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = Memories(tmp_path, "me").get("n")
+    found = Memories(Store(tmp_path), "me").get("n")
     assert found is not None
     assert found.value == 40
 
@@ -171,7 +167,8 @@ VICTIM = """
 import sys
 from pathlib import Path
 from bridge.library.memories import Memories
-memories = Memories(Path(sys.argv[1]), "me")
+from bridge.store import Store
+memories = Memories(Store(Path(sys.argv[1])), "me")
 print("up", flush=True)
 for number in range(10**9):
     memories.put("k", [number] * 200)
@@ -184,7 +181,7 @@ def test_killed_in_the_middle_of_saving_it_has_the_old_value_or_the_new(tmp_path
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        memories = Memories(tmp_path, "me")
+        memories = Memories(Store(tmp_path), "me")
         while memories.get("k") is None:
             assert process.poll() is None
         process.send_signal(signal.SIGKILL)

@@ -9,6 +9,7 @@ from bridge.library.memories import Memories
 from bridge.library.skill_files import SkillFiles
 from bridge.library.skills import read_skill
 from bridge.model import Provenance
+from bridge.store import Store, owner_digest
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({'a"\n é'}))
 MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
@@ -18,7 +19,7 @@ SOURCE = "def f():\n    return 1\n"
 def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one(
     tmp_path: Path,
 ) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
 
     def provenance() -> Provenance | None:
         found = memories.get("k")
@@ -37,8 +38,9 @@ def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one
     memories.put("k", 5, provenance=READ)
     memories.put("k", 6)
     assert provenance() is None
-    [file] = tmp_path.glob("*/*.json")
-    assert "provenance" not in json.loads(file.read_text())
+    with Store(tmp_path).reading() as kept:
+        [(_, data)] = kept.all("memory", owner_digest("me"))
+    assert "provenance" not in json.loads(data)
 
 
 def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bridge.library.skill_files import SkillFiles
 from bridge.library.skills import read_skill
 from bridge.library.traces import MAX_NAMES, Traces
 from bridge.model import Provenance
+from bridge.store import Store, owner_digest
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))
 MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
@@ -25,34 +26,36 @@ WRITTEN = "def f():\n    return 'by hand'\n"
 
 
 def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "read.json"
-    traces = Traces(path)
+    store = Store(tmp_path / "state")
+    traces = Traces(store)
     assert traces.all() is None
     traces.add("a", None)
     traces.add("a", Provenance(run_id="r0"))
     traces.forget("a")
-    assert not path.parent.exists()
+    assert not store.directory.exists()
     traces.add("a", READ)
     traces.add("b", MORE)
     assert traces.all() == READ.together(MORE)
-    written = path.stat().st_ino
     traces.add("b", MORE)
-    assert path.stat().st_ino == written
     traces.forget("a")
     assert traces.all() == MORE
     for number in range(MAX_NAMES + 5):
         traces.add(f"n{number}", READ)
-    assert len(json.loads(path.read_text())) == MAX_NAMES + 1
+    with store.reading() as kept:
+        assert len(json.loads(kept.get("read", "skills", "") or b"")) == MAX_NAMES + 1
     traces.forget("")
     for damage in ("{", "[]", '{"a": 5}', "[" * 100_000):
-        path.write_text(damage)
-        found = Traces(path).all()
+        with store.writing() as kept:
+            kept.put("read", "skills", "", damage.encode())
+        found = Traces(store).all()
         assert found is not None
         assert found.anything
+    (store.directory / "store.db").write_bytes(b"no database" * 100)
+    assert Traces(store).all() == Provenance(anything=True)
 
 
 def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
     memories.put("a", 1)
     assert memories.read_by_writers() is None
     memories.delete("a", provenance=READ)
@@ -64,25 +67,31 @@ def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> 
     read = memories.read_by_writers()
     assert read is not None
     assert read.labels == READ.labels | MORE.labels
-    assert Memories(tmp_path, "you").read_by_writers() is None
+    assert Memories(Store(tmp_path), "you").read_by_writers() is None
 
 
 def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, "me")
+    memories = Memories(Store(tmp_path), "me")
+
+    def old() -> list[tuple[str, bytes]]:
+        with Store(tmp_path).reading() as kept:
+            return kept.all(VERSIONS, owner_digest("me"))
+
     memories.put("a", "first")
-    [folder] = tmp_path.iterdir()
-    assert not (folder / VERSIONS).exists()
+    assert not old()
     memories.put("a", "second")
     memories.delete("a")
-    kept = [json.loads(path.read_text()) for path in sorted((folder / VERSIONS).iterdir())]
+    kept = [json.loads(data) for _, data in sorted(old())]
     assert [(each["key"], each["value"]) for each in kept] == [("a", "first"), ("a", "second")]
     for number in range(20):
         memories.put("b", number)
-    assert len(list((folder / VERSIONS).iterdir())) == 2 + MAX_VERSIONS_OF_KEY
-    for number in range(MAX_VERSIONS + 10):
-        memories.put(f"k{number}", 1)
-        memories.delete(f"k{number}")
-    assert len(list((folder / VERSIONS).iterdir())) == MAX_VERSIONS
+    assert len(old()) == 2 + MAX_VERSIONS_OF_KEY
+    with Store(tmp_path).writing() as many:
+        for number in range(MAX_VERSIONS):
+            many.put(VERSIONS, owner_digest("me"), f"{number}-{number:020}", b"{}", updated=1.0)
+    for number in range(2):
+        memories.put("c", number)
+    assert len(old()) == MAX_VERSIONS
 
 
 @pytest.mark.parametrize("versions", [(), ("1.py",)])

@@ -20,9 +20,10 @@ BRIDGE = Path(__file__).parents[2] / "bridge"
 
 INSIDE = (
     BRIDGE / "guest" / "bootstrap.py",
+    BRIDGE / "guest" / "checkpoint_restore.py",
     BRIDGE / "sandbox" / "process" / "stage.py",
 )
-"""What runs in a sandbox before the program is there, on what the host told it."""
+"""What runs in a sandbox alone, and none of it on the host."""
 
 HOST_GROWTH = 300 * 1024
 """KiB: the bound on calls that wait, with what Python needs around them."""

@@ -8,7 +8,7 @@ import sys
 
 from bridge.upstream.proctree import TAG_VARIABLE, Entry, members, new_tag, orphans, parse_stat
 
-SLEEP = [sys.executable, "-c", "input()"]
+SLEEP = [sys.executable, "-c", "input('ready\\n')"]
 
 
 def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
@@ -24,10 +24,16 @@ def test_a_tagged_process_is_found_wherever_it_is() -> None:
     """Its session and its parent are not the server's, only the tag is."""
     tag = new_tag()
     child = subprocess.Popen(
-        SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: tag}, start_new_session=True
+        SLEEP,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={TAG_VARIABLE: tag},
+        start_new_session=True,
     )
     with child:
         try:
+            assert child.stdout is not None
+            child.stdout.readline()
             found = members(2**22 + 1, tag)
             others = members(2**22 + 1, new_tag())
             assert [member.pid for member in found] == [child.pid]

@@ -31,6 +31,7 @@ from bridge.library.skills import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
 from bridge.library.traces import Traces
 from bridge.model import Json, Provenance, Tool
 from bridge.settings import Settings
+from bridge.store import Store
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class Shelf:
         self._servers = servers
         self.files = SkillFiles(settings.skills_dir or state / "skills", state / "skills.lock")
         self.approvals = Approvals(state / "skills-approved.json")
-        self.traces = Traces(state / "skills-read.json")
+        self.traces = Traces(Store(state))
         self._read: dict[str, tuple[State, Skill]] = {}
         self._turn = anyio.Lock()
 

@@ -29,6 +29,7 @@ from bridge.library.naming import PACKAGE, named_skills
 from bridge.library.skills import Skill
 from bridge.model import Action, Json, RunRequest, RunResult
 from bridge.settings import Settings
+from bridge.store import Store
 
 MAX_SENT = 50
 """Skills that come with a program: those it names, and those that these name."""
@@ -233,7 +234,7 @@ class Skills:
             note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
         )
         memories = MemoryAnswers(
-            self._settings.state_dir / "memories",
+            Store(self._settings.state_dir),
             request,
             self._servers.secrets.redactor,
             lasting=lasting,

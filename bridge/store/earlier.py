@@ -1,0 +1,67 @@
+"""What versions without a database kept in files, taken over once, when a database is made.
+
+Only what nobody can make again: memories, with what their writers had read, and the pins of tools
+and servers. All else (listings, shapes, what runs left, sessions) begins anew. The files stay where
+they are; the CHANGELOG says which may be removed.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.saving import read_regular
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+_PINS = "pins.json"
+_SKILLS_READ = "skills-read.json"
+_MEMORIES = "memories"
+
+_PINS_BYTES = 16 * 1024**2
+_MEMORY_BYTES = 256 * 1024
+_TRACES_BYTES = 2 * 1024**2
+
+_DAMAGED = b"?"
+"""In place of what could not be read: whoever reads that says so, and takes nothing for granted."""
+
+_OWNER = re.compile(r"[0-9a-f]{32}")
+_MEMORY = re.compile(r"[0-9a-f]{40}\.json")
+
+
+def is_earlier(directory: Path) -> bool:
+    """Tell whether an earlier version kept something here that is taken over."""
+    return any((directory / name).exists() for name in (_PINS, _SKILLS_READ, _MEMORIES))
+
+
+def carry_over(connection: Connection, documents: Table, directory: Path) -> None:
+    """Write what earlier versions kept in files into an empty database.
+
+    Raises:
+        OSError: There is something that cannot be read. It must not pass for nothing.
+    """
+
+    def add(kind: str, owner: str, name: str, path: Path, most: int) -> None:
+        with suppress(FileNotFoundError):
+            try:
+                data = read_regular(path, most)
+            except ValueError:
+                data = _DAMAGED
+            row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
+            connection.execute(documents.insert().values(updated=path.lstat().st_mtime, **row))
+
+    add("pins", "", "", directory / _PINS, _PINS_BYTES)
+    add("read", "skills", "", directory / _SKILLS_READ, _TRACES_BYTES)
+    memories = directory / _MEMORIES
+    if not memories.is_dir():
+        return
+    for folder in memories.iterdir():
+        if not _OWNER.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+            continue
+        add("read", f"memories/{folder.name}", "", folder / ".read", _TRACES_BYTES)
+        for path in folder.iterdir():
+            if _MEMORY.fullmatch(path.name) and not path.is_symlink():
+                add("memory", folder.name, path.stem, path, _MEMORY_BYTES)

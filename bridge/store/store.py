@@ -1,0 +1,260 @@
+"""A store: where it is, and its transactions.
+
+One database holds all of it. Whoever writes has the database's one turn from the beginning of the
+transaction to its end, so what was read there still holds when it is written; whoever reads sees
+one moment. Everything here blocks, and is for threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict, Unpack
+
+from bridge.private import make_directory
+from bridge.store.earlier import is_earlier
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+FILE = "store.db"
+"""The database, in the state directory; SQLite has two more beside it while it is in use."""
+
+BLOBS = "blobs"
+"""The directory of contents, beside it."""
+
+
+class Document(NamedTuple):
+    """What is known of something that is kept, but for the data."""
+
+    owner: str
+    name: str
+    updated: float
+    size: int
+
+
+class PruneBounds(TypedDict, total=False):
+    """How much of a kind may stay.
+
+    Attributes:
+        most: Documents.
+        most_bytes: Of their data.
+        oldest: What was written before, in seconds since the epoch, goes.
+    """
+
+    most: Required[int]
+    most_bytes: int
+    oldest: float
+
+
+def owner_digest(owner: str) -> str:
+    """Return what stands for an owner in a store, which tells nothing of a credential."""
+    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Store:
+    """One database. Several bridges, and several of these, may use it at once.
+
+    Args:
+        directory: Where the database is; made when something is first kept.
+        url: Of another database, as SQLAlchemy has them; empty for SQLite in the directory.
+    """
+
+    def __init__(self, directory: Path, url: str = "") -> None:
+        self.directory = directory
+        self.blobs = directory / BLOBS
+        self._file = None if url else directory / FILE
+        self._url = url or f"sqlite:///{directory / FILE}"
+        self._prepared: tuple[int, int] | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Begin to read; of a database that is not there, nothing.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if self._file is not None and not _is_there(self._file):
+            if not is_earlier(self.directory):
+                yield Transaction(None, time.time)
+                return
+            _make_private(self._file)
+        with self._connected(writes=False) as connection:
+            yield Transaction(connection, time.time)
+
+    @contextmanager
+    def writing(self) -> Iterator[Transaction]:
+        """Begin to write, when it is this one's turn. What raises inside leaves all as it was.
+
+        Raises:
+            OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
+        """
+        if self._file is not None:
+            make_directory(self.directory)
+            _make_private(self._file)
+        with self._connected(writes=True) as connection:
+            yield Transaction(connection, time.time)
+
+    @contextmanager
+    def _connected(self, *, writes: bool) -> Iterator[Connection]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from bridge.store.schema import WRITES, engine_for, prepare, translated
+
+        engine = engine_for(self._url).execution_options(**{WRITES: writes})
+        try:
+            identity = _identity(self._file)
+            if identity != self._prepared:
+                with engine.execution_options(**{WRITES: True}).begin() as connection:
+                    prepare(connection, self.directory)
+                self._prepared = identity
+            with engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise translated(error) from error
+
+
+class Transaction:
+    """What can be done with documents in one transaction.
+
+    Args:
+        connection: None for a database that is not there.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
+        self.connection = connection
+        self._now = now
+
+    def get(self, kind: str, owner: str, name: str) -> bytes | None:
+        """Return the data of a document; None if there is none."""
+        if self.connection is None:
+            return None
+        table = _documents()
+        chosen = table.select().where(
+            table.c.kind == kind, table.c.owner == owner, table.c.name == name
+        )
+        row = self.connection.execute(chosen).first()
+        return None if row is None else bytes(row.data)
+
+    def put(
+        self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
+    ) -> None:
+        """Keep a document in place of what was there.
+
+        Args:
+            updated: Seconds since the epoch; None for now.
+        """
+        assert self.connection is not None
+        table, moment = _documents(), self._now() if updated is None else updated
+        values = {"data": data, "size": len(data), "updated": moment}
+        changed = self.connection.execute(
+            table.update()
+            .where(table.c.kind == kind, table.c.owner == owner, table.c.name == name)
+            .values(**values)
+        )
+        if not changed.rowcount:
+            self.connection.execute(
+                table.insert().values(kind=kind, owner=owner, name=name, **values)
+            )
+
+    def delete(self, kind: str, owner: str, name: str) -> bool:
+        """Remove a document; tell whether it was there."""
+        if self.connection is None:
+            return False
+        table = _documents()
+        removed = self.connection.execute(
+            table.delete().where(table.c.kind == kind, table.c.owner == owner, table.c.name == name)
+        )
+        return removed.rowcount > 0
+
+    def listed(self, kind: str, owner: str | None = None) -> list[Document]:
+        """Return what there is of a kind, of an owner or of all, the newest first."""
+        if self.connection is None:
+            return []
+        table = _documents()
+        columns = (table.c.owner, table.c.name, table.c.updated, table.c.size)
+        chosen = table.select().with_only_columns(*columns).where(table.c.kind == kind)
+        if owner is not None:
+            chosen = chosen.where(table.c.owner == owner)
+        rows = self.connection.execute(chosen.order_by(table.c.updated.desc(), table.c.name))
+        return [Document(*row) for row in rows]
+
+    def owners(self, kind: str) -> set[str]:
+        """Return whose documents of a kind there are."""
+        if self.connection is None:
+            return set()
+        table = _documents()
+        chosen = table.select().with_only_columns(table.c.owner).where(table.c.kind == kind)
+        return {row.owner for row in self.connection.execute(chosen.distinct())}
+
+    def all(self, kind: str, owner: str) -> list[tuple[str, bytes]]:
+        """Return names and data of all documents of an owner."""
+        if self.connection is None:
+            return []
+        table = _documents()
+        chosen = table.select().where(table.c.kind == kind, table.c.owner == owner)
+        return [(row.name, bytes(row.data)) for row in self.connection.execute(chosen)]
+
+    def excess(self, kind: str, **bounds: Unpack[PruneBounds]) -> list[Document]:
+        """Return what is old or too much of a kind: the newest stay."""
+        most, oldest = bounds["most"], bounds.get("oldest", 0.0)
+        most_bytes = bounds.get("most_bytes")
+        found, size = list[Document](), 0
+        for number, each in enumerate(self.listed(kind), start=1):
+            size += each.size
+            many = number > most or (most_bytes is not None and size > most_bytes)
+            if many or each.updated < oldest:
+                found.append(each)
+        return found
+
+    def prune(self, kind: str, **bounds: Unpack[PruneBounds]) -> int:
+        """Remove what is old or too much of a kind, see `excess`; return how many."""
+        return sum(self.delete(kind, each.owner, each.name) for each in self.excess(kind, **bounds))
+
+
+def _documents() -> Table:
+    from bridge.store.schema import documents
+
+    return documents
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _identity(file: Path | None) -> tuple[int, int]:
+    if file is None:
+        return 0, 0
+    found = file.stat()
+    return found.st_dev, found.st_ino
+
+
+def _make_private(file: Path) -> None:
+    """Make the database's file, for this user alone, if it is not there.
+
+    One that is there is never opened here: to close it would let go of SQLite's locks on it.
+
+    Raises:
+        OSError: It cannot be made, or is a link or somebody else's.
+    """
+    with suppress(FileExistsError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(file, flags, 0o600))
+    for place, kind in ((file, stat.S_IFREG), (file.parent, stat.S_IFDIR)):
+        found = place.stat(follow_symlinks=place == file.parent)
+        if stat.S_IFMT(found.st_mode) != kind:
+            raise OSError(errno.EINVAL, "the database is no plain file")
+        if found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "the database belongs to somebody else")
+        if found.st_mode & 0o077:
+            place.chmod(found.st_mode & 0o700)

@@ -1,0 +1,262 @@
+"""The store: one database, whole at every moment, of this user alone, and imported when used."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from bridge.library.memories import Memories, Memory
+from bridge.library.traces import Traces
+from bridge.model import Provenance
+from bridge.store import Store
+from bridge.store import schema as schema_module
+
+
+def put(store: Store, name: str, data: bytes) -> None:
+    with store.writing() as kept:
+        kept.put("kind", "owner", name, data)
+
+
+def get(store: Store, name: str) -> bytes | None:
+    with store.reading() as kept:
+        return kept.get("kind", "owner", name)
+
+
+def test_what_is_kept_is_read_back_and_reading_makes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    assert get(store, "a") is None
+    with store.reading() as kept:
+        assert (kept.listed("kind"), kept.all("kind", "owner"), kept.owners("kind")) == (
+            [],
+            [],
+            set(),
+        )
+        assert not kept.delete("kind", "owner", "a")
+    assert not store.directory.exists()
+    put(store, "a", b"1")
+    put(store, "a", b"22")
+    assert get(Store(tmp_path / "state"), "a") == b"22"
+    with store.writing() as kept:
+        assert [(one.name, one.size) for one in kept.listed("kind", "owner")] == [("a", 2)]
+        assert kept.delete("kind", "owner", "a")
+    assert get(store, "a") is None
+
+
+def test_a_transaction_that_fails_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    put(store, "a", b"old")
+
+    def fail() -> None:
+        with store.writing() as kept:
+            kept.put("kind", "owner", "a", b"new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert get(store, "a") == b"old"
+
+
+def test_it_is_this_user_s_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        put(Store(tmp_path / "state"), "a", b"1")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    for path in (tmp_path / "state").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    put(store, "a", b"s3cret-of-somebody" * 10)
+    with store.writing() as kept:
+        kept.delete("kind", "owner", "a")
+    assert not [path for path in tmp_path.iterdir() if b"s3cret" in path.read_bytes()]
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "state" / "store.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="no plain file"):
+        put(Store(tmp_path / "state"), "a", b"1")
+    assert not (tmp_path / "elsewhere").read_bytes()
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    """Also those that make the database at the same time."""
+
+    def add() -> None:
+        store = Store(tmp_path / "state")
+        for _ in range(10):
+            with store.writing() as kept:
+                found = int(kept.get("kind", "owner", "n") or b"0")
+                kept.put("kind", "owner", "n", str(found + 1).encode())
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert get(Store(tmp_path / "state"), "n") == b"40"
+
+
+@pytest.mark.parametrize("damage", [b"no database at all, but a text" * 50, b"SQLite format 3\0"])
+def test_a_damaged_database_is_an_error_and_not_empty(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "store.db").write_bytes(damage)
+    with pytest.raises(OSError, match="damaged"):
+        get(Store(tmp_path), "a")
+    with pytest.raises(OSError, match="damaged"):
+        put(Store(tmp_path), "a", b"1")
+
+
+def test_one_that_a_later_version_wrote_is_left_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    put(store, "a", b"1")
+    with store.writing() as kept:
+        assert kept.connection is not None
+        kept.connection.execute(schema_module.migrations.insert().values(number=99))
+    with pytest.raises(OSError, match="later version"):
+        get(Store(tmp_path), "a")
+
+
+def test_a_new_version_adds_its_migrations_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(Store(tmp_path), "a", b"1")
+    made: list[Path] = []
+    more = (*schema_module.MIGRATIONS, lambda _, directory: made.append(directory))
+    monkeypatch.setattr(schema_module, "MIGRATIONS", more)
+    for _ in range(2):
+        assert get(Store(tmp_path), "a") == b"1"
+    assert made == [tmp_path]
+
+
+VICTIM = """
+import sys
+from pathlib import Path
+from bridge.store import Store
+store = Store(Path(sys.argv[1]))
+print("up", flush=True)
+for number in range(10**9):
+    with store.writing() as kept:
+        for name in ("a", "b"):
+            kept.put("kind", "owner", name, b"%d " % number * 500)
+"""
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_killed_at_any_moment_it_has_the_old_or_the_new(tmp_path: Path, moment: int) -> None:
+    store = Store(tmp_path / "state")
+    with subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(store.directory)], stdout=subprocess.PIPE, cwd=Path.cwd()
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # The first while the database is made, the others between and within transactions.
+        while moment and int((get(store, "a") or b"0").split()[0]) < 3 * moment:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    found = get(store, "a")
+    assert found == get(store, "b")
+    assert found is None or len(set(found.split())) == 1
+    put(store, "a", b"mine")
+    assert get(store, "a") == b"mine"
+
+
+FULL = """
+import errno, resource, sys
+from pathlib import Path
+from bridge.store import Store
+store = Store(Path(sys.argv[1]))
+with store.writing() as kept:
+    kept.put("kind", "owner", "a", b"old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    with store.writing() as kept:
+        kept.put("kind", "owner", "a", b"x" * 1_000_000)
+except OSError as error:
+    print(error.errno in (errno.EIO, errno.ENOSPC), error.strerror)
+"""
+
+
+def test_where_nothing_more_can_be_written_it_says_so_and_keeps_what_was(tmp_path: Path) -> None:
+    """A limit on files' sizes stands for a disk that takes no more."""
+    told = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, check=True, text=True
+    ).stdout
+    assert told.startswith("True ")
+    assert get(Store(tmp_path), "a") == b"old"
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """SQLite's own bound on pages says the same as a disk without room."""
+    store = Store(tmp_path)
+    put(store, "a", b"old")
+
+    def fill() -> None:
+        with store.writing() as kept:
+            assert kept.connection is not None
+            kept.connection.exec_driver_sql("PRAGMA max_page_count=10")
+            kept.put("kind", "owner", "a", b"x" * 1_000_000)
+
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        fill()
+    assert caught.value.errno == errno.ENOSPC
+    assert get(store, "a") == b"old"
+
+
+def test_sqlalchemy_is_not_imported_before_something_is_kept(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nimport bridge.cli.main, bridge.engine\n"
+        "from bridge.store import Store\n"
+        f"with Store(Path({str(tmp_path)!r})).reading() as kept:\n"
+        "    kept.get('kind', '', 'a')\n"
+        "print('sqlalchemy' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_nothing_is_said_to_the_database_that_another_would_not_understand() -> None:
+    """But for what is done when a connection is made or begins to write."""
+    for table in schema_module.metadata.sorted_tables:
+        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+        assert str(CreateTable(table).compile(dialect=dialect))
+
+
+def test_memories_and_what_was_read_are_taken_over_from_earlier_files(tmp_path: Path) -> None:
+    """Before anything of them is asked, and once; pins, too."""
+    read = Provenance(run_id="r1", labels=frozenset({"private-data"}))
+    source = Store(tmp_path / "source")
+    Memories(source, "me").put("key", {"a": 1}, provenance=read)
+    state = tmp_path / "state"
+    with source.reading() as kept:
+        for one in kept.listed("memory"):
+            place = state / "memories" / one.owner
+            place.mkdir(parents=True)
+            (place / f"{one.name}.json").write_bytes(kept.get("memory", one.owner, one.name) or b"")
+            (place / ".read").write_bytes(
+                kept.get("read", f"memories/{one.owner}", "") or b"",
+            )
+    (state / "skills-read.json").write_text(json.dumps({"f": read.document()}))
+    (state / "pins.json").write_text("{}")
+    for _ in range(2):
+        memories = Memories(Store(state), "me")
+        assert [one.value for one in memories.all() if isinstance(one, Memory)] == [{"a": 1}]
+        assert memories.read_by_writers() == read
+        assert Traces(Store(state)).all() == read
+    with Store(state).reading() as kept:
+        assert kept.get("pins", "", "") == b"{}"
