@@ -8,9 +8,8 @@ while somebody holds more. What is shared out, and how it is taken away, is each
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 
@@ -43,89 +42,52 @@ def surplus(things: Sequence[Thing], budget: int) -> list[int]:
     """
     if sum({thing.content: thing.size for thing in things}.values()) <= budget:
         return []
-    whole, parties = _Pile(), _parties(things)
-    for thing in things:
-        whole.add(thing)
+    held = _Held()
+    # By party and caller, where theirs are.
+    places: dict[str, dict[str, deque[int]]] = {}
+    for place, thing in enumerate(things):
+        held.add(thing)
+        places.setdefault(thing.party, {}).setdefault(thing.caller, deque()).append(place)
     gone: list[int] = []
-    while whole.size > budget and parties:
-        name, party = max(parties.items(), key=lambda each: (each[1].pile.size, each[0]))
-        place = party.oldest()
-        party.take(things[place])
-        whole.take(things[place])
-        gone.append(place)
-        if not party.callers:
-            del parties[name]
+    while held.sizes[()] > budget and places:
+        party = max(places, key=lambda name: (held.sizes[name,], name))
+        callers = places[party]
+        caller = held.most_of(party, callers)
+        gone.append(callers[caller].popleft())
+        held.take(things[gone[-1]])
+        if not callers[caller]:
+            del callers[caller]
+        if not callers:
+            del places[party]
     return gone
 
 
-@dataclass(kw_only=True, slots=True)
-class _Pile:
-    """How much somebody holds."""
+class _Held:
+    """How much there is in all, of each party and of each of its callers.
 
-    size: int = 0
-    times: dict[Hashable, int] = field(default_factory=dict)
+    Attributes:
+        sizes: By `()`, `(party,)` and `(party, caller)`.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: Counter[tuple[str, ...]] = Counter()
+        self._times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
 
     def add(self, thing: Thing) -> None:
-        times = self.times.get(thing.content, 0)
-        self.times[thing.content] = times + 1
-        if not times:
-            self.size += thing.size
+        for whose in ((), (thing.party,), (thing.party, thing.caller)):
+            if not self._times[whose, thing.content]:
+                self.sizes[whose] += thing.size
+            self._times[whose, thing.content] += 1
+
+    def most_of(self, party: str, callers: Mapping[str, Sequence[int]]) -> str:
+        """Return who of a party holds most; of two, the one with the older thing."""
+        return max(callers, key=lambda name: (self.sizes[party, name], -callers[name][0]))
 
     def take(self, thing: Thing) -> None:
-        times = self.times[thing.content] = self.times[thing.content] - 1
-        if not times:
-            self.size -= thing.size
-
-
-@dataclass(kw_only=True, slots=True)
-class _Caller:
-    pile: _Pile = field(default_factory=_Pile)
-    places: deque[int] = field(default_factory=deque)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Party:
-    """What a party holds, and of whom; `order` is a heap with the caller first that holds most."""
-
-    pile: _Pile = field(default_factory=_Pile)
-    callers: dict[str, _Caller] = field(default_factory=dict)
-    order: list[tuple[int, int, str]] = field(default_factory=list)
-
-    def oldest(self) -> int:
-        """Return the place of what goes next."""
-        return self.order[0][1]
-
-    def take(self, thing: Thing) -> None:
-        """Have it go."""
-        caller = self.callers[thing.caller]
-        self.pile.take(thing)
-        caller.pile.take(thing)
-        caller.places.popleft()
-        if caller.places:
-            heapreplace(self.order, (-caller.pile.size, caller.places[0], thing.caller))
-            return
-        del self.callers[thing.caller]
-        heappop(self.order)
-
-
-def _parties(things: Sequence[Thing]) -> dict[str, _Party]:
-    parties: dict[str, _Party] = {}
-    for place, thing in enumerate(things):
-        party = parties.get(thing.party)
-        if party is None:
-            party = parties[thing.party] = _Party()
-        caller = party.callers.get(thing.caller)
-        if caller is None:
-            caller = party.callers[thing.caller] = _Caller()
-        party.pile.add(thing)
-        caller.pile.add(thing)
-        caller.places.append(place)
-    for party in parties.values():
-        party.order = [
-            (-caller.pile.size, caller.places[0], name) for name, caller in party.callers.items()
-        ]
-        heapify(party.order)
-    return parties
+        for whose in ((), (thing.party,), (thing.party, thing.caller)):
+            self._times[whose, thing.content] -= 1
+            if not self._times[whose, thing.content]:
+                self.sizes[whose] -= thing.size
 
 
 class Taken(NamedTuple):

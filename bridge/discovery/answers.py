@@ -12,18 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.discovery.clients import (
-    APPROVAL_FILES,
-    LIMIT_FILES,
-    TRUST_FILES,
-    Format,
-    Location,
-    Platform,
-)
-from bridge.discovery.files import list_matching
+from bridge.discovery.clients import APPROVAL_FILES, LIMIT_FILES, TRUST_FILES
+from bridge.discovery.dialect import Format, Location, Platform
+from bridge.discovery.files import Reader, list_matching
 from bridge.discovery.parse import PROJECTS_KEY, project_entries
 from bridge.discovery.places import Places, Project, fill
-from bridge.discovery.reading import Reader
 from bridge.discovery.report import printable
 from bridge.discovery.user_lists import (
     CLAUDE,

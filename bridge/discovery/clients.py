@@ -34,7 +34,7 @@ a broken or rejected one never hides a good one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bridge.discovery.dialect import (
     MILLISECOND,
@@ -46,22 +46,10 @@ from bridge.discovery.dialect import (
     LimitFile,
     Location,
     Platform,
-    Syntax,
     TrustFile,
 )
 from bridge.discovery.user_lists import codex_trusts, gemini_trusts
 from bridge.model import Transport
-
-__all__ = [
-    "PLATFORMS",
-    "ApprovalFile",
-    "Dialect",
-    "Format",
-    "Location",
-    "Platform",
-    "Syntax",
-    "TrustFile",
-]
 
 # --- how each client spells servers ---------------------------------------------------------------
 
@@ -252,41 +240,65 @@ COPILOT = Dialect(
 # --- where they keep them -------------------------------------------------------------------------
 
 
-def _files(
-    id: str,
-    client: str,
-    scope: str,
-    dialect: Dialect,
-    *templates: str,
-    format: Format = "json",
-    platforms: tuple[Platform, ...] = PLATFORMS,
-    approvable: bool = False,
-) -> tuple[Location, ...]:
-    """Return the rows of some files that one client reads alike, the strongest first."""
-    return tuple(
-        Location(
-            id=id,
-            client=client,
-            scope=scope,
-            template=template,
-            dialect=dialect,
-            platforms=platforms,
-            format=format,
-            required=not id,
-            in_project=scope == "project",
-            approvable=approvable,
+@dataclass(frozen=True)
+class _Client:
+    """Whose files they are: the name of the source, what users are shown, the usual format."""
+
+    id: str
+    name: str
+    format: Format = "jsonc"
+
+    def files(
+        self,
+        scope: str,
+        dialect: Dialect,
+        *templates: str,
+        format: Format | None = None,
+        platforms: tuple[Platform, ...] = PLATFORMS,
+        approvable: bool = False,
+    ) -> tuple[Location, ...]:
+        """Return the rows of some files that are read alike, the strongest first."""
+        return tuple(
+            Location(
+                id=self.id,
+                client=self.name,
+                scope=scope,
+                template=template,
+                dialect=dialect,
+                platforms=platforms,
+                format=format or self.format,
+                required=not self.id,
+                in_project=scope == "project",
+                approvable=approvable,
+            )
+            for template in templates
         )
-        for template in templates
-    )
 
 
 _LINUX: tuple[Platform, ...] = ("linux",)
 _MAC: tuple[Platform, ...] = ("darwin",)
 _WINDOWS: tuple[Platform, ...] = ("win32",)
 
-_CODE = ("claude-code", "Claude Code")
-_DESKTOP = ("claude-desktop", "Claude Desktop")
-_DIRECTORY = ("mcp-directory", "MCP directory")
+_EXTRA_FILES = _Client("", "MCP_SERVERS_CONFIG", "by suffix")
+_CURSOR_FILES = _Client("cursor", "Cursor")
+_VSCODE_FILES = _Client("vscode", "VS Code")
+_WINDSURF_FILES = _Client("windsurf", "Windsurf")
+_CODEX_FILES = _Client("codex", "Codex", "toml")
+_GEMINI_FILES = _Client("gemini", "Gemini CLI", "json with comments")
+_ZED_FILES = _Client("zed", "Zed")
+_CONTINUE_FILES = _Client("continue", "Continue", "yaml")
+_CLINE_FILES = _Client("cline", "Cline", "json")
+_GOOSE_FILES = _Client("goose", "Goose", "yaml")
+_LM_STUDIO_FILES = _Client("lm-studio", "LM Studio")
+_AMAZON_Q_FILES = _Client("amazon-q", "Amazon Q", "json")
+_KIRO_FILES = _Client("kiro", "Kiro")
+_JETBRAINS_FILES = _Client("jetbrains", "JetBrains")
+_ANTIGRAVITY_FILES = _Client("antigravity", "Antigravity")
+_COPILOT_FILES = _Client("copilot", "Copilot CLI")
+_CLAUDE_CODE_FILES = _Client("claude-code", "Claude Code", "json")
+_DESKTOP_FILES = _Client("claude-desktop", "Claude Desktop", "json")
+_DIRECTORY_FILES = _Client("mcp-directory", "MCP directory", "json")
+_OPENCODE_FILES = _Client("opencode", "OpenCode")
 _DESKTOP_FILE = "Claude/claude_desktop_config.json"
 
 _MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
@@ -296,36 +308,32 @@ _MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
 )
 
 _CLAUDE_USER = (
-    *_files("", "MCP_SERVERS_CONFIG", "extra", GENERIC_OR_BARE, "{extra}", format="by suffix"),
+    *_EXTRA_FILES.files("extra", GENERIC_OR_BARE, "{extra}"),
     *(
         row
         for folder, only in _MANAGED
-        for row in _files(
-            *_CODE, "managed", CLAUDE_CODE, f"{folder}/managed-mcp.json", platforms=only
+        for row in _CLAUDE_CODE_FILES.files(
+            "managed", CLAUDE_CODE, f"{folder}/managed-mcp.json", platforms=only
         )
     ),
-    *_files(*_CODE, "local", CLAUDE_CODE_LOCAL, "{claude_state}/.claude.json"),
-    *_files(*_CODE, "user", CLAUDE_CODE_STATE, "{claude_state}/.claude.json"),
-    *_files(
-        *_DIRECTORY,
-        "user",
-        GENERIC_OR_BARE,
-        "{home}/.config/mcp/servers/*.json",
-        "{home}/MCPs/*.json",
+    *_CLAUDE_CODE_FILES.files("local", CLAUDE_CODE_LOCAL, "{claude_state}/.claude.json"),
+    *_CLAUDE_CODE_FILES.files("user", CLAUDE_CODE_STATE, "{claude_state}/.claude.json"),
+    *_DIRECTORY_FILES.files(
+        "user", GENERIC_OR_BARE, "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"
     ),
-    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
-    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
-    *_files(*_DESKTOP, "user", CLAUDE_DESKTOP, f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS),
-    *_files(
-        *_DIRECTORY,
+    *_DESKTOP_FILES.files("user", CLAUDE_DESKTOP, f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
+    *_DESKTOP_FILES.files("user", CLAUDE_DESKTOP, f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
+    *_DESKTOP_FILES.files(
+        "user", CLAUDE_DESKTOP, f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS
+    ),
+    *_DIRECTORY_FILES.files(
         "user",
         GENERIC_OR_BARE,
         "{library}/Claude Code/mcp/servers/*.json",
         "{library}/Claude/mcp/servers/*.json",
         platforms=_MAC,
     ),
-    *_files(
-        *_CODE,
+    *_CLAUDE_CODE_FILES.files(
         "user",
         CLAUDE_CODE_STATE,
         "{library}/Claude Code/claude_code_config.json",
@@ -335,32 +343,26 @@ _CLAUDE_USER = (
 )
 
 _CLAUDE_PROJECT = (
-    *_files(*_CODE, "project", CLAUDE_CODE, "{upwards}/.mcp.json", approvable=True),
-    *_files(*_DIRECTORY, "project", GENERIC_OR_BARE, "{cwd}/mcp-servers/*.json"),
-    *_files(*_CODE, "project", CLAUDE_CODE_STATE, "{cwd}/claude_code_config.json"),
-    *_files(*_DESKTOP, "project", CLAUDE_DESKTOP, "{cwd}/claude_desktop_config.json"),
+    *_CLAUDE_CODE_FILES.files("project", CLAUDE_CODE, "{upwards}/.mcp.json", approvable=True),
+    *_DIRECTORY_FILES.files("project", GENERIC_OR_BARE, "{cwd}/mcp-servers/*.json"),
+    *_CLAUDE_CODE_FILES.files("project", CLAUDE_CODE_STATE, "{cwd}/claude_code_config.json"),
+    *_DESKTOP_FILES.files("project", CLAUDE_DESKTOP, "{cwd}/claude_desktop_config.json"),
 )
 
 
-_OPENCODE = ("opencode", "OpenCode")
-_LENIENT: Format = "json with comments"
-
 _OTHER_USER = (
-    *_files("cursor", "Cursor", "user", CURSOR, "{home}/.cursor/mcp.json", format="jsonc"),
-    *_files("vscode", "VS Code", "user", VSCODE, "{vscode}/mcp.json", format="jsonc"),
-    *_files("vscode", "VS Code", "user", VSCODE_SETTINGS, "{vscode}/settings.json", format="jsonc"),
-    *_files(
-        "windsurf",
-        "Windsurf",
+    *_CURSOR_FILES.files("user", CURSOR, "{home}/.cursor/mcp.json"),
+    *_VSCODE_FILES.files("user", VSCODE, "{vscode}/mcp.json"),
+    *_VSCODE_FILES.files("user", VSCODE_SETTINGS, "{vscode}/settings.json"),
+    *_WINDSURF_FILES.files(
         "user",
         WINDSURF,
         "{devin}/mcp_config.json",
         "{home}/.codeium/windsurf/mcp_config.json",
         "{home}/.codeium/mcp_config.json",
-        format="jsonc",
     ),
-    *_files("codex", "Codex", "user", CODEX, "{codex}/config.toml", format="toml"),
-    *_files("codex", "Codex", "system", CODEX, "{codex_system}/config.toml", format="toml"),
+    *_CODEX_FILES.files("user", CODEX, "{codex}/config.toml"),
+    *_CODEX_FILES.files("system", CODEX, "{codex_system}/config.toml"),
     *(
         row
         for scope, template in (
@@ -368,30 +370,17 @@ _OTHER_USER = (
             ("user", "{gemini}/settings.json"),
             ("defaults", "{gemini_system}/system-defaults.json"),
         )
-        for row in _files("gemini", "Gemini CLI", scope, GEMINI, template, format=_LENIENT)
+        for row in _GEMINI_FILES.files(scope, GEMINI, template)
     ),
-    *_files("zed", "Zed", "user", ZED, "{zed}/settings.json", format="jsonc"),
-    *_files(
-        "continue",
-        "Continue",
-        "user",
-        CONTINUE_YAML,
-        "{continue}/mcpServers/*.yaml",
-        "{continue}/mcpServers/*.yml",
-        format="yaml",
+    *_ZED_FILES.files("user", ZED, "{zed}/settings.json"),
+    *_CONTINUE_FILES.files(
+        "user", CONTINUE_YAML, "{continue}/mcpServers/*.yaml", "{continue}/mcpServers/*.yml"
     ),
-    *_files(
-        "continue",
-        "Continue",
-        "user",
-        CONTINUE_JSON,
-        "{continue}/mcpServers/*.json",
-        format=_LENIENT,
+    *_CONTINUE_FILES.files(
+        "user", CONTINUE_JSON, "{continue}/mcpServers/*.json", format="json with comments"
     ),
-    *_files("continue", "Continue", "user", CONTINUE_YAML, "{continue}/config.yaml", format="yaml"),
-    *_files(
-        "cline",
-        "Cline",
+    *_CONTINUE_FILES.files("user", CONTINUE_YAML, "{continue}/config.yaml"),
+    *_CLINE_FILES.files(
         "user",
         CLINE,
         "{cline_settings}",
@@ -399,16 +388,10 @@ _OTHER_USER = (
         "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         "{home}/Documents/Cline/MCP/cline_mcp_settings.json",
     ),
-    *_files(
-        *_OPENCODE,
-        "managed",
-        OPENCODE,
-        "{opencode_system}/opencode.jsonc",
-        "{opencode_system}/opencode.json",
-        format="jsonc",
+    *_OPENCODE_FILES.files(
+        "managed", OPENCODE, "{opencode_system}/opencode.jsonc", "{opencode_system}/opencode.json"
     ),
-    *_files(
-        *_OPENCODE,
+    *_OPENCODE_FILES.files(
         "user",
         OPENCODE,
         "{opencode_extra}/opencode.jsonc",
@@ -417,32 +400,21 @@ _OTHER_USER = (
         "{opencode}/opencode.jsonc",
         "{opencode}/opencode.json",
         "{opencode}/config.json",
-        format="jsonc",
     ),
     # Where the first public bridge of this kind looked, in the shape it read there.
-    *_files(*_OPENCODE, "user", GENERIC, "{home}/.opencode.json", format="jsonc"),
-    *_files(
-        *_OPENCODE,
+    *_OPENCODE_FILES.files("user", GENERIC, "{home}/.opencode.json"),
+    *_OPENCODE_FILES.files(
         "user",
         GENERIC,
         "{opencode_app}/opencode_config.json",
         "{opencode_app}/opencode_desktop_config.json",
-        format="jsonc",
         platforms=_MAC,
     ),
-    *_files("goose", "Goose", "user", GOOSE, "{goose}/config.yaml", format="yaml"),
-    *_files(
-        "lm-studio",
-        "LM Studio",
-        "user",
-        LM_STUDIO,
-        "{home}/.lmstudio/mcp.json",
-        "{home}/.cache/lm-studio/mcp.json",
-        format="jsonc",
+    *_GOOSE_FILES.files("user", GOOSE, "{goose}/config.yaml"),
+    *_LM_STUDIO_FILES.files(
+        "user", LM_STUDIO, "{home}/.lmstudio/mcp.json", "{home}/.cache/lm-studio/mcp.json"
     ),
-    *_files(
-        "amazon-q",
-        "Amazon Q",
+    *_AMAZON_Q_FILES.files(
         "user",
         AMAZON_Q,
         "{home}/.aws/amazonq/mcp.json",
@@ -450,95 +422,63 @@ _OTHER_USER = (
         "{home}/.aws/amazonq/agents/*.json",
         "{home}/.aws/amazonq/cli-agents/*.json",
     ),
-    *_files("kiro", "Kiro", "user", KIRO, "{home}/.kiro/settings/mcp.json", format="jsonc"),
-    *_files("jetbrains", "JetBrains", "user", JUNIE, "{home}/.junie/mcp/mcp.json", format="jsonc"),
-    *_files("jetbrains", "JetBrains", "user", INTELLIJ, "{intellij}/mcp.json", format="jsonc"),
-    *_files(
-        "antigravity",
-        "Antigravity",
+    *_KIRO_FILES.files("user", KIRO, "{home}/.kiro/settings/mcp.json"),
+    *_JETBRAINS_FILES.files("user", JUNIE, "{home}/.junie/mcp/mcp.json"),
+    *_JETBRAINS_FILES.files("user", INTELLIJ, "{intellij}/mcp.json"),
+    *_ANTIGRAVITY_FILES.files(
         "user",
         ANTIGRAVITY,
         "{home}/.gemini/config/mcp_config.json",
         "{home}/.gemini/antigravity/mcp_config.json",
         "{home}/.antigravity/mcp.json",
         "{home}/.antigravity/settings.json",
-        format="jsonc",
     ),
-    *_files("copilot", "Copilot CLI", "user", COPILOT, "{copilot}/mcp-config.json", format="jsonc"),
+    *_COPILOT_FILES.files("user", COPILOT, "{copilot}/mcp-config.json"),
 )
 
-_IN = "project"
-
 _OTHER_PROJECT = (
-    *_files("cursor", "Cursor", _IN, CURSOR, "{workspace}/.cursor/mcp.json", format="jsonc"),
-    *_files("vscode", "VS Code", _IN, VSCODE, "{workspace}/.vscode/mcp.json", format="jsonc"),
-    *_files("codex", "Codex", _IN, CODEX, "{within}/.codex/config.toml", format="toml"),
-    *_files("gemini", "Gemini CLI", _IN, GEMINI, "{cwd}/.gemini/settings.json", format=_LENIENT),
-    *_files("zed", "Zed", _IN, ZED, "{workspace}/.zed/settings.json", format="jsonc"),
-    *_files(
-        "continue",
-        "Continue",
-        _IN,
+    *_CURSOR_FILES.files("project", CURSOR, "{workspace}/.cursor/mcp.json"),
+    *_VSCODE_FILES.files("project", VSCODE, "{workspace}/.vscode/mcp.json"),
+    *_CODEX_FILES.files("project", CODEX, "{within}/.codex/config.toml"),
+    *_GEMINI_FILES.files("project", GEMINI, "{cwd}/.gemini/settings.json"),
+    *_ZED_FILES.files("project", ZED, "{workspace}/.zed/settings.json"),
+    *_CONTINUE_FILES.files(
+        "project",
         CONTINUE_YAML,
         "{workspace}/.continue/mcpServers/*.yaml",
         "{workspace}/.continue/mcpServers/*.yml",
-        format="yaml",
     ),
-    *_files(
-        "continue",
-        "Continue",
-        _IN,
+    *_CONTINUE_FILES.files(
+        "project",
         CONTINUE_JSON,
         "{workspace}/.continue/mcpServers/*.json",
-        format=_LENIENT,
+        format="json with comments",
     ),
-    *_files(
-        *_OPENCODE,
-        _IN,
+    *_OPENCODE_FILES.files(
+        "project",
         OPENCODE,
         "{within}/opencode.jsonc",
         "{within}/opencode.json",
         "{within}/.opencode/opencode.jsonc",
         "{within}/.opencode/opencode.json",
-        format="jsonc",
     ),
-    *_files(
-        *_OPENCODE,
-        _IN,
-        GENERIC,
-        "{cwd}/opencode_config.json",
-        "{cwd}/opencode_desktop_config.json",
-        format="jsonc",
+    *_OPENCODE_FILES.files(
+        "project", GENERIC, "{cwd}/opencode_config.json", "{cwd}/opencode_desktop_config.json"
     ),
-    *_files(
-        "amazon-q",
-        "Amazon Q",
-        _IN,
+    *_AMAZON_Q_FILES.files(
+        "project",
         AMAZON_Q,
         "{cwd}/.amazonq/mcp.json",
         "{cwd}/.amazonq/default.json",
         "{cwd}/.amazonq/agents/*.json",
         "{cwd}/.amazonq/cli-agents/*.json",
     ),
-    *_files("kiro", "Kiro", _IN, KIRO, "{workspace}/.kiro/settings/mcp.json", format="jsonc"),
-    *_files(
-        "jetbrains",
-        "JetBrains",
-        _IN,
-        JUNIE,
-        "{workspace}/.junie/mcp/mcp.json",
-        "{workspace}/.air/mcp.json",
-        format="jsonc",
+    *_KIRO_FILES.files("project", KIRO, "{workspace}/.kiro/settings/mcp.json"),
+    *_JETBRAINS_FILES.files(
+        "project", JUNIE, "{workspace}/.junie/mcp/mcp.json", "{workspace}/.air/mcp.json"
     ),
-    *_files(
-        "antigravity",
-        "Antigravity",
-        _IN,
-        ANTIGRAVITY,
-        "{workspace}/.agents/mcp_config.json",
-        format="jsonc",
-    ),
-    *_files("copilot", "Copilot CLI", _IN, COPILOT, "{within}/.github/mcp.json", format="jsonc"),
+    *_ANTIGRAVITY_FILES.files("project", ANTIGRAVITY, "{workspace}/.agents/mcp_config.json"),
+    *_COPILOT_FILES.files("project", COPILOT, "{within}/.github/mcp.json"),
 )
 
 LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
@@ -576,7 +516,7 @@ TRUST_FILES = (
         id="gemini",
         client="Gemini CLI",
         template="{gemini}/trustedFolders.json",
-        format=_LENIENT,
+        format="json with comments",
         trusts=gemini_trusts,
     ),
 )

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.report import Definition
 from bridge.private import make_directory
 from bridge.saving import replace_file, turn
 
@@ -43,22 +44,6 @@ _FORM = 1
 
 class ConsentError(ValueError):
     """The file of approvals cannot be read or written; the text says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Definition:
-    """What is approved.
-
-    Attributes:
-        directory: The working directory in which it may be used, symbolic links resolved.
-        path: The file that defines it.
-        digest: Of the entry as written, `digest_of`.
-    """
-
-    directory: str
-    path: str
-    name: str
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bridge.discovery.clients import Dialect
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind, parse_env_file
 from bridge.discovery.expand import TooMuchTextError
 from bridge.discovery.fields import (

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bridge.discovery.clients import Syntax
+from bridge.discovery.dialect import Syntax
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 """With an input's id in capitals behind it: the variable that gives the input's value. Servers do

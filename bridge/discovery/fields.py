@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from bridge.discovery.clients import Dialect
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.expand import (
     MAX_INSERTED_CHARS,

@@ -24,24 +24,22 @@ from bridge.discovery.answers import (
     forbidden_of,
     trusting,
 )
-from bridge.discovery.clients import (
-    LOCATIONS,
-    SOURCE_IDS,
-    Location,
-    Platform,
-)
+from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
+from bridge.discovery.dialect import Location, Platform
+from bridge.discovery.expand import Variables
 from bridge.discovery.exposed import Exposed, guard
+from bridge.discovery.fields import Setting
 from bridge.discovery.files import (
     Fingerprint,
+    Reader,
     fingerprint,
     is_absent,
     list_matching,
 )
 from bridge.discovery.merge import ProjectServers, Rules, merge
-from bridge.discovery.parse import Origin, Parsed, parse_document
+from bridge.discovery.parse import Parsed, parse_document
 from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
-from bridge.discovery.reading import Reader
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
     CLAUDE,
@@ -330,20 +328,23 @@ def _parsed(
     admits = None
     if location.in_project and context.project_servers == "approved":
         admits = partial(_admits, rules, location, str(path))
-    origin = Origin(
+    variables = Variables(
+        environ=context.environ,
+        home=str(context.home),
+        workspace=str(candidate.place if location.in_project else project.root or context.cwd),
+        directory=str(path.parent),
+        read=reader.reference if trusted else _nothing,
+        separator="\\" if context.platform == "win32" else "/",
+    )
+    setting = Setting(
         client=location.client,
         scope=location.scope,
         path=str(path),
         dialect=location.dialect,
-        environ=context.environ,
-        home=str(context.home),
-        workspace=str(candidate.place if location.in_project else project.root or context.cwd),
-        read=reader.reference if trusted else _nothing,
-        separator="\\" if context.platform == "win32" else "/",
-        projects=project.keys,
+        variables=variables,
         admits=admits,
     )
-    return parse_document(document, origin)
+    return parse_document(document, setting, project.keys)
 
 
 def _admits(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:

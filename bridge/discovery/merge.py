@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bridge.discovery.clients import Location
-from bridge.discovery.consents import APPEARED, Consent, Consents, Definition, digest_of, looked
+from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, looked
+from bridge.discovery.dialect import Location
 from bridge.discovery.parse import Parsed
 from bridge.discovery.recursion import starts_bridge
-from bridge.discovery.report import ProposedServer, SkippedServer, printable, where
+from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.user_lists import CLAUDE, Approvals, Forbidden
 from bridge.model import ServerSpec, Source
 

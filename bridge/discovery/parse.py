@@ -8,14 +8,14 @@ rest still loads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from bridge.discovery.clients import Dialect
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import read_entry
-from bridge.discovery.expand import Variables
+from bridge.discovery.expand import Room
 from bridge.discovery.fields import MAX_ITEMS, Setting
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted, printable
 from bridge.model import ServerSpec
@@ -31,33 +31,6 @@ PROJECTS_KEY = "projects"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """What is known of a file before it is read.
-
-    Attributes:
-        path: The file, absolute.
-        environ, home, workspace: What variables and `~` stand for.
-        read: A file that the configuration names, as text; None when it cannot be had.
-        separator: Of the parts of a path, on this platform.
-        projects: For a dialect with servers per project, the directories that are this project, the
-            one that counts most first.
-        admits: As `Setting` has it.
-    """
-
-    client: str
-    scope: str
-    path: str
-    dialect: Dialect
-    environ: Mapping[str, str] = field(repr=False)
-    home: str
-    workspace: str = ""
-    read: Callable[[str], str | None] = lambda _: None
-    separator: str = "/"
-    projects: tuple[str, ...] = ()
-    admits: Callable[[str, str], bool] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Parsed:
     """All that one file says, in its own order."""
 
@@ -65,26 +38,31 @@ class Parsed:
     warnings: tuple[ConfigWarning, ...] = ()
 
 
-def parse_document(document: object, origin: Origin) -> Parsed:
-    """What a decoded file means."""
+def parse_document(document: object, file: Setting, projects: tuple[str, ...] = ()) -> Parsed:
+    """What a decoded file means.
+
+    Args:
+        projects: For a dialect with servers per project, the directories that are this project, the
+            one that counts most first.
+    """
     warnings: list[ConfigWarning] = []
 
     def warn(key: str, reason: str) -> None:
-        warnings.append(ConfigWarning(path=origin.path, key=key, reason=reason))
+        warnings.append(ConfigWarning(path=file.path, key=key, reason=reason))
 
     if not isinstance(document, Mapping):
         warn("", f"the file must hold an object, not {kind(document)}")
         return Parsed(warnings=tuple(warnings))
     entries: list[ServerSpec | SkippedServer] = []
-    tables = list(_server_tables(document, origin))
-    if not tables and origin.dialect.servers_expected:
-        known = ", ".join(origin.dialect.server_keys)
-        bare = "; nor a command or url" if origin.dialect.bare_server else ""
+    tables = list(_server_tables(document, file, projects))
+    if not tables and file.dialect.servers_expected:
+        known = ", ".join(file.dialect.server_keys)
+        bare = "; nor a command or url" if file.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
-        setting = _setting(document, prefix, origin)
+        setting = _beside(file, document, prefix)
         try:
-            found = list(_named_entries(prefix, table, origin.dialect))
+            found = list(_named_entries(prefix, table, file.dialect))
         except _ShapeError as error:
             warn(prefix, str(error))
             continue
@@ -92,7 +70,7 @@ def parse_document(document: object, origin: Origin) -> Parsed:
             if len(entries) == MAX_SERVERS_PER_FILE:
                 warn(prefix, f"only the first {MAX_SERVERS_PER_FILE} servers are read")
                 break
-            off = _gated(name, document, origin.dialect)
+            off = _gated(name, document, file.dialect)
             entry, said = read_entry(name, value, key=key, setting=setting, off=off)
             if entry is not None:
                 entries.append(entry)
@@ -108,25 +86,12 @@ class _ShapeError(ValueError):
     """The value holds no entries; the message says why."""
 
 
-def _setting(document: Mapping[str, object], prefix: str, origin: Origin) -> Setting:
+def _beside(setting: Setting, document: Mapping[str, object], prefix: str) -> Setting:
+    """Return what one table's fields are read against: with the inputs that stand beside it."""
     beside = prefix.rpartition(".")[0]
-    inputs = _at(document, f"{beside}.inputs" if beside else "inputs")
-    return Setting(
-        client=origin.client,
-        scope=origin.scope,
-        path=origin.path,
-        dialect=origin.dialect,
-        variables=Variables(
-            environ=origin.environ,
-            home=origin.home,
-            workspace=origin.workspace,
-            directory=str(PurePath(origin.path).parent),
-            inputs=_inputs(inputs) if origin.dialect.inputs else {},
-            read=origin.read,
-            separator=origin.separator,
-        ),
-        admits=origin.admits,
-    )
+    described = _at(document, f"{beside}.inputs" if beside else "inputs")
+    inputs = _inputs(described) if setting.dialect.inputs else {}
+    return replace(setting, variables=replace(setting.variables, inputs=inputs, room=Room()))
 
 
 def _inputs(described: object) -> dict[str, str | None]:
@@ -189,11 +154,13 @@ def project_entries(
             yield key, table[key]
 
 
-def _server_tables(document: Mapping[str, object], origin: Origin) -> Iterator[tuple[str, object]]:
+def _server_tables(
+    document: Mapping[str, object], file: Setting, projects: tuple[str, ...]
+) -> Iterator[tuple[str, object]]:
     """The objects that map names to entries, each with its dotted place in the file."""
-    dialect = origin.dialect
+    dialect = file.dialect
     if dialect.per_project:
-        for project, state in project_entries(document, origin.projects):
+        for project, state in project_entries(document, projects):
             present = [key for key in dialect.server_keys if state.get(key)]
             for key in present:
                 yield f"{PROJECTS_KEY}.{printable(project)}.{key}", state[key]
@@ -215,7 +182,7 @@ def _server_tables(document: Mapping[str, object], origin: Origin) -> Iterator[t
             table = {key: value for key, value in table.items() if key != taken[place]}
         yield place, table
     if not taken and dialect.bare_server and ("command" in document or "url" in document):
-        yield "", {PurePath(origin.path).stem: document}
+        yield "", {PurePath(file.path).stem: document}
 
 
 def _holds_entries(table: object) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from bridge.discovery.clients import Platform
+from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
 
 MAX_GIT_FILE_BYTES = 64 * 1024

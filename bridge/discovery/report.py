@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bridge.discovery.consents import Definition
 from bridge.model import ServerSpec, Source
 
 MAX_SHOWN_CHARS = 80
@@ -76,6 +75,22 @@ class SkippedServer:
     def __str__(self) -> str:
         place = where(self.source.path, self.source.key)
         return f"{shown(self.name) or '(no name)'} in {place}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What is approved.
+
+    Attributes:
+        directory: The working directory in which it may be used, symbolic links resolved.
+        path: The file that defines it.
+        digest: Of the entry as written, `digest_of`.
+    """
+
+    directory: str
+    path: str
+    name: str
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,20 +85,16 @@ def read_approvals(
 
 
 def join(found: Iterable[Approvals]) -> Approvals:
-    """All answers together; a rejection anywhere stands."""
-    approved: set[str] = set()
+    """All answers together; a rejection anywhere stands, and names the first file that has it."""
+    answers = tuple(found)
     rejected: dict[str, str] = {}
-    all_approved = trusted = False
-    for one in found:
-        trusted = trusted or one.trusted
-        approved |= one.approved
-        rejected = {**one.rejected, **rejected}
-        all_approved = all_approved or one.all_approved
+    for one in reversed(answers):
+        rejected |= one.rejected
     return Approvals(
-        approved=frozenset(approved),
+        approved=frozenset().union(*(one.approved for one in answers)),
         rejected=rejected,
-        all_approved=all_approved,
-        trusted=trusted,
+        all_approved=any(one.all_approved for one in answers),
+        trusted=any(one.trusted for one in answers),
     )
 
 

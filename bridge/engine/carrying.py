@@ -186,7 +186,7 @@ class Carrying:
             seat: Its place in a session, if it is in one.
 
         Raises:
-            NotStartedError: The sandbox was dead or paused; nothing was done outside of it.
+            NotStartedError: The sandbox was dead; nothing was done outside of it.
         """
         backend = await self._places.sandboxes.backend()
         async with backend.in_use():

@@ -6,7 +6,7 @@ Owns which parts of a result or an error have text in them. `Redactor` knows wha
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 from bridge.aside import aside
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.redaction import Redactor
-from bridge.model import Finding, Plan, RunResult, SessionReport, Shown, Tool
+from bridge.model import Finding, Plan, RunResult, SessionReport, Tool
 
 NOT_SHOWN = "[left out: it could not be searched for secrets]"
 
 _RESULT_TEXTS = ("summary", "stdout", "stderr", "result_repr", "error")
+
+_TOOL_FIELDS = ("name", "title", "description", "input_schema", "output_schema", "annotations")
 
 Value = TypeVar("Value")
 
@@ -45,38 +47,20 @@ def clear_error(error: BridgeError, redactor: Redactor) -> None:
 
 
 def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
-    """Return a result without secrets; the very same if there are none in it."""
-    changes: dict[str, Any] = {}
-    for name in _RESULT_TEXTS:
-        before = getattr(result, name)
-        after = redactor.text(before)
-        if after is not before:
-            changes[name] = after
+    """Return a result without secrets."""
+    changes: dict[str, Any] = {name: redactor.text(getattr(result, name)) for name in _RESULT_TEXTS}
+    changes["shown"] = tuple(
+        replace(each, text=redactor.text(each.text), note=redactor.text(each.note))
+        for each in result.shown
+    )
+    changes["findings"] = tuple(_clear_texts(each, redactor) for each in result.findings)
     if result.has_result:
-        value = clear_value(result.result, redactor)
-        if value is not result.result:
-            changes["result"] = value
+        changes["result"] = clear_value(result.result, redactor)
     if result.plan is not None:
-        plan = _clear_plan(result.plan, redactor)
-        if plan is not result.plan:
-            changes["plan"] = plan
-    shown = tuple(_clear_shown(one, redactor) for one in result.shown)
-    if any(after is not before for after, before in zip(shown, result.shown, strict=True)):
-        changes["shown"] = shown
+        changes["plan"] = _clear_plan(result.plan, redactor)
     if result.session is not None:
-        session = _clear_session(result.session, redactor)
-        if session != result.session:
-            changes["session"] = session
-    if result.findings:
-        changes["findings"] = tuple(_clear_texts(one, redactor) for one in result.findings)
-    return replace(result, **changes) if changes else result
-
-
-def _clear_shown(shown: Shown, redactor: Redactor) -> Shown:
-    text, note = redactor.text(shown.text), redactor.text(shown.note)
-    if text is shown.text and note is shown.note:
-        return shown
-    return replace(shown, text=text, note=note)
+        changes["session"] = _clear_session(result.session, redactor)
+    return replace(result, **changes)
 
 
 def _clear_session(report: SessionReport, redactor: Redactor) -> SessionReport:
@@ -94,8 +78,8 @@ def _clear_plan(plan: Plan, redactor: Redactor) -> Plan:
     calls = tuple(
         replace(call, arguments=clear_value(dict(call.arguments), redactor)) for call in plan.calls
     )
-    cleared_plan = replace(_clear_texts(plan, redactor), calls=calls)
-    return plan if cleared_plan == plan else cleared_plan
+    found: Plan = replace(_clear_texts(plan, redactor), calls=calls)
+    return found
 
 
 def _clear_texts(value: Finding | Plan, redactor: Redactor) -> Any:
@@ -121,12 +105,19 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
 
     One whose very name holds one is left out: under another name it could not be called.
     """
-    before = [_told(tool) for tool in tools]
-    try:
-        after = redactor.value(before)
-    except (ValueError, TypeError):
-        return tuple(_each(tools, redactor))
-    return tools if after is before else tuple(_put_back(tools, after))
+    found = []
+    for tool in tools:
+        before = [getattr(tool, name) for name in _TOOL_FIELDS]
+        try:
+            after = redactor.value(before)
+        except (ValueError, TypeError):
+            # A schema that is too deep is no other tool's fault.
+            continue
+        if after is before:
+            found.append(tool)
+        elif after[0] == tool.name:
+            found.append(replace(tool, **dict(zip(_TOOL_FIELDS, after, strict=True))))
+    return tools if found == list(tools) else tuple(found)
 
 
 @contextmanager
@@ -165,39 +156,3 @@ class _Clearing(logging.Filter):
         if record.exc_text:
             record.exc_text = self._redactor.text(record.exc_text)
         return True
-
-
-def _told(tool: Tool) -> list[Any]:
-    return [
-        tool.name,
-        tool.title,
-        tool.description,
-        tool.input_schema,
-        tool.output_schema,
-        tool.annotations,
-    ]
-
-
-def _put_back(tools: Iterable[Tool], told: Iterable[Any]) -> Iterable[Tool]:
-    for tool, (name, title, description, input_schema, output_schema, hints) in zip(
-        tools, told, strict=True
-    ):
-        if name == tool.name:
-            yield replace(
-                tool,
-                title=title,
-                description=description,
-                input_schema=input_schema,
-                output_schema=output_schema,
-                annotations=hints,
-            )
-
-
-def _each(tools: Iterable[Tool], redactor: Redactor) -> Iterable[Tool]:
-    """Yield those tools that can be searched: one schema that is too deep is no other's fault."""
-    for tool in tools:
-        try:
-            told = redactor.value(_told(tool))
-        except (ValueError, TypeError):
-            continue
-        yield from _put_back((tool,), (told,))

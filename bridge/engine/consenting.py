@@ -9,16 +9,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bridge.discovery.consents import (
-    PERSON,
-    Consent,
-    ConsentError,
-    ConsentFile,
-    Consents,
-    Definition,
-)
+from bridge.discovery.consents import PERSON, Consent, ConsentError, ConsentFile, Consents
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
-from bridge.discovery.report import ConfigWarning
+from bridge.discovery.report import ConfigWarning, Definition
 from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -53,10 +53,6 @@ STALE_SECONDS = 0.1
 """A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
 end had not been noticed yet."""
 
-STILL_SECONDS = 4.0
-"""A sandbox silent for as long after it was given a program is looked at, once, whether it is
-paused. Long enough that few programs cost their engine the question."""
-
 WIND_UP_SECONDS = 5.0
 """For replies that are on their way to a session when its run ends. Its process takes them in until
 the next run; one that does not is given up."""
@@ -77,7 +73,7 @@ REPORT_SECONDS = 5.0
 
 
 class NotStartedError(ChannelClosedError):
-    """A sandbox was gone or stood still, and nothing was heard of the program given to it.
+    """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
 
     Whatever that may have done, nothing of it has left the sandbox: it can be started elsewhere.
     """
@@ -132,7 +128,6 @@ class Program:
         self._lost = ""
         self._started = 0.0
         self._heard = False
-        self._standing_still = False
         self._limit: anyio.CancelScope | None = None
 
     async def start(self, frame: Run) -> None:
@@ -155,7 +150,7 @@ class Program:
         """Serve the program to its end, be it that the engine broke the stream.
 
         Raises:
-            NotStartedError: The sandbox is paused, or was dead when it was taken.
+            NotStartedError: The sandbox was dead when it was taken.
         """
         try:
             return await self._finish()
@@ -180,7 +175,6 @@ class Program:
                     send_together=self._session.channel.send_together,
                     clear=self._clear,
                 )
-                tasks.start_soon(self._look_whether_it_stands_still, tasks.cancel_scope)
                 with self._clock.watch(lambda _: self._tell_guest(tasks)):
                     await self._serve(dispatcher)
                 if self._keeps and self._exited is not None and self._exited.kept:
@@ -194,9 +188,6 @@ class Program:
             # Of the program itself it is known how it ended, if it said so.
             self._intake.give_up_files()
             deadline_passed = self._done is None
-        if self._standing_still:
-            message = "The sandbox was paused before its program began."
-            raise NotStartedError(message, remedy=_STILL_REMEDY)
         if self._was_dead():
             raise NotStartedError("The sandbox was gone before its program began.")
         return await self._facts(deadline_passed=deadline_passed)
@@ -243,21 +234,6 @@ class Program:
         age = self._clock.now() - self._started
         silent = not self._heard and not self._protocol_error
         return self._waited and silent and age < STALE_SECONDS
-
-    async def _look_whether_it_stands_still(self, serving: anyio.CancelScope) -> None:
-        """End the serving of a sandbox that is paused and was never heard of."""
-        await anyio.sleep(STILL_SECONDS)
-        sandbox = self._session.sandbox
-        if self._heard or not isinstance(sandbox, Suspendable):
-            return
-        try:
-            suspended = await sandbox.suspended()
-        except SandboxError as error:
-            logger.debug("cannot tell whether %s is paused: %s", sandbox.id, error)
-            return
-        if suspended and not self._heard:
-            self._standing_still = True
-            serving.cancel()
 
     def _ended_late(self) -> bool:
         """Tell whether the sandbox ended at the deadline without a last word.

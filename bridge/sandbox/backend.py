@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from bridge.model import Isolation, Limits
 
@@ -209,19 +209,6 @@ class Sandbox(Protocol):
         """Wait until the process has ended and say how.
 
         The wait is not bounded here; callers kill first or set a deadline.
-        """
-        ...
-
-
-@runtime_checkable
-class Suspendable(Protocol):
-    """A sandbox of which somebody can tell whether it was made to stand still."""
-
-    async def suspended(self) -> bool:
-        """Tell whether everything in it was stopped from outside, to be continued or not.
-
-        Raises:
-            SandboxError: The engine cannot be asked.
         """
         ...
 

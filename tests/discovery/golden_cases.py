@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.discovery.clients import Platform
+from bridge.discovery.dialect import Platform
 
 GOLDEN = Path(__file__).parents[1] / "testdata" / "discovery"
 

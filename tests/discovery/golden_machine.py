@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bridge.discovery.clients import LOCATIONS, Location, Platform
+from bridge.discovery.clients import LOCATIONS
+from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.find import Discovery, DiscoveryContext
 from tests.discovery.golden_cases import GOLDEN, Case
 

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
-from bridge.discovery.dialect import Format
+from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.documents import MalformedError, decode
-from bridge.discovery.parse import Origin, Parsed, parse_document
+from bridge.discovery.expand import Variables
+from bridge.discovery.fields import Setting
+from bridge.discovery.parse import Parsed, parse_document
 from bridge.discovery.report import ConfigWarning, SkippedServer
 from bridge.model import ServerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a file is, and what variables in it stand for."""
+
+    client: str
+    scope: str
+    path: str
+    dialect: Dialect
+    environ: Mapping[str, str]
+    home: str
+    workspace: str = ""
+    read: Callable[[str], str | None] = lambda _: None
+    projects: tuple[str, ...] = ()
+
+    def setting(self) -> Setting:
+        variables = Variables(
+            environ=self.environ,
+            home=self.home,
+            workspace=self.workspace,
+            directory=str(PurePath(self.path).parent),
+            read=self.read,
+        )
+        return Setting(
+            client=self.client,
+            scope=self.scope,
+            path=self.path,
+            dialect=self.dialect,
+            variables=variables,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,4 +76,4 @@ def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
     except MalformedError as error:
         warning = ConfigWarning(path=origin.path, key="", reason=str(error))
         return Found(Parsed(warnings=(warning,)))
-    return Found(parse_document(document, origin))
+    return Found(parse_document(document, origin.setting(), origin.projects))

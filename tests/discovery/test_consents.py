@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.discovery.clients import LOCATIONS, Location
+from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.consents import (
     APPEARED,
     MAX_CONSENTS,
@@ -17,10 +17,11 @@ from bridge.discovery.consents import (
     ConsentError,
     ConsentFile,
     Consents,
-    Definition,
 )
+from bridge.discovery.dialect import Location
 from bridge.discovery.find import Discovery, DiscoveryContext, discover
 from bridge.discovery.places import fill, find_project, places_for
+from bridge.discovery.report import Definition
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
 

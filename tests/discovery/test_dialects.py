@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from bridge.discovery.clients import CLAUDE_CODE, LOCATIONS, Dialect
+from bridge.discovery.clients import CLAUDE_CODE, LOCATIONS
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
 from bridge.discovery.fields import MAX_ITEMS, MAX_SCOPES
-from bridge.discovery.parse import Origin
 from bridge.model import OAuthHints, ServerSpec, ToolFilter
-from tests.discovery.parsing import Found, parse_config
+from tests.discovery.parsing import Found, Origin, parse_config
 
 DIALECTS = {row.id: row.dialect for row in reversed(LOCATIONS)}
 

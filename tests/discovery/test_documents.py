@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.discovery.clients import Format
+from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MalformedError, decode, kind
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.clients import Syntax
+from bridge.discovery.dialect import Syntax
 from bridge.discovery.expand import (
     MAX_INSERTED_CHARS,
     Expanded,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
+from bridge.discovery.files import MAX_PROJECT_FILE_BYTES
 from bridge.discovery.find import (
     MAX_PROJECT_SERVERS,
     Discovery,
@@ -17,7 +18,6 @@ from bridge.discovery.find import (
     discover,
     survey,
 )
-from bridge.discovery.reading import MAX_PROJECT_FILE_BYTES
 from tests.discovery.writing import write
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.clients import Format
+from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MalformedError, OpenCommentError, decode, strip_comments
 
 

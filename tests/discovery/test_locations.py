@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, PLATFORMS, SOURCE_IDS, Platform
+from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, SOURCE_IDS
+from bridge.discovery.dialect import PLATFORMS, Platform
 from bridge.discovery.find import discover
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
 from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered

@@ -17,16 +17,14 @@ from bridge.discovery.clients import (
     GENERIC,
     GENERIC_OR_BARE,
     LOCATIONS,
-    Dialect,
-    Format,
 )
+from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parse import (
     MAX_SERVERS_PER_FILE,
-    Origin,
     Parsed,
     project_entries,
 )
-from tests.discovery.parsing import Found, parse_config
+from tests.discovery.parsing import Found, Origin, parse_config
 
 SECRET = "s3cr3t-value"
 DIALECTS = tuple({location.dialect.name: location.dialect for location in LOCATIONS}.values())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import LOCATIONS, Location
+from bridge.discovery.clients import LOCATIONS
+from bridge.discovery.dialect import Location
 from bridge.discovery.find import DiscoveryContext, discover
 from bridge.discovery.places import fill, find_project, places_for
 from tests.discovery.writing import write

@@ -13,7 +13,6 @@ from bridge.engine.guest_session import GuestSession
 from bridge.engine.program import (
     STALE_SECONDS,
     START_SECONDS,
-    STILL_SECONDS,
     NotStartedError,
     Program,
 )
@@ -110,17 +109,14 @@ def test_a_sandbox_that_ends_as_it_is_taken_is_no_end_of_the_program(
 
 @dataclass(frozen=True, kw_only=True)
 class Still(Silent):
-    """A sandbox that was told to stand still, before or after it said a word.
+    """A sandbox that stands still, before or after it said a word.
 
     Attributes:
         said: Whether it did.
-        looks: Filled with the times when it was looked at.
     """
 
     said: bool
-    suspends: bool = True
     takes: bool = True
-    looks: list[float] = field(default_factory=list)
     words: list[object] = field(default_factory=lambda: [Output(stream="stdout", text="x")])
 
     async def send(self, frame: object) -> None:
@@ -134,11 +130,6 @@ class Still(Silent):
             return self.words.pop()
         await anyio.sleep(self.seconds)
         return Exited(code=0)
-
-    async def suspended(self) -> bool:
-        """Tell what was done to it."""
-        self.looks.append(anyio.current_time())
-        return self.suspends
 
 
 def _carry_out(still: Still) -> str | None:
@@ -154,26 +145,9 @@ def _carry_out(still: Still) -> str | None:
     return run(play)
 
 
-def test_a_sandbox_that_was_paused_while_it_waited_is_found_before_the_deadline() -> None:
-    """Nothing was heard of the program, so it can be started elsewhere."""
-    still = Still(seconds=1000, said=False)
-    with pytest.raises(NotStartedError, match="paused"):
-        _carry_out(still)
-    assert [round(look) for look in still.looks] == [STILL_SECONDS]
-
-
 def test_a_program_that_was_heard_of_is_never_started_again() -> None:
-    """It may have called tools; its time runs on, paused or not."""
-    still = Still(seconds=1000, said=True)
-    assert _carry_out(still) == "timeout"
-    assert still.looks == []
-
-
-def test_a_program_that_is_only_quiet_is_looked_at_once_and_left_alone() -> None:
-    """Most that say nothing are computing."""
-    still = Still(seconds=50, said=False, suspends=False)
-    assert _carry_out(still) == "exit"
-    assert len(still.looks) == 1
+    """It may have called tools; its time runs on."""
+    assert _carry_out(Still(seconds=1000, said=True)) == "timeout"
 
 
 def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:

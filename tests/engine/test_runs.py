@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import anyio
@@ -456,27 +455,6 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
         os.killpg(process, signal.SIGKILL)
         result = await _run(engine, "print('fine')")
         assert (result.status, result.stdout) == ("success", "fine\n")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the fake backend cannot tell elsewhere")
-async def test_a_program_whose_sandbox_stands_still_runs_in_a_new_one(
-    settings: Settings, finder: ListFinder
-) -> None:
-    """Somebody paused the container while it waited; the run does not end as a timeout."""
-    backend = FakeBackend()
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    warm = dataclasses.replace(settings, warm=1)
-    async with open_engine(warm, finder=finder, choose_backend=choose) as engine:
-        await _run(engine, "1")
-        await until(lambda: engine.sandboxes.report.waiting == 1 and len(backend.live) == 1)
-        [process] = backend.live
-        os.killpg(process, signal.SIGSTOP)
-        result = await _run(engine, "print('fine')")
-        assert (result.status, result.stdout) == ("success", "fine\n")
-        await until(lambda: process not in backend.live)
 
 
 async def test_the_strict_profile_asks_for_servers_by_name(

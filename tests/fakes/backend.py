@@ -109,10 +109,6 @@ class FakeSandbox:
         self._sweep()
         await anyio.lowlevel.checkpoint()
 
-    async def suspended(self) -> bool:
-        await anyio.lowlevel.checkpoint()
-        return _stands_still(self._process.pid)
-
     async def wait(self) -> ExitReport:
         code = await self._process.wait()
         self._sweep()
@@ -275,12 +271,6 @@ async def _start(spec: LaunchSpec, workspace: Path) -> FakeSandbox:
         for descriptor in (child_in, child_out, child_err):
             os.close(descriptor)
     return FakeSandbox(process, channel)
-
-
-def _stands_still(pid: int) -> bool:
-    """Tell whether a process was stopped; on Linux, and elsewhere no test asks."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _read(descriptor: int) -> bytes | None:

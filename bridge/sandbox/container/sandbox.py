@@ -113,12 +113,6 @@ class ContainerSandbox:
         await self._api.kill(self._container)
         self._ending.set()
 
-    async def suspended(self) -> bool:
-        """Tell whether the engine was told to pause it; see `Suspendable`."""
-        seen = await self._api.inspect(self._container)
-        state = (seen or {}).get("State") or {}
-        return bool(state.get("Paused")) or state.get("Status") == "paused"
-
     async def wait(self) -> ExitReport:
         """Wait for the first process's end; see `Sandbox.wait`.
 

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import EngineDownError, LaunchError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import ExitReport, Suspendable
+from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container.sandbox import ContainerSandbox, exit_report, run_container
 from bridge.sandbox.container.stream import AttachedStream
 
@@ -174,30 +174,6 @@ async def test_what_an_engine_will_not_remove_is_told() -> None:
         ):
             engine.fails = "remove"
     assert unremoved == ["name"]
-    engine.close()
-
-
-@pytest.mark.parametrize(
-    ("state", "suspended"),
-    [
-        ({"Running": True, "Paused": True, "Status": "paused"}, True),
-        ({"Running": False, "Status": "paused"}, True),
-        ({"Running": True, "Paused": False, "Status": "running"}, False),
-        (None, False),
-    ],
-    ids=["docker", "podman", "running", "gone"],
-)
-async def test_a_container_knows_whether_it_was_paused(
-    state: dict[str, Any] | None, suspended: bool
-) -> None:
-    """By its engine's word; one that is gone is found out otherwise."""
-    engine = StillEngine()
-    engine.state = state
-    stream = await engine.attach("it")
-    sandbox = ContainerSandbox(engine, "it", stream, isolation=ISOLATION, knows_oom=True)
-    assert isinstance(sandbox, Suspendable)
-    assert await sandbox.suspended() is suspended
-    stream.close()
     engine.close()
 
 
