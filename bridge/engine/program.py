@@ -38,7 +38,6 @@ from bridge.guest.wire import Clock as ClockFrame
 from bridge.model import Json, Limits
 from bridge.rpc.channel import Clear
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.sandbox.backend import Suspendable
 from bridge.sandbox.failure import Ending
 
 logger = logging.getLogger(__name__)
