@@ -145,7 +145,7 @@ test-all: ## as `make test`, with every case of every matrix
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
-	@$(MAKE) pytest PEERS= PYTEST_ARGS="-m ''"
+	@$(MAKE) pytest PEERS= PYTEST_ARGS="-m '' --hypothesis-profile=full"
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes says how busy the machine is; no test judges that.
-settings.register_profile("suite", deadline=None)
+settings.register_profile("suite", deadline=None, max_examples=25)
+settings.register_profile("full", deadline=None, max_examples=400)
 settings.load_profile("suite")
 
 BUBBLEWRAP_TESTS = (

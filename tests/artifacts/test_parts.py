@@ -117,7 +117,7 @@ def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
         query = found.more
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS, length=st.integers(1, 9), lines=st.integers(1, 4))
 def test_following_the_answers_gives_the_whole_in_bytes_and_in_lines(
     kept: ArtifactStore, text: str, length: int, lines: int

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog import disclosure
@@ -144,7 +144,6 @@ def entries_of(drawn: dict[str, tuple[str, dict[str, str] | None]]) -> tuple[Ser
     return server_entries({server: text for server, (text, _) in drawn.items()}, tools)
 
 
-@settings(max_examples=150)
 @given(drawn=SERVERS, tokens=st.integers(60, 2_000))
 def test_no_servers_ever_cost_more_than_the_budget(
     drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int
@@ -155,7 +154,6 @@ def test_no_servers_ever_cost_more_than_the_budget(
     assert disclosed(entries_of(drawn), tokens) == text
 
 
-@settings(max_examples=50)
 @given(drawn=SERVERS, tokens=st.integers(0, 1_500), more=st.integers(0, 1_500))
 def test_a_larger_budget_never_lowers_what_all_servers_get(
     drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int, more: int

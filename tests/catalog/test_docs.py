@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.docs import (
@@ -320,7 +320,6 @@ def test_an_example_too_long_for_a_sentence_is_not_used_in_one() -> None:
 TEXT = st.text(st.characters(codec=None), max_size=60)
 
 
-@settings(max_examples=50)
 @given(
     servers=st.dictionaries(TEXT, TEXT, max_size=5),
     tools=st.lists(st.tuples(TEXT, TEXT), max_size=5),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.pytypes import literal_text, split_union, union
@@ -304,7 +304,6 @@ def test_an_example_value_fits_the_parameters_type(schema: Any, value: str) -> N
     assert example_value(parameter, document) == value
 
 
-@settings(max_examples=400)
 @given(schema=SCHEMAS)
 def test_no_json_makes_it_fail(schema: Any) -> None:
     assert type_text(schema)

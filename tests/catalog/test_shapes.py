@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog import shapes
@@ -52,7 +52,6 @@ RESULTS: st.SearchStrategy[dict[str, Any]] = (
 )
 
 
-FEW = settings(max_examples=50)
 """Each with several results of up to 25 values."""
 
 
@@ -226,7 +225,6 @@ def test_a_pruned_shape_keeps_its_top() -> None:
     assert schema(pruned(shape, 0)) == {"type": "object"}
 
 
-@FEW
 @given(RESULTS, RESULTS, RESULTS)
 def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> None:
     """Several bridges see the same calls in any order."""
@@ -238,7 +236,6 @@ def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> 
     assert merged(x, NOTHING) == x
 
 
-@FEW
 @given(RESULTS, RESULTS)
 def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
     """What was stored goes on being learnt from as if it had been kept."""
@@ -246,7 +243,6 @@ def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
     assert from_schema(json.loads(json.dumps(schema(shape)))) == shape
 
 
-@FEW
 @given(RESULTS, RESULTS)
 def test_what_is_covered_teaches_nothing(a: Any, b: Any) -> None:
     """The short look never misses anything that the long one would have found."""
@@ -256,7 +252,6 @@ def test_what_is_covered_teaches_nothing(a: Any, b: Any) -> None:
         assert merged(shape_of(a), shape_of(b)) == shape_of(a)
 
 
-@FEW
 @given(
     st.recursive(
         SCALARS | st.sampled_from(["object", "array", "string"]),
@@ -280,7 +275,6 @@ def test_any_document_makes_some_shape(document: Any) -> None:
     assert from_schema(schema(shape)) == shape
 
 
-@FEW
 @given(VALUES, st.text(string.ascii_letters + string.digits, min_size=16, max_size=40))
 def test_no_value_is_in_a_schema(value: Any, secret: str) -> None:
     """Not as text, not as a number, at no place."""

@@ -168,7 +168,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(schema=JSON, output=st.dictionaries(st.text(max_size=5), JSON, max_size=4), text=st.text())
 def test_any_json_makes_python(schema: Any, output: Any, text: str) -> None:
     tools = a_tool(text, schema, schema if isinstance(schema, Mapping) else output, text)

@@ -229,7 +229,7 @@ def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
     assert found.count == CLOSE_LOOKS + SPARSE
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     secrets=st.lists(
         st.text(string.ascii_letters + string.digits + "-_./+=", min_size=12, max_size=40),

@@ -54,7 +54,7 @@ async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
-@example_settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.text(max_size=30), st.integers(1, 400)), max_size=30))
 async def test_head_and_tail_and_what_is_kept_are_what_was_written(
     tmp_path: Path, pieces: list[tuple[str, int]]

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import ElicitRequestFormParams
 from mcp_types._v2025_11_25 import LegacyTitledEnumSchema
@@ -178,7 +178,6 @@ def _hidden(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
-@settings(max_examples=200, deadline=None)
 @given(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE)
 def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     name: str, value: str, tool: str, reason: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.gate.audit import AuditLog, RunAudit
@@ -249,7 +249,6 @@ def assert_told(shown: str, sent: str, place: str) -> None:
     assert sent[at:] == shown[kept:], place
 
 
-@settings(deadline=None, max_examples=300)
 @given(text=_TEXTS, name=st.sampled_from(["url", "password", "token", "pаssword", "other"]))
 def test_every_character_is_shown_or_below_a_mask_that_says_so(text: str, name: str) -> None:
     """However texts are put together of what masks are for and what is around it."""
@@ -279,7 +278,6 @@ _ARGUMENTS = st.dictionaries(
 ).filter(lambda arguments: "HELDRESULT" not in repr(arguments).upper())
 
 
-@settings(deadline=None, max_examples=60)
 @given(one=_ARGUMENTS, other=_ARGUMENTS)
 def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, Json]) -> None:
     """Neither in the question nor in a plan nor in the log."""
@@ -291,7 +289,6 @@ def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, 
         assert alike or first != second
 
 
-@settings(deadline=None, max_examples=60)
 @given(texts=st.dictionaries(st.sampled_from(["url", "password", "q"]), _SHORT.map("".join)))
 def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
     """One rendering, of which a question may leave out the middle and say so."""

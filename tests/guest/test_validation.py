@@ -244,7 +244,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(value=VALUES, schema=keywords(SCHEMAS), a=keywords(st.booleans()), b=keywords(REFERENCES))
 def test_it_agrees_with_the_reference_implementation(
     value: Any, schema: dict[str, Any], a: dict[str, Any], b: dict[str, Any]

@@ -39,7 +39,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, number=st.integers(0, 10**12))
 def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int) -> None:
     folder = tmp_path / str(number)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SettingsError
@@ -237,7 +237,6 @@ def _files(draw: st.DrawFn) -> str:
     return "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n# the end", "\n\n"]))
 
 
-@settings(max_examples=150, deadline=None)
 @given(_files(), st.sampled_from(["\n", "\r\n"]), st.data())
 def test_of_any_file_everything_stays(text: str, end: str, data: st.DataObject) -> None:
     """One block of lines is new, and the rest byte for byte as it was; nor does it mean another."""
@@ -275,7 +274,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), _JSON, max_size=3))
 def test_any_value_is_read_as_it_was_written(value: Mapping[str, Json]) -> None:
     """On one line, with nothing in it that an editor hides."""

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.catalog.program.guard import MAX_FINDINGS, check, scan
@@ -420,7 +420,6 @@ _PIECES = st.lists(
 ).map(" ".join)  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(), st.text(st.characters()), _PIECES))
 @example("\x00")
 @example("f'{")

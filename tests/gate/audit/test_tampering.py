@@ -135,9 +135,7 @@ MUTATIONS: list[Mutation] = [
 
 
 @given(seed=st.integers(0, 2**32), which=st.sampled_from(MUTATIONS))
-@settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_done_to_any_file_is_found(
     log_files: dict[str, bytes], tmp_path: Path, seed: int, which: Mutation
 ) -> None:
