@@ -26,8 +26,7 @@ comma := ,
 PURE := \
     bridge/artifacts/entries.py \
     bridge/artifacts/mime.py \
-    bridge/artifacts/ranges.py \
-    bridge/artifacts/reading.py \
+    bridge/artifacts/parts.py \
     bridge/artifacts/tidying.py \
     bridge/catalog/* \
     bridge/render/* \

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bridge.catalog.checking import check_program
-from bridge.catalog.checking.survey import Survey
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.guard import check, parse
+from bridge.catalog.program.checks import check_program
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.parsing import parse
+from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
 ROUNDS = 60

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.verifying import Report, verify
+from bridge.gate.audit.reading import Report, verify
 from bridge.gate.decision import CallFacts, Decision
 
 NOON = 1_790_000_000.0

@@ -9,18 +9,56 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from bridge.artifacts.entries import artifact_of, shown_name
-from bridge.artifacts.folders import translated, write_all
+from bridge.artifacts.entries import shown_name
 from bridge.artifacts.mime import HEAD, mime_type
-from bridge.artifacts.shelves import Label, Shelves, Unfinished
+from bridge.artifacts.parts import translated
 from bridge.artifacts.tidying import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance
+from bridge.store.blobs import Unfinished
 
 Origin = Callable[[], Provenance | None]
 """Returns what a run has read by now; None for nothing that is worth a note. Called in threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """What is to be said of a finished file."""
+
+    owner: str
+    run_id: str
+    kind: ArtifactKind
+    name: str
+    mime_type: str
+    size: int
+    digest: str
+    provenance: Provenance | None = None
+
+
+class Keeper(Protocol):
+    """Where finished files go."""
+
+    @property
+    def root(self) -> Path:
+        """The directory, for messages."""
+        ...
+
+    def begin(self) -> Unfinished:
+        """Begin a file that nobody sees."""
+        ...
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Let go of one that is not to be kept."""
+        ...
+
+    def keep(self, unfinished: Unfinished, label: Label) -> Artifact:
+        """Give a finished one its place and its entry; its descriptor stays open."""
+        ...
 
 
 def of_nothing() -> None:
@@ -78,13 +116,13 @@ class RunArtifacts:
 
     def __init__(
         self,
-        shelves: Shelves,
+        keeper: Keeper,
         quota: Quota,
         owner: str,
         run_id: str,
         origin: Origin = of_nothing,
     ) -> None:
-        self._shelves = shelves
+        self._keeper = keeper
         self._quota = quota
         self._owner = owner
         self._run_id = run_id
@@ -103,13 +141,13 @@ class RunArtifacts:
         """
         self._quota.begin()
         try:
-            with translated("kept", self._shelves.root):
-                unfinished = self._shelves.begin()
+            with translated("kept", self._keeper.root):
+                unfinished = self._keeper.begin()
         except ArtifactStoreError:
             self._quota.give_back(0)
             raise
         return ArtifactWriter(
-            self._shelves,
+            self._keeper,
             self._quota,
             unfinished,
             owner=self._owner,
@@ -134,7 +172,7 @@ class ArtifactWriter:
 
     def __init__(
         self,
-        shelves: Shelves,
+        keeper: Keeper,
         quota: Quota,
         unfinished: Unfinished,
         *,
@@ -145,7 +183,7 @@ class ArtifactWriter:
         kind: ArtifactKind,
         origin: Origin = of_nothing,
     ) -> None:
-        self._shelves = shelves
+        self._keeper = keeper
         self._quota = quota
         self._unfinished: Unfinished | None = unfinished
         self._owner = owner
@@ -169,8 +207,8 @@ class ArtifactWriter:
         self._quota.take(len(data))
         self._size += len(data)
         try:
-            with translated("kept", self._shelves.root):
-                write_all(unfinished.descriptor, data)
+            with translated("kept", self._keeper.root):
+                unfinished.write(data)
         except ArtifactStoreError:
             self.discard()
             raise
@@ -196,15 +234,13 @@ class ArtifactWriter:
             provenance=self._origin(),
         )
         try:
-            with translated("kept", self._shelves.root):
-                entry = self._shelves.keep(unfinished, label)
+            with translated("kept", self._keeper.root):
+                artifact = self._keeper.keep(unfinished, label)
         except ArtifactStoreError:
             self.discard()
             raise
         self._unfinished = None
         os.close(unfinished.descriptor)
-        artifact = artifact_of(entry, label.description(), self._shelves.seconds)
-        assert artifact is not None
         return artifact
 
     def discard(self) -> None:
@@ -213,7 +249,7 @@ class ArtifactWriter:
             return
         unfinished, self._unfinished = self._unfinished, None
         self._quota.give_back(self._size)
-        self._shelves.discard(unfinished)
+        self._keeper.discard(unfinished)
 
     def _open(self) -> Unfinished:
         if self._unfinished is None:

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import one_line
 from bridge.catalog.stubs import tool_data
-from bridge.guest.docstrings import docstring, typed_dicts
-from bridge.guest.signatures import Argument, Head
+from bridge.guest.signatures import Argument, Head, docstring, typed_dicts
 from bridge.guest.typetext import Names, class_base
 from bridge.text import valid_text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -13,13 +12,14 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
-from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import ArtifactStoreError, UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
 from bridge.render.structured import artifact_fields
@@ -36,7 +36,7 @@ _HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
 _UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
 
 
-async def list_kept(arguments: argparse.Namespace, settings: Settings) -> int:
+async def list_kept(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print what is kept, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, arguments.run))
@@ -48,12 +48,12 @@ async def list_kept(arguments: argparse.Namespace, settings: Settings) -> int:
         write_err("Nothing that a run left is kept.\n")
         return 0
     now = time.time()
-    write_out(table(_HEADINGS, [_row(each, now) for each in found], width=terminal_width()))
+    write_table(_HEADINGS, [_row(each, now) for each in found])
     write_out(f"\n{counted(len(found), 'thing')}, {_size(sum(each.size for each in found))}.\n")
     return 0
 
 
-async def get(arguments: argparse.Namespace, settings: Settings) -> int:
+async def get(arguments: SimpleNamespace, settings: Settings) -> int:
     """Write one to a file, or to stdout."""
     if "?" in arguments.uri:
         message = "Only the whole can be fetched."
@@ -64,14 +64,15 @@ async def get(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def remove(arguments: argparse.Namespace, settings: Settings) -> int:
+async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
     """Remove some, those of a run, or all."""
-    ways = (bool(arguments.uris), arguments.run is not None, arguments.all)
+    ways = (bool(arguments.uris), arguments.run is not None, arguments.everything)
     if sum(ways) != 1:
-        message = "Say which: URIs or ids, or --run RUN, or --all."
-        raise UsageError(message)
+        raise UsageError("Say which: URIs or ids, or --run RUN, or --all.")
     store = store_for(settings)
-    count = await anyio.to_thread.run_sync(partial(_remove, store, arguments.uris, arguments.run))
+    count = await anyio.to_thread.run_sync(
+        partial(_remove, store, arguments.uris or (), arguments.run)
+    )
     write_err(f"Removed {counted(count, 'thing')}.\n")
     return 0
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar, get_args
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
-from bridge.gate.audit.files import UnsafeError
-from bridge.gate.audit.reading import MAX_TAIL, By, Counting, about, last_records, records_since
-from bridge.gate.audit.verifying import LEAST_EXPECTED, Finding, Report, verify
+from bridge.gate.audit.log import UnsafeError
+from bridge.gate.audit.reading import (
+    LEAST_EXPECTED,
+    MAX_TAIL,
+    By,
+    Counting,
+    Finding,
+    Report,
+    about,
+    last_records,
+    records_since,
+    verify,
+)
 from bridge.model import Json
 from bridge.settings import Settings
 from bridge.text import counted
@@ -66,7 +76,7 @@ _COUNTS = {
 """What is counted, and its heading."""
 
 
-async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
+async def verify_log(arguments: SimpleNamespace, settings: Settings) -> int:
     """Check the whole log; 1 if it is not as it was written, or lacks an expected hash."""
     expect = (arguments.expect or "").lower().removeprefix("sha256:")
     if expect and not _HASH.fullmatch(expect):
@@ -90,12 +100,11 @@ async def verify_log(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0 if found else 1
 
 
-async def tail(arguments: argparse.Namespace, settings: Settings) -> int:
+async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print the last records, and with -f those that come."""
     count = arguments.number
     if not 0 <= count <= MAX_TAIL:
-        message = f"-n must be between 0 and {MAX_TAIL:,}, not {count}."
-        raise UsageError(message)
+        raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {count}.")
     directory = settings.state_dir / "audit"
     found: Sequence[Mapping[str, Json]] = ()
     places: dict[str, int] = {}
@@ -112,7 +121,7 @@ async def tail(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def show(arguments: argparse.Namespace, settings: Settings) -> int:
+async def show(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print all that is recorded of a run or of a plan."""
     wanted = arguments.run
     if not _ID.fullmatch(wanted):
@@ -129,7 +138,7 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
+async def stats(arguments: SimpleNamespace, settings: Settings) -> int:
     """Count calls by day, server, tool, decision or outcome."""
     by, since = _by(arguments.by), _day(arguments.since or "")
     directory = settings.state_dir / "audit"
@@ -149,13 +158,12 @@ async def stats(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     headings = [name.upper() for name in by]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
-    listed = (
-        table([*headings, *_COUNTS.values()], rows, width=terminal_width())
-        if rows
-        else "No calls.\n"
-    )
+    if rows:
+        write_table([*headings, *_COUNTS.values()], rows)
+    else:
+        write_out("No calls.\n")
     total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
-    write_out(f"{listed}\n{total}.\n")
+    write_out(f"\n{total}.\n")
     return 0
 
 
@@ -171,8 +179,7 @@ def _by(text: str) -> tuple[By, ...]:
 def _day(text: str) -> str:
     """Return a day as files are named by it; empty for none."""
     if text and not (_DAY.fullmatch(text) and _is_date(text)):
-        message = f"--since: {text!r:.80} is not a date such as 2026-12-31."
-        raise UsageError(message)
+        raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
     return text
 
 
@@ -189,8 +196,7 @@ async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
     except (OSError, UnsafeError) as error:
         reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
-        message = f"The audit log in {directory} cannot be read: {reason}."
-        raise AuditError(message) from error
+        raise AuditError(f"The audit log in {directory} cannot be read: {reason}.") from error
 
 
 def _write_report(report: Report, directory: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bridge.cli.output import redraw, table, terminal_width, visible, write_json, write_out
+from bridge.cli.output import is_drawn, visible, write_json, write_out, write_table
 from bridge.engine import Engine
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.server.app import offered
@@ -15,6 +17,9 @@ from bridge.tokens import count_tokens, definition_text
 
 AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
+
+MAX_SHOWN_NAME = 40
+"""Characters of a server's name beside the bar."""
 
 SERVER_UNREACHABLE = 4
 """The exit status."""
@@ -26,25 +31,40 @@ async def check(engine: Engine, *, as_json: bool) -> int:
     """Start every server, list its tools, say what came of it. Status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
-    progress = _Progress(len(names))
     turn = anyio.CapacityLimiter(AT_ONCE)
+    bar = progress_bar(sys.stderr)
+    with bar:
+        task = bar.add_task("", total=len(names), server="")
 
-    async def one(name: str) -> None:
-        async with turn:
-            progress.show(name)
-            rows[name] = await _checked(engine, name)
-            progress.count()
+        async def one(name: str) -> None:
+            async with turn:
+                bar.update(task, server=visible(name, keep="")[:MAX_SHOWN_NAME])
+                rows[name] = await _checked(engine, name)
+                bar.advance(task)
 
-    async with anyio.create_task_group() as tasks:
-        for name in names:
-            tasks.start_soon(one, name)
-    progress.clear()
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(one, name)
     document = await _document(engine, [rows[name] for name in names])
     if as_json:
         write_json(document, indent=2)
     else:
         _write(document)
     return SERVER_UNREACHABLE if any(row["state"] != "ready" for row in rows.values()) else 0
+
+
+def progress_bar(stream: TextIO) -> Progress:
+    """Return a bar that names the server which is started, and is nothing where nobody looks on."""
+    return Progress(
+        TextColumn("checking {task.fields[server]}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(file=stream),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not is_drawn(stream),
+    )
 
 
 async def _checked(engine: Engine, name: str) -> dict[str, Any]:
@@ -91,7 +111,7 @@ def _write(document: dict[str, Any]) -> None:
     cells = [_cells(row) for row in rows]
     if len(rows) > 1:
         cells.append(_cells({"name": "all", "state": "", **totals}))
-    write_out(table(_HEADINGS, cells, width=terminal_width()))
+    write_table(_HEADINGS, cells)
     for row in rows:
         if "reason" in row:
             write_out(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
@@ -114,23 +134,3 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         "-" if size is None else f"{size:,} B",
         f"{row['tokens']:,}" if "tokens" in row else "-",
     )
-
-
-class _Progress:
-    """A line on stderr that says how far it is; nothing where nobody watches."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._shown = sys.stderr.isatty()
-
-    def show(self, name: str) -> None:
-        if self._shown:
-            redraw(f"checking {self._done + 1} of {self._total}: {visible(name, '')[:40]}")
-
-    def count(self) -> None:
-        self._done += 1
-
-    def clear(self) -> None:
-        if self._shown:
-            redraw("")

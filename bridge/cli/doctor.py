@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 from bridge.cli.doctor_offers import (
     check_packages,
@@ -15,7 +15,7 @@ from bridge.cli.doctor_offers import (
     offers_document,
 )
 from bridge.cli.output import visible, write_err, write_json, write_out
-from bridge.engine.command_check import CommandCheck, check_commands
+from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
 from bridge.errors import SettingsError, WrongSystemError
@@ -27,7 +27,7 @@ from bridge.settings import Settings
 from bridge.text import counted
 
 
-async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
+async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     """Try each backend and read the configuration; exit 1 if nothing can run code.
 
     A command profile that cannot be used is told, and changes nothing of the exit status.
@@ -35,7 +35,7 @@ async def doctor(arguments: argparse.Namespace, settings: Settings) -> int:
     return await _report(arguments, settings, _describe_gate(settings))
 
 
-async def _report(arguments: argparse.Namespace, settings: Settings, gate: str) -> int:
+async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> int:
     probes = await survey(settings)
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
@@ -79,7 +79,7 @@ async def _report(arguments: argparse.Namespace, settings: Settings, gate: str) 
 
 
 async def doctor_mistake(
-    error: SettingsError, arguments: argparse.Namespace, settings: Settings
+    error: SettingsError, arguments: SimpleNamespace, settings: Settings
 ) -> int:
     """Try the backends as they are by default, for the settings have a mistake that was told."""
     write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
@@ -19,14 +19,8 @@ from bridge.sandbox.container.opening import container_backend
 from bridge.settings import Settings
 
 
-async def image(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Build the image on the first engine that answers, or show it on every one that does."""
-    if arguments.action == "build":
-        return await _build(arguments, settings)
-    return await _status(arguments, settings)
-
-
-async def _build(arguments: argparse.Namespace, settings: Settings) -> int:
+async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Build the image on the first engine that answers."""
     request = BuildRequest(
         flavour=arguments.flavour, offline=arguments.offline, fresh=arguments.fresh
     )
@@ -57,7 +51,8 @@ async def _build(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def _status(arguments: argparse.Namespace, settings: Settings) -> int:
+async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Show the image on every engine that answers."""
     found: list[ImageStatus] = []
 
     async def look(engine: ImageEngine) -> None:
@@ -97,8 +92,7 @@ async def _with_engines(
         if only_first:
             return
     if not answered:
-        message = "No container engine answers."
-        raise NoSandboxError(message)
+        raise NoSandboxError("No container engine answers.")
 
 
 def _describe(one: ImageStatus) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 import webbrowser
+from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_out
 from bridge.engine import open_engine
@@ -23,7 +23,7 @@ LONGEST_SECONDS = 3600.0
 """That may be asked for."""
 
 
-async def login(arguments: argparse.Namespace, settings: Settings) -> int:
+async def login(arguments: SimpleNamespace, settings: Settings) -> int:
     """Log in to a server and keep the tokens."""
     seconds = _seconds(arguments.timeout)
     spec = await _spec(arguments.server, settings, connecting=True)
@@ -58,7 +58,7 @@ async def login(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def logout(arguments: argparse.Namespace, settings: Settings) -> int:
+async def logout(arguments: SimpleNamespace, settings: Settings) -> int:
     """Forget the tokens for a server."""
     spec = await _spec(arguments.server, settings)
     removed, revoked = await log_out(spec, _store(settings))

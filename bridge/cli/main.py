@@ -1,12 +1,11 @@
-"""The command line's flags, and how errors leave it.
+"""The console script: from a command line to an exit status.
 
-Owns parsing, the mapping from flags to settings, logging set-up and exit statuses. Each command is
-one function in a module of its own.
+Owns logging set-up, signals and how errors leave. What the words mean is `line`'s and `app`'s; each
+command is a function in a module of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
 import logging
@@ -18,9 +17,8 @@ from functools import partial
 
 import anyio
 
-from bridge.cli.flags import FLAGS, REMOVED_FLAGS, parse
-from bridge.cli.output import VisibleFormatter, visible, write_err
-from bridge.cli.repeated import RepeatedLines
+from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_default
+from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -34,22 +32,14 @@ Command = Callable[..., Awaitable[int]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        try:
-            settings = load(_flags(arguments))
-            _set_up_logging(settings, arguments)
-            prepare_state(settings)
-            command = _command(arguments.handler)
-        except SettingsError as error:
-            handler = _despite_mistakes(arguments)
-            if not handler:
-                raise
-            write_err(f"mcp-code-bridge: {visible(str(error))}\n")
-            settings, command = defaults(), partial(_command(handler), error)
-        status = anyio.run(partial(_until_signalled, command, arguments, settings))
+        invocation = _read(sys.argv[1:] if argv is None else argv)
+        if isinstance(invocation, int):
+            return invocation
+        command, settings = _prepared(invocation)
+        return anyio.run(partial(_until_signalled, command, invocation, settings))
     except BridgeError as error:
-        write_err(f"mcp-code-bridge: {visible(str(error))}\n")
+        write_err(f"{PROGRAM}: {visible(str(error))}\n")
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -59,17 +49,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _is_unheard(group):
             raise
         return _unheard()
-    return status
 
 
-def _despite_mistakes(arguments: argparse.Namespace) -> str:
+def _read(words: Sequence[str]) -> Invocation | int:
+    simple = simple_invocation(words)
+    if simple is not None:
+        return simple
+    # Only here: whatever serves does without it.
+    from bridge.cli.app import read_words
+
+    return read_words(with_default(words))
+
+
+def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
+    """Return a command ready to be run, with its settings.
+
+    Raises:
+        SettingsError: The settings have a mistake with which it can do nothing.
+    """
+    try:
+        settings = load(invocation.flags)
+        _set_up_logging(settings, serving=invocation.handler == SERVE)
+        prepare_state(settings)
+        return _command(invocation.handler), settings
+    except SettingsError as error:
+        handler = _despite_mistakes(invocation)
+        if not handler:
+            raise
+        write_err(f"{PROGRAM}: {visible(str(error))}\n")
+        return partial(_command(handler), error), defaults()
+
+
+def _despite_mistakes(invocation: Invocation) -> str:
     """Return what a command does though the settings have a mistake; empty for nothing."""
-    if arguments.command == "doctor":
-        return "bridge.cli.doctor:doctor_mistake"
-    over_stdio = arguments.command == "serve" and not arguments.http
+    if invocation.handler == "doctor:doctor":
+        return "doctor:doctor_mistake"
+    over_stdio = invocation.handler == SERVE and not invocation.arguments.http
     if over_stdio and sys.stdin is not None and not sys.stdin.isatty():
         # An MCP client, which shows nobody what is said on stderr.
-        return "bridge.cli.serve:serve_mistake"
+        return "serve:serve_mistake"
     return ""
 
 
@@ -86,9 +104,7 @@ def _unheard() -> int:
     return 1
 
 
-async def _until_signalled(
-    command: Command, arguments: argparse.Namespace, settings: Settings
-) -> int:
+async def _until_signalled(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal to end cancels it, so that everything it holds is released."""
     status = INTERRUPTED
     received: list[int] = []
@@ -103,7 +119,7 @@ async def _until_signalled(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, tasks.cancel_scope)
         try:
-            status = await command(arguments, settings)
+            status = await command(invocation.arguments, settings)
         except BridgeError as error:
             # Raised through the task group it would arrive wrapped.
             failure = error
@@ -122,33 +138,27 @@ async def _until_signalled(
 def _command(name: str) -> Command:
     """Return the function that a command is, importing its module only now.
 
-    The MCP SDK takes most of a second to import, which `--help` and a typing mistake need not.
+    The MCP SDK takes most of a second to import, which help and a typing mistake need not.
     """
     module, _, function = name.partition(":")
     # What importing makes is there to stay. To look through it for garbage time and again is an
     # eighth of the start, and later a pause of tens of milliseconds in the middle of some run.
     gc.disable()
     try:
-        found: Command = getattr(importlib.import_module(module), function)
+        found: Command = getattr(importlib.import_module(f"bridge.cli.{module}"), function)
         gc.freeze()
     finally:
         gc.enable()
     return found
 
 
-def _flags(arguments: argparse.Namespace) -> dict[str, str]:
-    names = [flag.removeprefix("--").replace("-", "_") for flag in (*FLAGS, *REMOVED_FLAGS)]
-    given = {name: getattr(arguments, name, None) for name in names}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
+def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     level = settings.log_level
-    if arguments.command != "serve" and level == "INFO":
+    if not serving and level == "INFO":
         # A person at a terminal wants the command's own output; a server's log wants the story.
         level = "WARNING"
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    if arguments.command != "serve" and level == "WARNING":
+    if not serving and level == "WARNING":
         line = "%(level)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TextIO
 
 from bridge import text as texts
@@ -24,11 +27,19 @@ logger = logging.getLogger(__name__)
 MAX_HELD_LOGS = 200
 """Log lines that wait for the answer to a question; further ones are counted."""
 
-_GAP = "  "
+MAX_LINES = 50
+"""Log lines from one place in the code, in each window."""
+
+WINDOW_SECONDS = 10.0
+"""What was left out of one is told with the first line of the next."""
+
+MAX_MESSAGE = 4000
+"""Characters of one log message, before what is added to each line."""
+
 _USUAL_WIDTH = 80
 _LEAST_WIDTH = 40
-_LEAST_COLUMN = 8
-_BELOW = "    "
+NEVER_FULL = 1_000_000
+"""Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
 
 
 def write_out(text: str) -> None:
@@ -47,20 +58,24 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
     write_out(f"{texts.visible_json(text)}\n")
 
 
-def redraw(text: str) -> None:
-    """Replace the last line of stderr's terminal; the text is made visible."""
-    sys.stderr.write(f"\r\x1b[K{visible(text, keep='')}")
-    sys.stderr.flush()
+def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write rows in columns to stdout: as wide as its terminal, or one on each line of a pipe."""
+    sys.stdout.write(_encodable(sys.stdout, table(headings, rows)))
+    sys.stdout.flush()
 
 
 def _write(stream: TextIO, text: str) -> None:
     if stream.isatty():
         # A return begins a new line, so that nothing is written over what stands there.
         text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
-    # Lone surrogates and narrow terminals must not turn output into a traceback.
-    encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.write(_encodable(stream, text))
     stream.flush()
+
+
+def _encodable(stream: TextIO, text: str) -> str:
+    """Return what a stream can take: no terminal's letters turn output into a traceback."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class VisibleFormatter(logging.Formatter):
@@ -106,6 +121,57 @@ def logs_held() -> Iterator[None]:
             logger.warning("%s left out while a question stood", texts.counted(more, "log line"))
 
 
+@dataclass(slots=True)
+class _Window:
+    began: float
+    lines: int = 0
+
+
+class RepeatedLines(logging.Filter):
+    """Leaves out log lines that come too often from one place, and says how many they were.
+
+    A server, a program or a client can have a line written as often as it likes; no flood of them
+    fills a disk or hides the others.
+
+    Args:
+        now: Seconds from a moment that never changes.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        # One for each place in the code that writes lines, of which there are some hundreds.
+        self._windows: dict[tuple[str, int], _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written; it may be changed."""
+        now = self._now()
+        window = self._windows.setdefault((record.pathname, record.lineno), _Window(now))
+        left_out = 0
+        if now - window.began >= WINDOW_SECONDS:
+            left_out = max(0, window.lines - MAX_LINES)
+            window.began, window.lines = now, 0
+        window.lines += 1
+        if window.lines > MAX_LINES:
+            return False
+        text = record.getMessage()
+        if len(text) > MAX_MESSAGE:
+            text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
+            record.msg, record.args = text, None
+        if window.lines == MAX_LINES:
+            text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
+            record.msg, record.args = text, None
+        if left_out:
+            record.msg, record.args = f"{text} [repeated {left_out:,} times before]", None
+        return True
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal on which bars and colours may be drawn."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return stream.isatty() and not plain
+
+
 def terminal_width() -> int | None:
     """Return how wide stdout's terminal is; None if stdout is no terminal."""
     if not sys.stdout.isatty():
@@ -113,50 +179,24 @@ def terminal_width() -> int | None:
     return max(shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns, _LEAST_WIDTH)
 
 
-def table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    width: int | None = None,
-    below: bool = False,
-) -> str:
-    """Return rows in columns as wide as their widest cell; the last column is left open.
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in columns, wrapped within them where a terminal is too narrow.
 
-    Cells come from elsewhere: not even a newline may pass, or a name could forge a row.
-
-    Args:
-        width: Of the terminal; the widest columns are cut until a row fits into a line. Without
-            one nothing is cut, for what reads it is a program.
-        below: Put the last column on lines of its own, below the others, rather than cut any.
+    Cells come from elsewhere: not even a newline may pass, or a name could forge a row, and nothing
+    in them is markup.
     """
-    rows = [[visible(cell, keep="") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    if below and width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        upper = table(headings[:-1], [row[:-1] for row in rows], width=width).splitlines()
-        lower = [f"{_BELOW}{_end(row[-1], width - len(_BELOW))}" for row in [headings, *rows]]
-        return "".join(f"{line}\n{more}\n" for line, more in zip(upper, lower, strict=True))
-    if width is not None:
-        widths = _narrowed(widths, width - len(_GAP) * (len(widths) - 1))
-        rows = [[_cut(cell, size) for cell, size in zip(row, widths, strict=True)] for row in rows]
-    lines = []
-    for row in [headings, *rows]:
-        cells = [cell.ljust(size) for cell, size in zip(row[:-1], widths, strict=False)]
-        lines.append(_GAP.join([*cells, row[-1]]).rstrip())
-    return "\n".join(lines) + "\n"
+    # Only here: whatever serves does without it.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _narrowed(widths: Sequence[int], room: int) -> list[int]:
-    """Return the widths with the widest lowered, all to the same, until they fit into `room`."""
-    least, most = _LEAST_COLUMN, max(widths)
-    while sum(min(size, most) for size in widths) > room and most > least:
-        most -= 1
-    return [min(size, most) for size in widths]
-
-
-def _end(cell: str, size: int) -> str:
-    """Return a path cut to `size` where paths are alike."""
-    return cell if len(cell) <= size else f"…{cell[len(cell) - size + 1 :]}"
-
-
-def _cut(cell: str, size: int) -> str:
-    return cell if len(cell) <= size else f"{cell[: size - 1]}…"
+    width = terminal_width()
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        drawn.add_column(Text(heading, overflow="fold"), overflow="fold", min_width=len(heading))
+    for row in rows:
+        drawn.add_row(*(Text(visible(cell, keep=""), overflow="fold") for cell in row))
+    console = Console(file=sys.stdout, width=width or NEVER_FULL)
+    with console.capture() as captured:
+        console.print(drawn)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

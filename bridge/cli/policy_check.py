@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
-from bridge.catalog.checking.foreseen import (
+from bridge.catalog.program.foreseen import (
     GET_PROMPT,
     READ_RESOURCE,
     Foreseen,
@@ -14,7 +14,7 @@ from bridge.catalog.checking.foreseen import (
     OpenPlace,
     foreseen_calls,
 )
-from bridge.catalog.guard import Scan
+from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.run import read_program
@@ -60,7 +60,7 @@ class _Judged:
         return strictest(self.outlook.decision, self.flow)
 
 
-async def check(arguments: argparse.Namespace, settings: Settings) -> int:
+async def check(arguments: SimpleNamespace, settings: Settings) -> int:
     """Say whether the policy file is fine, or what it says of a program's calls.
 
     That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
@@ -76,11 +76,10 @@ async def check(arguments: argparse.Namespace, settings: Settings) -> int:
         return await _check_program(engine, code, as_json=arguments.json)
 
 
-def _program(arguments: argparse.Namespace) -> str | None:
+def _program(arguments: SimpleNamespace) -> str | None:
     if arguments.code is not None:
         if arguments.file is not None:
-            message = "Give the program as FILE or with -c, not both."
-            raise UsageError(message)
+            raise UsageError("Give the program as FILE or with -c, not both.")
         found: str = arguments.code
         return found
     return None if arguments.file is None else read_program(arguments.file)
@@ -133,9 +132,8 @@ def idle_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
     reading = await read(code, servers.aliases, "off")
-    if isinstance(reading.survey, Scan):
-        message = f"The program cannot be read: {reading.survey.findings[0]}."
-        raise UsageError(message)
+    if isinstance(reading.survey, Unread):
+        raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))
         raise UsageError(servers.unknown(unknown))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.engine import Engine, open_engine
@@ -47,13 +47,13 @@ class _Explained:
     known: bool
 
 
-async def explain(arguments: argparse.Namespace, settings: Settings) -> int:
+async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
     """Explain what is decided on a call, by which rule, and how to have it otherwise.
 
     Raises:
         UsageError: There is no such server or tool, or the arguments are no JSON object.
     """
-    given = _given(arguments.given)
+    given = _given(arguments.given or ())
     async with open_engine(settings) as engine:
         server = engine.servers.resolve(arguments.server)
         spec = engine.servers.pool.spec(server)
@@ -91,16 +91,14 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
         try:
             found = json.loads(words[0])
         except (ValueError, RecursionError) as error:
-            message = f"ARGS: {words[0]!r:.200} is no JSON object: {error}."
-            raise UsageError(message) from None
+            raise UsageError(f"ARGS: {words[0]!r:.200} is no JSON object: {error}.") from None
         assert isinstance(found, dict)
         return found
     given: dict[str, Json] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            message = f"ARGS: {word!r:.200} is neither KEY=VALUE nor a JSON object."
-            raise UsageError(message)
+            raise UsageError(f"ARGS: {word!r:.200} is neither KEY=VALUE nor a JSON object.")
         try:
             given[key] = json.loads(value)
         except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from types import SimpleNamespace
 
 import anyio.to_thread
 
@@ -12,10 +12,10 @@ from bridge.engine import open_engine
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
-from bridge.settings.policy_start import append_policy
+from bridge.settings.policy_edit import append_policy
 
 
-async def init(arguments: argparse.Namespace, settings: Settings) -> int:
+async def init(arguments: SimpleNamespace, settings: Settings) -> int:
     """Write a policy into the settings file, or print it.
 
     Raises:

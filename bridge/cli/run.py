@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import anyio
@@ -54,7 +54,7 @@ TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
 
 
-async def run(arguments: argparse.Namespace, settings: Settings) -> int:
+async def run(arguments: SimpleNamespace, settings: Settings) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = request_of(arguments)
@@ -226,9 +226,9 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             write_err(f"-- {receipt(result)}\n")
 
 
-def request_of(arguments: argparse.Namespace) -> RunRequest:
+def request_of(arguments: SimpleNamespace) -> RunRequest:
     """Return what a command line asks for."""
-    argv = list(arguments.argv)
+    argv = list(arguments.argv or ())
     file = arguments.file
     if arguments.code is not None:
         # argparse cannot know that with -c there is no FILE, and gave it the first ARG.
@@ -238,11 +238,9 @@ def request_of(arguments: argparse.Namespace) -> RunRequest:
     elif file is None and arguments.session is not None and arguments.end_session:
         code = ""
     elif arguments.end_session and arguments.session is None:
-        message = "--end-session needs --session NAME: the session to end."
-        raise UsageError(message)
+        raise UsageError("--end-session needs --session NAME: the session to end.")
     elif file is None:
-        message = "Name a FILE, - for stdin, or give the program with -c."
-        raise UsageError(message)
+        raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code = read_program(file)
     servers = None
@@ -276,8 +274,7 @@ def _timeout(text: str | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        message = f"--timeout: {text!r} is not a number of seconds."
-        raise InvalidRequestError(message) from None
+        raise InvalidRequestError(f"--timeout: {text!r} is not a number of seconds.") from None
 
 
 def read_program(file: str) -> str:
@@ -294,8 +291,6 @@ def read_program(file: str) -> str:
                 data = stream.read(MAX_CODE_BYTES + 1)
         return data.decode("utf-8")
     except OSError as error:
-        message = f"{file} cannot be read: {error.strerror or error}."
-        raise UsageError(message) from None
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        message = f"{file} is not UTF-8: {error}."
-        raise UsageError(message) from None
+        raise UsageError(f"{file} is not UTF-8: {error}.") from None

@@ -37,8 +37,7 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
         if not equals:
             name, path = Path(flag).name, flag
         if not path:
-            message = f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone."
-            raise UsageError(message)
+            raise UsageError(f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone.")
         data = _content(Path(path).expanduser(), left)
         left -= len(data)
         files.append(InputFile(name=name, data=data))
@@ -51,8 +50,7 @@ def _content(path: Path, left: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(left + 1)
     except OSError as error:
-        message = f"--file: {path} cannot be read: {error.strerror or error}."
-        raise UsageError(message) from None
+        raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
     if len(data) > left:
         message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
         remedy = "Give a program less at a time, or mount a directory by the configuration."
@@ -70,8 +68,7 @@ def check_out(directory: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"--out: {path} cannot be made: {error.strerror or error}."
-        raise UsageError(message) from None
+        raise UsageError(f"--out: {path} cannot be made: {error.strerror or error}.") from None
     return path
 
 
@@ -125,8 +122,7 @@ def _put(
 ) -> None:
     problem = name_problem(artifact.name)
     if problem:
-        message = f"Its name {problem}."
-        raise UsageError(message)
+        raise UsageError(f"Its name {problem}.")
     *above, name = artifact.name.split("/")
     with _below(root, above) as parent:
         if not force and _there(parent, name) is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 from bridge.discovery.find import DiscoveryContext
 from bridge.engine import Engine, open_engine
@@ -32,7 +32,7 @@ def _watching(engine: Engine, context: DiscoveryContext) -> Watching:
     return Watching(lambda: configuration(context, servers.discovery.references), servers.refresh)
 
 
-async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
+async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(arguments.http) if arguments.http else None
     context = context_for(settings, str(Path.cwd()), sys.platform)
@@ -51,9 +51,7 @@ async def serve(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def serve_mistake(
-    error: BridgeError, arguments: argparse.Namespace, settings: Settings
-) -> int:
+async def serve_mistake(error: BridgeError, arguments: SimpleNamespace, settings: Settings) -> int:
     """Tell a client what is wrong with the settings, whatever it asks, until it closes stdin."""
     await serve_on_stdio(mistaken_server(error))
     return error.exit_status

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from bridge.cli.checks import check
-from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
-from bridge.cli.person import Person
-from bridge.cli.servers_approve import approve_of
+from bridge.cli.output import (
+    terminal_width,
+    visible,
+    write_err,
+    write_json,
+    write_out,
+    write_table,
+)
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.engine import Engine, open_engine
 from bridge.errors import SettingsError
@@ -24,10 +28,8 @@ MAX_REASON_CHARS = 160
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
 
-async def servers(arguments: argparse.Namespace, settings: Settings) -> int:
+async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     """List every server: name, where it was found, transport, state, why it was skipped."""
-    if arguments.action == "approve":
-        return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
@@ -74,7 +76,7 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         cells = [_cells(row) for row in used]
         if width is not None:
             cells = [(*row[:-1], _from_home(row[-1], home_directory)) for row in cells]
-        write_out(table(_HEADINGS, cells, width=width, below=True))
+        write_table(_HEADINGS, cells)
     _write_notes(used)
     _write_reasons("Not working", [row for row in used if row.get("reason")])
     shortened = home_directory if width is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio.to_thread
 
@@ -32,6 +33,11 @@ from bridge.text import counted
 
 LEAST_DIGITS = 32
 """Of a digest: with fewer a program could make two definitions that begin alike, and show one."""
+
+
+async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Approve of servers that somebody has seen; see `approve_of`."""
+    return await approve_of(arguments.names or (), settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
@@ -85,8 +91,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         try:
             await anyio.to_thread.run_sync(consents.allow, proposal.definition)
         except ConsentError as error:
-            message = f"It cannot be approved: {error}."
-            raise UsageError(message) from None
+            raise UsageError(f"It cannot be approved: {error}.") from None
         told = f"{proposal.name} may be used here as long as its definition stays as it is."
         write_err(visible(told, keep="") + "\n")
     return 1 if refused else 0
@@ -174,8 +179,7 @@ def _meant(wanted: str, proposed: Sequence[ProposedServer]) -> tuple[ProposedSer
     named = [each for each in proposed if at and name in called(each.name)]
     digits = _digits(wanted)
     if named and len(digits) < LEAST_DIGITS:
-        message = f"{wanted}: a digest takes {LEAST_DIGITS} digits at least."
-        raise UsageError(message)
+        raise UsageError(f"{wanted}: a digest takes {LEAST_DIGITS} digits at least.")
     for each in named:
         if each.definition.digest.removeprefix("sha256:").startswith(digits):
             return each, True

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import anyio.to_thread
 
-from bridge.catalog.guard import check
-from bridge.cli.output import table, terminal_width, visible, write_err, write_json, write_out
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
+from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.cli.person import Person
 from bridge.engine import Engine, open_engine
 from bridge.engine.skills.shelf import unknown
@@ -28,7 +29,7 @@ _LOOK = "`mcp-code-bridge skills show {}` prints it, and the command that approv
 _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
 
 
-async def list_skills(arguments: argparse.Namespace, settings: Settings) -> int:
+async def list_skills(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print the skills there are."""
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
@@ -42,14 +43,14 @@ async def list_skills(arguments: argparse.Namespace, settings: Settings) -> int:
             (each["name"], str(each["version"]), _state(each), each["description"])
             for each in found
         ]
-        write_out(table(_HEADINGS, rows, width=terminal_width()))
+        write_table(_HEADINGS, rows)
         write_out(f"\n{counted(len(found), 'skill')} in {visible(str(shelf.folder))}\n")
     else:
         write_err(f"No skill is saved in {visible(str(shelf.folder))}.\n")
     return 0
 
 
-async def show(arguments: argparse.Namespace, settings: Settings) -> int:
+async def show(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print a skill's file, and on stderr what else there is to know of it."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, arguments.name)
@@ -67,7 +68,7 @@ async def show(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def approve(arguments: argparse.Namespace, settings: Settings) -> int:
+async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
     """Approve of skills that somebody has seen; see `approve_of`."""
     return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
 
@@ -116,7 +117,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
     return 1 if refused else 0
 
 
-async def remove(arguments: argparse.Namespace, settings: Settings) -> int:
+async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
     """Remove skills, with the versions that were saved of them."""
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
@@ -173,7 +174,7 @@ def _shown(skill: Skill) -> str:
 
 def _about(skill: Skill, fields: dict[str, Any]) -> str:
     """Return what else there is to know of a skill, in lines."""
-    findings = check(skill.code.tree).findings if skill.code is not None else ()
+    findings = check(Survey(skill.code.tree)).findings if skill.code is not None else ()
     return "".join(
         [
             f"-- version {skill.version}: {visible(_state(fields), keep='')}\n",

@@ -89,8 +89,7 @@ class Terminal:
             CannotAskError: There is no terminal, or the form is not one for lines.
         """
         if not self.attended:
-            message = "Nobody can be asked: this run has no terminal."
-            raise CannotAskError(message)
+            raise CannotAskError("Nobody can be asked: this run has no terminal.")
         async with self._turn:
             with logs_held():
                 return await self._asked(params)
@@ -111,8 +110,7 @@ class Terminal:
         Raises:
             CannotAskError: Always; there is no model at a terminal.
         """
-        message = "Nobody can be asked: a terminal has no model to sample."
-        raise CannotAskError(message)
+        raise CannotAskError("Nobody can be asked: a terminal has no model to sample.")
 
     async def _visit(self, url: str) -> Mapping[str, Json]:
         done = await self._person.ask(f"Open {url} in a browser, then press Enter: ")
@@ -123,8 +121,7 @@ class Terminal:
         if not isinstance(schema, dict) or not isinstance(fields, dict):
             fields, schema = {}, {}
         if len(fields) > MAX_FIELDS:
-            message = f"The form has {len(fields)} fields, too many for a terminal."
-            raise CannotAskError(message)
+            raise CannotAskError(f"The form has {len(fields)} fields, too many for a terminal.")
         required = schema.get("required")
         content: dict[str, Json] = {}
         for name, field in fields.items():
@@ -187,8 +184,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         if field.get("default") is not None:
             return field["default"]
         if needed:
-            message = "This is needed."
-            raise ValueError(message)
+            raise ValueError("This is needed.")
         return None
     choices = _choices(field)
     kind = field.get("type")
@@ -198,8 +194,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         return _chosen(field, choices, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
-            message = "Answer yes or no."
-            raise ValueError(message)
+            raise ValueError("Answer yes or no.")
         return _WORDS[text.lower()]
     if kind in ("integer", "number"):
         try:
@@ -228,8 +223,7 @@ def _chosen(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Js
         ]
         if len(meant) == 1:
             return meant[0]
-    message = f"Choose one of {', '.join(words)}{', or its number' if titles else ''}."
-    raise ValueError(message)
+    raise ValueError(f"Choose one of {', '.join(words)}{', or its number' if titles else ''}.")
 
 
 def _choices(field: Mapping[str, Json]) -> list[Json]:

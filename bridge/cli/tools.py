@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry
@@ -22,7 +22,7 @@ SERVER_UNREACHABLE = 4
 _INDENT = "    "
 
 
-async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
+async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
     """List or search tools; servers that do not start are named on stderr.
 
     What is known from the last time is shown as it is; `--fresh` asks every server anew.
@@ -68,7 +68,7 @@ async def tools(arguments: argparse.Namespace, settings: Settings) -> int:
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
-def _named_tool(engine: Engine, arguments: argparse.Namespace) -> tuple[str, str] | None:
+def _named_tool(engine: Engine, arguments: SimpleNamespace) -> tuple[str, str] | None:
     """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name.
 
     Raises:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from bridge.command.confine import WORKSPACE, is_within
 from bridge.errors import SettingsError
+from bridge.sandbox.backend import Bind
 from bridge.settings.commands import CommandProfile
 
 MAX_LINKS = 40
@@ -30,15 +31,6 @@ Readlink = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grant:
-    """A path of the host, links resolved, and where the sandbox has it."""
-
-    source: str
-    inside: str
-    writable: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Guarded:
     """Paths of the host that no command may change.
 
@@ -53,7 +45,7 @@ class Guarded:
 
 def grants(
     profile: CommandProfile, *, home: str, realpath: Realpath, guarded: Guarded | None = None
-) -> tuple[Grant, ...]:
+) -> tuple[Bind, ...]:
     """Return what a profile grants, shortest path first.
 
     Raises:
@@ -62,7 +54,7 @@ def grants(
     workspace = realpath(str(profile.workspace))
     _check(workspace, home, realpath, f"{profile.place}.workspace", writable=False)
     guarded = guarded or Guarded()
-    found = {WORKSPACE: Grant(source=workspace, inside=WORKSPACE, writable=False)}
+    found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
     _insist_unguarded(found[WORKSPACE], guarded, realpath, f"{profile.place}.workspace")
     entries = [(path, False) for path in profile.read] + [(path, True) for path in profile.write]
     for path, writable in entries:
@@ -73,7 +65,7 @@ def grants(
         _insist_unguarded(grant, guarded, realpath, place)
         if grant.inside not in found or writable:
             found[grant.inside] = grant
-    kept: dict[str, Grant] = {}
+    kept: dict[str, Bind] = {}
     for grant in sorted(found.values(), key=lambda each: (len(each.inside), each.inside)):
         above = [kept[p] for p in kept if is_within(grant.inside, (p,))]
         # What is below something writable could be turned into a link by what runs there.
@@ -82,19 +74,19 @@ def grants(
     return tuple(kept.values())
 
 
-def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writable: bool) -> Grant:
+def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writable: bool) -> Bind:
     pure = PurePosixPath(path)
     if pure.is_absolute() and not is_within(realpath(path), (workspace,)):
         if ".." in pure.parts:
             message = f"{place} has .. in it."
             raise SettingsError(message)
-        return Grant(source=realpath(path), inside=str(pure), writable=writable)
+        return _bind(realpath(path), str(pure), writable=writable)
     source = realpath(str(PurePosixPath(workspace) / pure))
     if not is_within(source, (workspace,)):
         message = f"{place} leads out of the workspace."
         raise SettingsError(message, remedy="Name what it leads to by its absolute path.")
     inside = str(PurePosixPath(WORKSPACE) / source[len(workspace) :].lstrip("/"))
-    return Grant(source=source, inside=inside, writable=writable)
+    return _bind(source, inside, writable=writable)
 
 
 def _check(source: str, home: str, realpath: Realpath, place: str, *, writable: bool) -> None:
@@ -111,7 +103,7 @@ def _check(source: str, home: str, realpath: Realpath, place: str, *, writable: 
         raise SettingsError(message)
 
 
-def _insist_unguarded(grant: Grant, guarded: Guarded, realpath: Realpath, place: str) -> None:
+def _insist_unguarded(grant: Bind, guarded: Guarded, realpath: Realpath, place: str) -> None:
     source = grant.source
     problem = ""
     for path in guarded.private:
@@ -129,7 +121,7 @@ def _insist_unguarded(grant: Grant, guarded: Guarded, realpath: Realpath, place:
 class View:
     """Paths as the sandbox sees them."""
 
-    def __init__(self, granted: Sequence[Grant], readlink: Readlink) -> None:
+    def __init__(self, granted: Sequence[Bind], readlink: Readlink) -> None:
         self._granted = sorted(granted, key=lambda each: len(each.inside), reverse=True)
         self._readlink = readlink
 
@@ -142,26 +134,36 @@ class View:
 
     def resolve(self, path: str) -> str:
         """Return the path inside that an absolute path leads to, links followed."""
-        done = PurePosixPath("/")
-        rest = list(reversed(PurePosixPath(path).parts[1:]))
-        links = 0
-        while rest:
-            part = rest.pop()
-            if part == "..":
-                done = done.parent
-                continue
-            host = self.host_path(str(done / part))
-            target = self._readlink(host) if host is not None else None
-            if target is None:
-                done /= part
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                return NOWHERE
-            pure = PurePosixPath(target)
-            if pure.is_absolute():
-                done = PurePosixPath("/")
-                rest += reversed(pure.parts[1:])
-            else:
-                rest += reversed(pure.parts)
-        return str(done)
+        return follow(path, self._read)[0]
+
+    def _read(self, inside: str) -> str | None:
+        host = self.host_path(inside)
+        return self._readlink(host) if host is not None else None
+
+
+def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
+    """Return what an absolute path leads to, and every place on the way, links included."""
+    way: list[str] = []
+    done, rest, links = PurePosixPath("/"), list(reversed(PurePosixPath(path).parts[1:])), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        way.append(str(done / part))
+        target = readlink(way[-1])
+        if target is None:
+            done /= part
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            return NOWHERE, way
+        to = PurePosixPath(target)
+        done = PurePosixPath("/") if to.is_absolute() else done
+        rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)
+    return str(done), way
+
+
+def _bind(source: str, inside: str, *, writable: bool) -> Bind:
+    # Named executables may lie in it, which Landlock or the image's user decides on.
+    return Bind(source=source, inside=inside, writable=writable, executable=True)

@@ -15,11 +15,10 @@ from itertools import zip_longest
 
 import anyio.to_thread
 
-from bridge.catalog.checking import Verdict, check_program
-from bridge.catalog.checking.report import SIGNATURE, lines_of
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.checking.syntax import explained
-from bridge.catalog.guard import SYNTAX, Scan
+from bridge.catalog.program.checks import Verdict, check_program
+from bridge.catalog.program.parsing import SYNTAX, Unread, explained
+from bridge.catalog.program.report import SIGNATURE, lines_of
+from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.engine.guarding import INLINE_CHARS
 from bridge.engine.servers import Servers
@@ -78,7 +77,7 @@ class Checking:
     async def check(
         self,
         code: str,
-        survey: Survey | Scan,
+        survey: Survey | Unread,
         servers: Collection[str],
         *,
         more_names: bool = False,
@@ -95,7 +94,7 @@ class Checking:
         known = self._servers.known
         if not self._on:
             return Check(verdict=Verdict(), revision=known.revision)
-        if isinstance(survey, Scan):
+        if isinstance(survey, Unread):
             return Check(verdict=_unread(code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
@@ -153,11 +152,11 @@ def with_notes(result: RunResult, code: str, verdict: Verdict) -> RunResult:
     return dataclasses.replace(result, findings=tuple(findings))
 
 
-def _unread(code: str, scan: Scan) -> Verdict:
+def _unread(code: str, why: Unread) -> Verdict:
     """Return the verdict on a program without a tree: only what is no Python is the author's."""
-    return Verdict(
-        findings=tuple(explained(code, found) for found in scan.findings if found.rule == SYNTAX)
-    )
+    if why.finding.rule != SYNTAX:
+        return Verdict()
+    return Verdict(findings=(explained(code, why.finding),))
 
 
 def _refused_there(result: RunResult) -> bool:

@@ -1,13 +1,14 @@
 """A request for `run_command` turned into what backends are to start.
 
-Owns looking at the host's files for it: the paths and executables of a profile, its credentials.
-What follows from them is decided in `bridge.command`.
+Owns looking at the host's files for it: the paths and executables of a profile, its credentials;
+and the report of `doctor` on profiles, made without running a command. What follows from them is
+decided in `bridge.command`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,11 +20,20 @@ from bridge.command.environment import (
     credential_files,
     environment,
 )
-from bridge.command.grants import MAX_LINKS, Grant, Guarded, View, grants
-from bridge.errors import InvalidRequestError, SettingsError
+from bridge.command.grants import Guarded, View, follow, grants
+from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
-from bridge.sandbox.job import HOME, Executable, HostFile, JobSpec, Mount
+from bridge.sandbox.backend import (
+    HOME,
+    Bind,
+    CommandSpec,
+    Executable,
+    HostFile,
+    LaunchSpec,
+    Probe,
+)
+from bridge.sandbox.choose import insist_on_kernel, is_engine
 from bridge.sandbox.process.executables import find_executables
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
@@ -44,9 +54,25 @@ class Plan:
     """A request that can be carried out."""
 
     profile: CommandProfile
-    specs: tuple[JobSpec, ...]
+    specs: tuple[LaunchSpec, ...]
     timeout: float
     redactor: Redactor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandCheck:
+    """What was found out about one profile, without running a command.
+
+    Attributes:
+        summary: What it runs, where; or what is wrong with it.
+        notes: What is as likely meant as not.
+    """
+
+    name: str
+    ok: bool
+    summary: str
+    remedy: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Planner:
@@ -56,6 +82,7 @@ class Planner:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._writable = [one.path for one in settings.offered_directories if one.writable]
         self._environ = settings.environ
         self._home = str(home(settings.environ))
@@ -120,18 +147,45 @@ class Planner:
             name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
         )
 
-    def _settle(self, profile: CommandProfile) -> tuple[tuple[Grant, ...], tuple[Executable, ...]]:
+    def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
+        """Return what `doctor` tells of a profile.
+
+        What is wrong with it is said by those who would say it when a command is run.
+
+        Args:
+            probes: What was found out about backends; none of them is tried here.
+        """
+        try:
+            insist_on_kernel(self._settings, profile)
+            unset = self.check(profile)
+            tried = _insist_on_backend(profile, probes)
+        except BridgeError as error:
+            summary = " ".join(filter(None, (error.message, error.host_detail)))
+            return CommandCheck(name=profile.name, ok=False, summary=summary, remedy=error.remedy)
+        notes = [f"not set, so not passed on: {', '.join(unset)}"] if unset else []
+        where = "bubblewrap"
+        if profile.runtime == "container":
+            where = f"containers of {profile.image}"
+            notes.append("its image and executables are looked up when a command is run")
+        if not tried:
+            left_out = "MCP_BRIDGE_RUNTIME or its order leave it out"
+            notes.append(f"what it runs in was not tried: {left_out}")
+        names = ", ".join(entry.rpartition("/")[2] for entry in profile.executables)
+        summary = f"{names} in {where}, workspace {profile.workspace}"
+        return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
+
+    def _settle(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
         """Return what a profile grants and its executables, all of them there."""
         granted = self._grants(profile)
         self._insist_fixed(profile, granted, self._home)
         _insist_present(granted, profile)
         return granted, self._find(profile, granted, self._home)
 
-    def _grants(self, profile: CommandProfile) -> tuple[Grant, ...]:
+    def _grants(self, profile: CommandProfile) -> tuple[Bind, ...]:
         return grants(profile, home=self._home, realpath=_real, guarded=self._guarded)
 
     def _find(
-        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
     ) -> tuple[Executable, ...]:
         if profile.runtime == "container":
             return ()
@@ -141,7 +195,7 @@ class Planner:
             self._executables[profile.name] = found
         # What runs inside could put something else into their place, for the next bridge to run.
         for tool in self._executables[profile.name]:
-            ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
+            ways = [*tool.executes, *(w for _, place in tool.links for w in _way(place))]
             for name, changeable in self._changeable(profile, granted, own_home):
                 if any(is_within(way, changeable) for way in ways):
                     message = f"{profile.place}: {tool.name} lies where {name} may write."
@@ -149,7 +203,7 @@ class Planner:
         return self._executables[profile.name]
 
     def _insist_fixed(
-        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
     ) -> None:
         """See that no command can turn what is granted into a link to something else."""
         for grant in granted:
@@ -168,7 +222,7 @@ class Planner:
                     raise SettingsError(message, remedy=remedy)
 
     def _changeable(
-        self, profile: CommandProfile, granted: tuple[Grant, ...], own_home: str
+        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
     ) -> list[tuple[str, list[str]]]:
         """Return what commands of each profile may write to."""
         found = [("the profile", granted)]
@@ -181,20 +235,39 @@ class Planner:
         return [*places, ("[directories]", self._writable)]
 
 
+def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
+    """Return a report on each profile; see `Planner.report`. Blocks, shortly."""
+    planner = Planner(settings)
+    return [planner.report(profile, probes) for profile in settings.commands.values()]
+
+
+def _insist_on_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
+    """See that what a profile runs in has not failed; return whether it was tried."""
+    if profile.runtime == "container":
+        tried = [probe for probe in probes if is_engine(probe.backend)]
+    else:
+        tried = [probe for probe in probes if probe.backend == "bubblewrap"]
+    if tried and not any(probe.ok for probe in tried):
+        summary = " ".join(f"{probe.backend}: {probe.summary}" for probe in tried)
+        message = f"{profile.place}: nothing can run it. {summary}"
+        raise NoSandboxError(message, remedy=tried[0].remedy)
+    return bool(tried)
+
+
 def _spec(
     run_id: str,
     words: tuple[str, ...],
     profile: CommandProfile,
-    granted: tuple[Grant, ...],
+    granted: tuple[Bind, ...],
     tools: Mapping[str, Executable],
     entries: Mapping[str, str],
     workdir: str,
     files: Mapping[CredentialFile, bytes],
     made: Environment,
-) -> JobSpec:
+) -> LaunchSpec:
     tool = tools.get(words[0])
     wanted = profile.credentials is not None and profile.credentials.source != "env"
-    return JobSpec(
+    return LaunchSpec(
         run_id=run_id,
         # In a container the entry itself is what is looked up.
         argv=words if tool is not None else (entries[words[0]], *words[1:]),
@@ -207,23 +280,22 @@ def _spec(
             tmp_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
             workspace_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
         ),
-        file=tool.file if tool is not None else "",
-        cwd=workdir,
-        mounts=tuple(
-            Mount(source=grant.source, inside=grant.inside, writable=grant.writable)
-            for grant in granted
+        binds=granted,
+        command=CommandSpec(
+            cwd=workdir,
+            cpu_seconds=profile.cpu_seconds,
+            file_bytes=profile.file_bytes,
+            file=tool.file if tool is not None else "",
+            files=tuple(
+                HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
+                for file, data in files.items()
+            ),
+            # Where the AWS command line caches the roles it assumes.
+            writable=(f"{HOME}/.aws/cli",) if wanted else (),
+            executables=tuple(tools.values()),
+            network=profile.network,
+            image=profile.image,
         ),
-        files=tuple(
-            HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
-            for file, data in files.items()
-        ),
-        # Where the AWS command line caches the roles it assumes.
-        writable=(f"{HOME}/.aws/cli",) if wanted else (),
-        executables=tuple(tools.values()),
-        network=profile.network,
-        cpu_seconds=profile.cpu_seconds,
-        file_bytes=profile.file_bytes,
-        image=profile.image,
     )
 
 
@@ -243,7 +315,7 @@ def _redactor(made: Environment, profile: CommandProfile) -> Redactor:
     return Redactor(made.secrets)
 
 
-def _insist_present(granted: tuple[Grant, ...], profile: CommandProfile) -> None:
+def _insist_present(granted: tuple[Bind, ...], profile: CommandProfile) -> None:
     for grant in granted:
         there = Path(grant.source)
         if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
@@ -266,24 +338,7 @@ def _real(path: str) -> str:
 
 
 def _way(path: str) -> list[str]:
-    """Return every place on the way of an absolute path, links and what they lead to included."""
-    found: list[str] = []
-    done, rest, links = PurePosixPath("/"), list(reversed(PurePosixPath(path).parts[1:])), 0
-    while rest and links <= MAX_LINKS:
-        part = rest.pop()
-        if part == "..":
-            done = done.parent
-            continue
-        found.append(str(done / part))
-        target = _readlink(found[-1])
-        if target is None:
-            done /= part
-            continue
-        links += 1
-        to = PurePosixPath(target)
-        done = PurePosixPath("/") if to.is_absolute() else done
-        rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)
-    return found
+    return follow(path, _readlink)[1]
 
 
 def _readlink(path: str) -> str | None:

@@ -20,12 +20,6 @@ import anyio.to_thread
 
 from bridge.beside import beside
 from bridge.command.verdict import judge
-from bridge.engine.command_backends import (
-    Runner,
-    for_profile,
-    open_container,
-    open_process,
-)
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.following import Standing
 from bridge.engine.pipeline import Capture, Pipeline, run_pipeline
@@ -36,6 +30,8 @@ from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.model import CommandRequest, CommandResult, Json, StageResult, Usage
+from bridge.sandbox.backend import Backend
+from bridge.sandbox.choose import choose_for, for_profile
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
 
@@ -48,14 +44,14 @@ PROGRESS_SECONDS = 2.0
 """Between progress reports; clients give up on a call that is silent for a minute."""
 
 Progress = Callable[[float, str], Awaitable[None]]
-OpenRunner = Callable[[Settings, CommandProfile], Awaitable[Runner]]
+OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
     """Runs the commands of the configuration's profiles. Leaving closes the backends.
 
     Args:
-        runners: How backends are opened; the real ones unless a test says otherwise.
+        choose: Opens what a profile's commands run in.
         audit_of: The records of one command, by its run's id; nothing is recorded without.
         queue: What gives commands and runs their places; one of their own without.
     """
@@ -63,7 +59,7 @@ class Commands:
     def __init__(
         self,
         settings: Settings,
-        runners: Mapping[Runtime, OpenRunner] | None = None,
+        choose: OpenBackend = choose_for,
         *,
         audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
         queue: RunQueue | None = None,
@@ -71,12 +67,9 @@ class Commands:
         self._settings = settings
         self._audit_of = audit_of
         self._queue = queue or RunQueue(MOST_RUNS)
-        self._open: Mapping[Runtime, OpenRunner] = runners or {
-            "process": open_process,
-            "container": open_container,
-        }
-        # By image as well: one is settled when its runner is opened.
-        self._runners: dict[tuple[Runtime, str], Runner] = {}
+        self._choose = choose
+        # By image as well: one is settled when its backend is opened.
+        self._backends: dict[tuple[Runtime, str], Backend] = {}
         self._planner = Planner(settings)
         self._lock = anyio.Lock()
 
@@ -98,10 +91,10 @@ class Commands:
 
     async def aclose(self) -> None:
         """Release what the backends hold open. Idempotent."""
-        runners, self._runners = self._runners, {}
+        backends, self._backends = self._backends, {}
         with anyio.CancelScope(shield=True):
-            for runner in runners.values():
-                await runner.aclose()
+            for backend in backends.values():
+                await backend.aclose()
 
     async def run(
         self,
@@ -136,7 +129,7 @@ class Commands:
         run_id = uuid.uuid4().hex
         plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
         stdin = _stdin(request.stdin)
-        runner = await self._runner(profile)
+        backend = await self._backend(profile)
         names = " | ".join(spec.argv[0] for spec in plan.specs)
         logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
         started = time.monotonic()
@@ -154,7 +147,7 @@ class Commands:
         # Before it runs.
         await audit.commanded(begun, partial(_masked_options, request))
         async with audit.until_end() as end:
-            outcome = await self._carry_out(runner, plan, stdin, output, errors)
+            outcome = await self._carry_out(backend, plan, stdin, output, errors)
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, outcome, output, errors, wall)
             end(
@@ -170,16 +163,16 @@ class Commands:
 
     async def _carry_out(
         self,
-        runner: Runner,
+        backend: Backend,
         plan: Plan,
         stdin: bytes,
         output: Capture,
         errors: list[Capture],
     ) -> Pipeline:
-        async with runner.in_use():
+        async with backend.in_use():
             try:
                 return await run_pipeline(
-                    runner,
+                    backend,
                     plan.specs,
                     stdin=stdin,
                     timeout=plan.timeout,
@@ -195,12 +188,12 @@ class Commands:
         message = f"There is no command profile {name!r:.100}."
         raise InvalidRequestError(message, remedy=f"There are: {', '.join(self.profiles)}.")
 
-    async def _runner(self, profile: CommandProfile) -> Runner:
+    async def _backend(self, profile: CommandProfile) -> Backend:
         async with self._lock:
             key = (profile.runtime, profile.image)
-            if key not in self._runners:
-                self._runners[key] = await self._open[profile.runtime](self._settings, profile)
-            return self._runners[key]
+            if key not in self._backends:
+                self._backends[key] = await self._choose(self._settings, profile)
+            return self._backends[key]
 
 
 def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:

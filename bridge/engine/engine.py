@@ -17,7 +17,7 @@ import anyio
 
 from bridge.artifacts import store_for
 from bridge.beside import beside
-from bridge.catalog.preflight import References
+from bridge.catalog.program.servers import References
 from bridge.clock import Clock
 from bridge.engine.callers import is_identified
 from bridge.engine.carrying import Carrying, Places

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import anyio.to_thread
 
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.guard import SYNTAX, Scan, check, parse
-from bridge.catalog.preflight import References, references
-from bridge.catalog.reach import Reach, reach
+from bridge.catalog.program.guard import Scan, check, unread
+from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.catalog.program.servers import Reach, References, reach, references
+from bridge.catalog.program.survey import Survey
 from bridge.model import RunResult
 from bridge.settings import GuardMode
 
@@ -37,13 +37,13 @@ class Reading:
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         reach: What of them it can get at; None if that does not show.
-        survey: Of what was parsed; the guard's verdict on what could not be.
+        survey: Of what was parsed, or why it could not be.
     """
 
     scan: Scan
     references: References
     reach: Reach | None
-    survey: Survey | Scan = field(compare=False, repr=False)
+    survey: Survey | Unread = field(compare=False, repr=False)
 
 
 async def read(
@@ -66,21 +66,21 @@ async def read(
 
 def _reading(
     code: str,
-    tree: ast.Module | Scan,
+    tree: ast.Module | Unread,
     aliases: Mapping[str, str],
     mode: GuardMode,
     session: bool,
 ) -> Reading:
-    if isinstance(tree, Scan):
-        scan = Scan() if mode == "off" else tree
+    if isinstance(tree, Unread):
+        scan = Scan() if mode == "off" else unread(tree)
         named = references(code, None, aliases)
         return Reading(scan=scan, references=named, reach=None, survey=tree)
     survey = Survey(tree)
     named = references(code, survey, aliases, more_names=session)
     return Reading(
-        scan=Scan() if mode == "off" else check(tree, files_stay=session),
+        scan=Scan() if mode == "off" else check(survey, files_stay=session),
         references=named,
-        reach=reach(tree, {name: aliases[name] for name in named.servers}),
+        reach=reach(survey, {name: aliases[name] for name in named.servers}),
         survey=survey,
     )
 

@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.checking.report import nearest
 from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import (
     Detail,
@@ -25,6 +24,7 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
+from bridge.catalog.program.report import nearest
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.typed import server_stub
 from bridge.engine.proposed import waiting

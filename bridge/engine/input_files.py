@@ -19,7 +19,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.engine.file_names import name_problem, quoted
 from bridge.errors import InvalidRequestError, UnknownArtifactError
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
-from bridge.rpc.pieces import as_base64
+from bridge.rpc.channel import as_base64
 
 MAX_FILES = 100
 

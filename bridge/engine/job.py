@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.guard import Scan
-from bridge.catalog.reach import Reach
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.servers import Reach
+from bridge.catalog.program.survey import Survey
 from bridge.clock import Clock
 from bridge.engine.client import OneRun
 from bridge.engine.gatekeeping import BYTES_PER_TOKEN, Watch
@@ -39,7 +39,7 @@ class Job:
     servers: tuple[str, ...]
     tolerant: bool
     reach: Reach | None
-    program: Survey | Scan
+    program: Survey | Unread
     skills: SkillUse
     run: OneRun
     watch: Watch

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.gate.redaction import Redactor
 from bridge.model import Isolation
-from bridge.sandbox.backend import ExitReport
-from bridge.sandbox.job import Job, JobBackend, JobSpec
+from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
 from bridge.sandbox.layers import common
 
 
@@ -92,8 +91,8 @@ class Pipeline:
 
 
 async def run_pipeline(
-    backend: JobBackend,
-    specs: Sequence[JobSpec],
+    backend: Backend,
+    specs: Sequence[LaunchSpec],
     *,
     stdin: bytes,
     timeout: float,
@@ -112,16 +111,16 @@ async def run_pipeline(
     pipeline = Pipeline(ends=[None] * len(specs), refused=[False] * len(specs))
     async with AsyncExitStack() as stack:
         with anyio.move_on_after(timeout) as deadline:
-            jobs = [
-                await stack.enter_async_context(backend.launch_job(spec, capture.feed))
+            stages = [
+                await stack.enter_async_context(backend.launch(_heard(spec, capture)))
                 for spec, capture in zip(specs, errors, strict=True)
             ]
-            pipeline.isolation = common([job.isolation for job in jobs])
+            pipeline.isolation = common([stage.isolation for stage in stages])
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_feed, jobs[0], stdin)
-                    for number in range(len(jobs)):
-                        tasks.start_soon(_stage, number, jobs, pipeline, output)
+                    tasks.start_soon(_feed, stages[0], stdin)
+                    for number in range(len(stages)):
+                        tasks.start_soon(_stage, number, stages, pipeline, output)
             except ExceptionGroup as group:
                 raise _first(group) from group
         pipeline.timed_out = deadline.cancelled_caught
@@ -130,31 +129,37 @@ async def run_pipeline(
     return pipeline
 
 
-async def _feed(job: Job, data: bytes) -> None:
+def _heard(spec: LaunchSpec, capture: Capture) -> LaunchSpec:
+    if spec.command is None:
+        return spec
+    return replace(spec, command=replace(spec.command, on_error=capture.feed))
+
+
+async def _feed(stage: Sandbox, data: bytes) -> None:
     try:
-        await job.send(data)
+        await stage.send(data)
     except ChannelClosedError:
         return  # it did not want to read all of it
-    job.end_input()
+    stage.end_input()
 
 
-async def _stage(number: int, jobs: Sequence[Job], pipeline: Pipeline, output: Capture) -> None:
-    job = jobs[number]
-    following = jobs[number + 1] if number + 1 < len(jobs) else None
-    while data := await job.receive():
+async def _stage(
+    number: int, stages: Sequence[Sandbox], pipeline: Pipeline, output: Capture
+) -> None:
+    stage = stages[number]
+    following = stages[number + 1] if number + 1 < len(stages) else None
+    while data := await stage.receive():
         if following is None:
             output.feed(data)
-            continue
-        try:
-            await following.send(data)
-        except ChannelClosedError:
-            pipeline.refused[number] = True
-            await job.stop_output()
-            break
+        elif not pipeline.refused[number]:
+            try:
+                await following.send(data)
+            except ChannelClosedError:
+                pipeline.refused[number] = True
+                await stage.end_output()
     if following is not None:
         following.end_input()
-    await job.drain()
-    pipeline.ends[number] = await job.wait()
+    pipeline.ends[number] = await stage.wait()
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:

@@ -9,7 +9,6 @@ record, are the gate's. No sandbox takes part in it.
 from __future__ import annotations
 
 import json
-import logging
 import time
 import uuid
 from collections import Counter
@@ -27,7 +26,6 @@ from bridge.engine.servers import Servers
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
-    AuditError,
     BridgeError,
     InvalidRequestError,
     RefusedError,
@@ -35,7 +33,6 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.audit.reading import PlanTrace, find_plan
 from bridge.gate.audit.records import approval_fields
 from bridge.gate.calls import Gate, Grant
 from bridge.gate.outcomes import outcome_after
@@ -45,8 +42,6 @@ from bridge.guest.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.render.plan import plan_asked
 from bridge.rpc.values import tool_error, wire_value
-
-logger = logging.getLogger(__name__)
 
 MAX_QUESTION = 5_500
 """Characters of the list in a question: clients show little, and what is cut from it there says
@@ -143,7 +138,7 @@ class PlanExecutor:
             SettingsError: The policy does not parse.
         """
         run_id = uuid.uuid4().hex
-        kept = await self._take(request, run_id)
+        kept = self._take(request, run_id)
         begun = False
         try:
             watch = self._gatekeeping.watch(run_id, request, run, planned_by=kept.run_id)
@@ -169,31 +164,20 @@ class PlanExecutor:
                 # Nobody could be asked, or the question was cut off: nothing was done with it.
                 self._gatekeeping.plans.give_back(kept)
 
-    async def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
+    def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
         """Take the plan.
 
         Raises:
-            UnknownPlanError: It is not there; with what the audit log knows of it.
+            UnknownPlanError: It is not there; says what became of it.
         """
         plans = self._gatekeeping.plans
         try:
             return plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
-            if plans.remembers(request.plan_id, request.owner):
+            if not self._gatekeeping.journals.knows(request.plan_id, request.owner):
                 raise
-            try:
-                log = self._gatekeeping.audit
-                trace = await find_plan(log, request.plan_id, request.owner)
-            except AuditError as error:
-                logger.debug("what became of a plan is not known: %s", error)
-                raise
-            if trace is None and self._gatekeeping.journals.knows(request.plan_id, request.owner):
-                message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
-                remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
-                raise UnknownPlanError(message, remedy=remedy) from None
-            if trace is None:
-                raise
-            message, remedy = _known_of(request.plan_id, trace)
+            message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
+            remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
             raise UnknownPlanError(message, remedy=remedy) from None
 
     async def _approved(
@@ -439,35 +423,6 @@ def ranges(numbers: Iterable[int]) -> str:
             found.append([number])
     shown = [" to ".join(f"#{end}" for end in ends) for ends in found[:MAX_RANGES]]
     return ", ".join(shown) + (" and others" if len(found) > MAX_RANGES else "")
-
-
-def _known_of(plan_id: str, trace: PlanTrace) -> tuple[str, str]:
-    """Return what the audit log knows of a plan that no bridge has any more, and where to look."""
-    if not trace.applied:
-        message = (
-            f"The plan {plan_id} is gone: the bridge that held it has ended, or took it out "
-            "of its memory. None of its calls was made."
-        )
-        return message, "Run the program in plan mode again."
-    by_outcome: dict[str, list[int]] = {}
-    for number, outcome in trace.outcomes.items():
-        by_outcome.setdefault(_OUTCOMES.get(outcome, "unknown"), []).append(number)
-    planned = trace.applied.get("calls") or trace.made.get("calls")
-    if isinstance(planned, int):
-        by_outcome.setdefault("not done", []).extend(range(len(trace.outcomes) + 1, planned + 1))
-    told = "; ".join(
-        f"{word}: {ranges(sorted(numbers))}" for word, numbers in by_outcome.items() if numbers
-    )
-    ended = "" if trace.ended else ", and was cut off"
-    run_id = trace.applied.get("run")
-    message = (
-        f"The plan {plan_id} was used: the run {run_id} applied it{ended}. By the "
-        f"audit log, {told or 'none of its calls was made'}."
-    )
-    return message, f"`mcp-code-bridge audit show {run_id}` has each call."
-
-
-_OUTCOMES = {"ok": "done", "tool-error": "failed", "refused": "failed", "not-sent": "not done"}
 
 
 def _servers(kept: KeptPlan) -> tuple[str, ...]:

@@ -36,8 +36,8 @@ from bridge.guest.wire import (
 )
 from bridge.guest.wire import Clock as ClockFrame
 from bridge.model import Json, Limits
+from bridge.rpc.channel import Clear
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.rpc.replies import Clear
 from bridge.sandbox.failure import Ending
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.checking.report import nearest
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.naming import server_aliases
+from bridge.catalog.program.report import nearest
 from bridge.discovery.find import Discovery, DiscoveryContext
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.discovery.watch import Watch

@@ -1,6 +1,8 @@
 """Asking a person whether a call may be made.
 
-Owns who is asked when, and what an answer holds for. The wording is `bridge.gate.question`'s.
+Owns who is asked when, what an answer holds for, and what a model is told of a call that nobody
+approved of: neither its arguments nor what a client said, since a person was shown personal data
+that the program has only tokens of. The wording of questions is `bridge.gate.question`'s.
 
 An approval comes from a person or from an earlier answer of one, never from a call: nothing in its
 arguments is looked at here but to be shown. Each question is about the tool as it is defined now
@@ -22,31 +24,31 @@ import anyio
 import anyio.to_thread
 
 from bridge.aside import aside
-from bridge.errors import CannotAskError, SettingsError
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    CannotAskError,
+    SettingsError,
+)
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
     Holds,
     Others,
+    because,
+    led_by,
     named,
     one_line,
     plan_question,
     question,
     read_answer,
+    safe_name,
     writes_rule,
 )
-from bridge.gate.unapproved import (
-    FLOW,
-    MAX_RULE_CHARS,
-    needed,
-    plan_needed,
-    plan_refused,
-    refused,
-    refused_earlier,
-)
-from bridge.model import Json, Plan
+from bridge.model import HeldCall, Json, Plan
+from bridge.settings.globs import literal
 from bridge.settings.policy import FlowRule, PolicySpec, Rule
-from bridge.settings.policy_edit import NewRule, add_rule
+from bridge.settings.policy_edit import NewRule, add_rule, toml_value
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,20 @@ many wait."""
 
 MAX_NAME = 60
 """Characters of a tool in the name of a rule; what it is about stands in the rule."""
+
+
+MAX_KINDS = 5
+"""Of a plan's calls that are named in an error, each with what would allow it."""
+
+_IN_TERMINAL = (
+    "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
+)
+
+MAX_RULE_CHARS = 200
+"""Of a rule that is named in an error or a comment."""
+
+FLOW = "flow rule "
+"""How the rules begin that ask because of earlier calls, which no rule on a tool can answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +229,11 @@ class Approver:
             asking = [held for held in plan.calls if held.action != "allow"]
             if not asking:
                 return Approval(earlier=True, note="the policy allows every call of the plan")
-            raise plan_needed(asking, error.why) from None
+            raise _plan_needed(asking, error.why) from None
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
             return Approval()
-        raise plan_refused("declined" if decision else "gave no answer")
+        raise _plan_refused("declined" if decision else "gave no answer")
 
     def _known(self, call: CallFacts, asks: Sequence[Decision]) -> Approval | None:
         """Return what earlier answers say of a call; None if it has to be asked about.
@@ -228,7 +244,7 @@ class Approver:
         missing = self._missing(call, asks)
         for ask, subject in missing:
             if subject in self._refused:
-                raise refused_earlier(call, ask)
+                raise _refused_earlier(call, ask)
         if missing:
             return None
         given = {self._run.get(_subject(call, ask), "session") for ask in asks}
@@ -255,14 +271,14 @@ class Approver:
         try:
             answer = await self._put(asked)
         except CannotAskError as error:
-            raise needed(call, open_asks, error.why) from None
+            raise _needed(call, open_asks, error.why) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
                 return await self._hold(call, open_asks, subjects, choice)
         # Or whoever said no to one call would be asked about each of the others.
         self._refused.update(subjects)
-        raise refused(call, open_asks, "declined" if decision else "gave no answer")
+        raise _refused(call, open_asks, "declined" if decision else "gave no answer")
 
     async def _put(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
         if self._ask is None:
@@ -356,3 +372,94 @@ def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
 def _subject(call: CallFacts, ask: Decision) -> Subject:
     digest = "" if call.definition is None else tool_digest(call.definition)
     return Subject(call.server, call.tool, digest, ask.rule, call.server_definition)
+
+
+def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
+    """Return the error on a plan, some of whose calls need a person who cannot be asked.
+
+    Args:
+        asking: Those calls, at least one.
+        why: Nobody can be asked.
+    """
+    kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
+    shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:MAX_KINDS]]
+    parts = [f"{named(call)} ({one_line(rule, MAX_RULE_CHARS)})" for call, rule in shown]
+    if len(kinds) > MAX_KINDS:
+        parts.append(f"{len(kinds) - MAX_KINDS:,} more")
+    message = (
+        f"The plan needs a person's approval, for {', '.join(parts)}. {why} Nothing of it was done."
+    )
+    ways = _IN_TERMINAL
+    # No rule takes a definition for what it was before.
+    if all(rule != CHANGED for _, rule in shown):
+        ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
+    return ApprovalNeededError(message, remedy=f"Only the user can allow it: they {ways}.")
+
+
+def _plan_refused(said: str) -> ApprovalRefusedError:
+    """Return the error on a plan that a person did not approve of."""
+    message = f"The client was asked whether the plan may be carried out, and {said}."
+    remedy = "Nothing of it was done. Ask the user what to do instead."
+    return ApprovalRefusedError(message, remedy=remedy)
+
+
+def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
+    """Return the error on a call that a person was asked about."""
+    rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
+    message = f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
+    message += led_by(asks)
+    remedy = (
+        "It was not called. Further calls of it are refused in this run without asking. Ask the "
+        "user what to do instead, and do not try to reach the same in another way."
+    )
+    return ApprovalRefusedError(message, remedy=remedy)
+
+
+def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
+    """Return the error on a call like one that a person did not approve of in this run."""
+    message = (
+        f"{named(call)} was not called: an earlier call of it was not allowed in this run "
+        f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
+    )
+    return ApprovalRefusedError(message, remedy="Ask the user what to do instead.")
+
+
+def _needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:
+    """Return the error on a call that somebody would have to be asked about."""
+    reasons = "; ".join(because(ask) for ask in asks)
+    message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {why}"
+    message += " It was not called."
+    return ApprovalNeededError(message, remedy=_remedy(call, [ask.rule for ask in asks]))
+
+
+def _remedy(call: CallFacts, rules: Sequence[str]) -> str:
+    """Say how a user can allow a call that nobody can be asked about."""
+    terminal = "make such a call with `mcp-code-bridge run` in a terminal, which asks them"
+    if CHANGED in rules:
+        # No rule takes a definition for what it was before.
+        return (
+            f'Only the user can allow it: they {terminal}, and answer "always" if the change is '
+            "all right."
+        )
+    ways = " and ".join(_way(call, rule) for rule in dict.fromkeys(rules))
+    return f"Only the user can allow it: they {ways}. Or they {terminal}."
+
+
+def _way(call: CallFacts, asking: str) -> str:
+    if asking.startswith(FLOW):
+        return f"change the {one_line(asking, MAX_RULE_CHARS)} in the policy (config.toml)"
+    if any(safe_name(name) != name for name in (call.server, call.tool)):
+        return "write a rule into the policy (config.toml)"
+    where = " in front of the rule that asks" if asking.startswith("rule ") else ""
+    lines = [
+        "[[policy.rules]]",
+        f"name = {toml_value(f'allow {call}')}",
+        f"server = {toml_value(literal(call.server))}",
+        f"tool = {toml_value(literal(call.tool))}",
+        'action = "allow"',
+    ]
+    rule = "\n".join(lines)
+    return (
+        f"put this into the policy (config.toml){where}:\n\n{rule}\n\n"
+        f"(`mcp-code-bridge policy explain {call.server} {call.tool}` tells more)"
+    )

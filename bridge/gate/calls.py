@@ -7,6 +7,7 @@ what records are parts of their own; see `bridge.gate.oversight`.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,11 +30,10 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.journal_entries import OWN, Entry
+from bridge.gate.journal import OWN, Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.oversight import Oversight
 from bridge.gate.question import led_by
-from bridge.gate.sizes import result_size
 from bridge.gate.tally import Tally
 from bridge.model import Effect, Json, Tool
 
@@ -41,6 +41,12 @@ READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
 LIST_TOOLS = "tools/list"
 """What rules call the requests that are no tools; by the protocol both only read."""
+
+LARGE_CHARACTERS = 64 * 1024
+"""A text from here on is not counted as JSON, with what that escapes, but as it is."""
+
+# What comes from JSON has no circles, and to look for them is half of the work.
+_TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 Request = Callable[[], Awaitable[dict[str, Json]]]
 
@@ -466,3 +472,25 @@ class Gate:
         ms = (time.monotonic() - started) * 1000
         with anyio.CancelScope(shield=True):
             await seen.audit.called(wish.number, outcome, size=0, ms=ms)
+
+
+def result_size(result: Mapping[str, Json], part: str = "content") -> int:
+    """Return the bytes of text that `result` would have put into a conversation.
+
+    Args:
+        part: Where its content is. Data that comes without any is counted instead.
+    """
+    content = result.get(part) or result.get("structuredContent") or []
+    large = 0
+    if isinstance(content, list):
+        small = []
+        for block in content:
+            text = block.get("text") if isinstance(block, dict) else None
+            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+                # Counted as it is: to write it as JSON only to count takes as long as to move it.
+                large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+                small.append({**block, "text": ""})
+            else:
+                small.append(block)
+        content = small
+    return large + len(_TEXT.encode(content).encode("utf-8", "replace"))

@@ -84,6 +84,15 @@ def is_short_text(value: Json) -> bool:
     return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in _MAYBE_JSON
 
 
+def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
+    """Return the argument and the texts of which it has to be one, if it is a short text."""
+    options = (condition.value,) if condition.test == "is" else condition.value
+    if condition.negated or len(condition.path) != 1 or condition.test not in ("is", "in"):
+        return None
+    texts = frozenset(option for option in options if type(option) is str)
+    return (condition.path[0], texts) if texts and condition.path[0] != "*" else None
+
+
 class Check:
     """A condition, made ready to be asked often.
 

@@ -26,7 +26,7 @@ from bridge.errors import (
 from bridge.gate.approval import Approval
 from bridge.gate.calls import Gate
 from bridge.gate.decision import CallFacts, Decision, strictest
-from bridge.gate.journal_entries import OWN
+from bridge.gate.journal import OWN
 from bridge.gate.outcomes import Outcome
 from bridge.gate.oversight import Oversight
 from bridge.gate.policy import DEFAULTS

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bridge.gate.conditions import Check, Work
+from bridge.gate.conditions import Check, Work, is_short_text, texts_wanted
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
@@ -79,7 +79,18 @@ class Step:
 class _Ready:
     """A rule, made ready to be asked often."""
 
-    __slots__ = ("allows", "checks", "digest", "effects", "rule", "servers", "title", "tools")
+    __slots__ = (
+        "allows",
+        "checks",
+        "digest",
+        "effects",
+        "key",
+        "rule",
+        "servers",
+        "texts",
+        "title",
+        "tools",
+    )
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -90,6 +101,8 @@ class _Ready:
         self.digest = rule.digest
         self.allows = rule.action == "allow"
         self.checks = tuple(Check(condition, every=self.allows) for condition in rule.when)
+        # An argument that has to be one of these texts, if it is a short one, which most are.
+        self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 
     def speaks_of(self, server: str, tool: str) -> bool:
         return self.servers(server) and self.tools(tool)
@@ -303,7 +316,12 @@ class Policy:
 
     def _match(self, known: _Known, call: CallFacts, effect: Effect) -> _Ready | None:
         work, arguments, definition = Work(), call.arguments, call.definition
+        short = {key: value for key, value in arguments.items() if is_short_text(value)}
         for ready in known.rules:
+            if ready.texts:
+                text = short.get(ready.key)
+                if text is not None and text not in ready.texts:
+                    continue
             if ready.effects and effect not in ready.effects:
                 continue
             if ready.digest and known.differs(ready):

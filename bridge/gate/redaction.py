@@ -1,18 +1,23 @@
 """Secrets taken out of what reaches a sandbox, a model or a log.
 
-Owns what becomes of a secret that is found: what stands in its place, and that texts stay texts and
-JSON stays JSON of the same shape. Which values are secrets is told from outside
-(`bridge.engine.secrets`); in which forms they are found is `redaction_needles`' affair, and what is
-one by its look alone `redaction_shapes`'.
+Owns the forms in which a secret is looked for, what becomes of one that is found, and that texts
+stay texts and JSON stays JSON of the same shape. Which values are secrets is told from outside
+(`bridge.engine.secrets`), and what is one by its look alone is `redaction_shapes`' affair.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
-from bridge.gate.redaction_needles import Needles, json_needles, text_needles
+import ahocorasick  # type: ignore[import-not-found]
+
 from bridge.gate.redaction_shapes import (
     MASK_BEGINS,
     could_be_password,
@@ -27,6 +32,15 @@ MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
 """Of one that is looked for; keys and certificates have some thousand."""
 
+LEAST_ENCODED = 7
+"""Characters of an encoded form that is still looked for: shorter ones turn up by chance."""
+
+MAX_FORMS = 100_000
+"""Of all secrets together. What is beyond is not looked for; a thousand secrets have fewer."""
+
+MAX_FILLED = 4096
+"""Bytes of what stands in the place of an encoded secret; the name in it is cut far earlier."""
+
 MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS
 """Of a stream: more than any form of a secret has."""
 
@@ -35,6 +49,12 @@ MAX_NAME = 100
 
 MAX_DEPTH = 100
 """Of arguments that are shown; what is nested more deeply is left out."""
+
+_PORTION = 64 * 1024
+"""Bytes that are searched without a pause."""
+
+_HEAD = 8
+"""Characters by which it is found out whether a longer form may begin somewhere."""
 
 _DEEPER = "[nested too deeply to be shown]"
 
@@ -46,6 +66,18 @@ _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 
 # What comes from JSON has no circles, and to look for them is half of the work.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+
+
+Form = tuple[bytes, bytes]
+"""What is looked for, and the mark that is put in its place."""
+
+
+class _Span(NamedTuple):
+    """Where a secret is, or several that overlap; the mark is that of the first, or longest."""
+
+    start: int
+    end: int
+    mark: bytes
 
 
 class Redactor:
@@ -63,8 +95,8 @@ class Redactor:
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
         self._known: dict[str, str] = {}
-        self._texts = Needles((), escaped=False)
-        self._frames = Needles((), escaped=True)
+        self._texts = _Needles((), escaped=False)
+        self._frames = _Needles((), escaped=True)
         self.revision = 0
         self.learn(known or {})
 
@@ -81,8 +113,8 @@ class Redactor:
         if wanted == self._known:
             return
         self._known = wanted
-        self._texts = Needles(text_needles(wanted), escaped=False)
-        self._frames = Needles(json_needles(wanted), escaped=True)
+        self._texts = _Needles(_text_forms(wanted), escaped=False)
+        self._frames = _Needles(_json_forms(wanted), escaped=True)
         self.revision += 1
 
     def text(self, text: str) -> str:
@@ -290,3 +322,193 @@ def _texts(value: Json) -> list[str] | None:
 def _mark(name: str) -> str:
     """Return what stands in a secret's place. It needs no escape in JSON."""
     return f"{MASK_BEGINS}{_UNSAFE.sub('?', name)[:MAX_NAME]}]"
+
+
+class _Needles:
+    """Looks for all forms of all secrets at once.
+
+    Args:
+        forms: Of one that several secrets have the first counts.
+        escaped: Whether they are looked for in JSON, where what only seems to be one may begin in
+            the middle of an escape.
+    """
+
+    def __init__(self, forms: Iterable[Form], *, escaped: bool) -> None:
+        self._escaped = escaped
+        self._automaton = ahocorasick.Automaton()
+        self._longest = 0
+        for form, mark in itertools.islice(forms, MAX_FORMS):
+            key = _key(form)
+            if key not in self._automaton:
+                self._automaton.add_word(key, (len(form), mark))
+                self._longest = max(self._longest, len(form))
+        self._automaton.make_automaton()
+
+    def replaced(self, data: bytes) -> bytes:
+        """Return `data` with the marks in place of secrets; `data` itself if there are none."""
+        return _replaced(data, self._spans(data))
+
+    def replaced_so_far(self, data: bytes) -> tuple[bytes, int]:
+        """Return what is certain of a text that goes on, and how much of `data` that was.
+
+        What could be the beginning of a secret is not certain, nor is a secret that reaches into
+        such a place.
+        """
+        spans, end = self._spans(data), self._first_beginning(data)
+        while spans and spans[-1].end > end:
+            end = min(end, spans.pop().start)
+        before = data if end == len(data) else data[:end]
+        return _replaced(before, spans), end
+
+    def _spans(self, data: bytes) -> list[_Span]:
+        """Return where secrets are; those that overlap as one, so that no rest of them is left."""
+        found: list[_Span] = []
+        portion = max(_PORTION, self._longest)
+        # A search lets no other thread in before its end.
+        for done in range(0, len(data), portion):
+            first = max(0, done - self._longest + 1)
+            for last, (size, mark) in self._automaton.iter(_key(data[first : done + portion])):
+                end = first + last + 1
+                span = _Span(end - size, end, mark)
+                if end <= done or (self._escaped and not _begins_a_character(data, span.start)):
+                    continue
+                while found and found[-1].end > span.start:
+                    earlier = found.pop()
+                    if earlier.start < span.start:
+                        span = earlier._replace(end=end)
+                found.append(span)
+        return found
+
+    def _first_beginning(self, data: bytes) -> int:
+        """Return the first place from which on `data` is the beginning of a longer form."""
+        size, automaton = len(data), self._automaton
+        text = _key(data[-self._longest :])
+        for place in range(len(text)):
+            head = text[place : place + _HEAD]
+            if automaton.longest_prefix(head) == len(head):
+                rest = text[place:]
+                longer = itertools.islice(automaton.keys(rest), 2)
+                if any(len(form) > len(rest) for form in longer):
+                    return size - len(rest)
+        return size
+
+
+def _key(data: bytes) -> str | bytes:
+    """Return bytes as the automaton takes them: most are built for texts."""
+    return data.decode("latin-1") if ahocorasick.unicode else data
+
+
+def _replaced(data: bytes, spans: Sequence[_Span]) -> bytes:
+    parts, kept = [], 0
+    for start, end, mark in spans:
+        parts += [data[kept:start], mark]
+        kept = end
+    return b"".join([*parts, data[kept:]]) if parts else data
+
+
+def _begins_a_character(data: bytes, start: int) -> bool:
+    """Tell whether in JSON a character of a text begins at `start`, rather than half an escape."""
+    if b"\\" not in data[max(0, start - 5) : start]:
+        return True
+    if _odd_backslashes(data, start):
+        return False
+    # In `\\u00e9` five more characters belong to the backslash.
+    for back in range(1, 5):
+        at = start - back
+        if at >= 1 and data[at : at + 1] == b"u" and _odd_backslashes(data, at):
+            return False
+    return True
+
+
+def _odd_backslashes(data: bytes, end: int) -> bool:
+    before = end
+    while before:
+        # Piece by piece: a server may put millions of them before what it knows to be a secret.
+        piece = data[max(0, before - 4096) : before]
+        kept = piece.rstrip(b"\\")
+        before -= len(piece) - len(kept)
+        if kept:
+            break
+    return (end - before) % 2 == 1
+
+
+def _text_forms(known: Mapping[str, str]) -> Iterator[Form]:
+    """Yield the forms that secrets have in a text that is no JSON itself, but may hold some.
+
+    Args:
+        known: Secret to its mark.
+    """
+    yield from _forms(known)
+    for secret, mark in known.items():
+        with suppress(UnicodeEncodeError):
+            # A variable of the environment holds any bytes, and Python writes them as surrogates.
+            raw = secret.encode("utf-8", "surrogateescape")
+            if raw != secret.encode("utf-8", "surrogatepass"):
+                shown = mark.encode("ascii", "replace")
+                yield (raw, shown)
+                yield (quote(raw, safe="").encode("ascii"), shown)
+                yield from _encoded(raw, shown)
+
+
+def _forms(known: Mapping[str, str]) -> Iterator[Form]:
+    for secret, mark in known.items():
+        shown = mark.encode("ascii", "replace")
+        data = secret.encode("utf-8", "surrogatepass")
+        yield (data, shown)
+        for form in _written(secret):
+            yield (form.encode("utf-8", "surrogatepass"), shown)
+        yield from _encoded(data, shown)
+
+
+def _json_forms(known: Mapping[str, str]) -> Iterator[Form]:
+    """Yield the forms that they have in a line of JSON."""
+    for data, mark in _forms(known):
+        text = data.decode("utf-8", "surrogatepass")
+        for form in _escaped(text):
+            yield (form.encode("utf-8", "surrogatepass"), mark)
+
+
+def _written(secret: str) -> set[str]:
+    """Return a secret as JSON in a text has it, JSON in a text of that, and addresses."""
+    once = _escaped(secret)
+    twice = {again for form in once for again in _escaped(form)}
+    percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
+    percent.add(quote_plus(secret, errors="replace"))
+    lower = {_lower_escapes(form) for form in percent}
+    # What a browser leaves alone in a query.
+    percent.add(quote(secret, safe="/:@!$'()*,;~", errors="replace"))
+    return {*once, *twice, *percent, *lower} - {secret}
+
+
+def _escaped(text: str) -> set[str]:
+    """Return the ways in which encoders write a text into JSON."""
+    forms = set()
+    for ascii_only in (True, False):
+        form = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        # Some write every slash so.
+        forms |= {form, form.replace("/", "\\/")}
+    return forms
+
+
+def _lower_escapes(text: str) -> str:
+    head, *rest = text.split("%")
+    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
+
+
+def _encoded(data: bytes, mark: bytes) -> Iterator[Form]:
+    """Yield the Base64 forms, at each place that it may have in what is encoded, and hexadecimal.
+
+    A mark in Base64 is as long as what it replaces, so that what follows decodes as before.
+    """
+    filled = mark[: len(data)].ljust(min(len(data), MAX_FILLED), b"*").ljust(len(data), b"*")
+    for before in range(3):
+        lost = (0, 2, 3)[before]
+        full = (before + len(data)) * 8 // 6
+        if full - lost < LEAST_ENCODED:
+            continue
+        ways = (base64.b64encode, base64.urlsafe_b64encode)
+        for encode in ways:
+            text = encode(bytes(before) + data)[lost:full]
+            yield (text, encode(bytes(before) + filled)[lost:full])
+    for digits in (data.hex(), data.hex().upper()):
+        yield (digits.encode(), filled.hex().encode())

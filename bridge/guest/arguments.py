@@ -25,7 +25,7 @@ MAX_SIGNATURE_CHARS = 1_500
 MAX_KEYS_CHARS = 200
 """Of a result's keys in a message."""
 
-_WHOLE = frozenset({"anyOf", "oneOf", "allOf", "not", "minProperties", "maxProperties", "$ref"})
+_WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
 """What an input schema can say of the arguments together."""
 
 
@@ -128,7 +128,7 @@ class Parameters:
             what = "argument" if len(missing) == 1 else "arguments"
             self._fail("is missing the %s %s" % (what, listed(map(repr, missing))))
         if self._whole:
-            wrong = problem(bound, self.root, self.root, patterns=True)
+            wrong = problem(bound, self.root, self.root)
             if wrong is not None:
                 self._fail("was given arguments that do not fit: %s" % wrong)
         return bound
@@ -143,7 +143,7 @@ class Parameters:
             bound[name] = to_argument(value, self._place(name)) if type(value) is int else value
             return
         plain = to_argument(convert(value, schema, self.root), self._place(name))
-        wrong = problem(plain, schema, self.root, parameter.alias, patterns=True)
+        wrong = problem(plain, schema, self.root, parameter.alias)
         if wrong is None:
             bound[name] = plain
         elif value is not None or parameter.required:

@@ -1,8 +1,8 @@
-"""What a session holds, as bytes that another sandbox makes a session of again.
+"""A session restored: what it held is bytes that another sandbox reads.
 
-Owns the format: which names are kept, in which order, and what becomes of those that cannot be.
-How a value is written is `checkpoint_values`' and `cloudpickle`'s, which are loaded only where
-something is saved or a function or class comes back.
+Owns the format and its reading: what pickles find again by name, and what becomes of names that
+cannot be read. How a value is written is `checkpoint_saving`'s and `cloudpickle`'s, which are
+loaded only where something is saved or a function or class comes back.
 
 A checkpoint is a line that names the format, the length of a header, the header as JSON, one
 pickle after the other (a list of name and value each, all written by one pickler and read by one
@@ -14,295 +14,353 @@ owner; the host keeps it as it came.
 from __future__ import annotations
 
 import _pickle
-import binascii
+import contextlib
+import gc
+import io
 import json
 import os
 import sys
-import types
-
-from bridge.guest.checkpoint_files import gather
-from bridge.guest.checkpoint_restore import (
-    LENGTH_BYTES,
-    MAGIC,
-    MAX_LOST,
-    VERSION,
-    Collecting,
-    pair,
-    restore,
-    why,
-)
-from bridge.guest.wire import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Tuple
 
-__all__ = ["restore", "save"]
+MAGIC = b"mcp-code-bridge checkpoint "
+VERSION = 2
+LENGTH_BYTES = 8
 
-PART_BYTES = 384 * 1024
-"""Of one frame, which are 512 KiB as base64: far below what a frame may have."""
+EVERYTHING = "*"
+"""Stands for all names where the whole of a checkpoint cannot be had."""
 
-MAX_SOURCE_CHARS = 2 * 1024 * 1024
-"""Of the sources that functions are from, which tracebacks show; the newest are kept."""
+MAX_LOST = 200
+"""Losses told of; the rest is counted."""
 
-_LEAST_BYTES = 4096
-"""Of an empty checkpoint, and more than that."""
+MAX_REASON_CHARS = 300
 
-_FILES_SHARE = 2
-"""One part in so many of the limit may be files."""
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_GIVEN = frozenset(
-    ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
-)
-"""What programs find in their globals without having put it there."""
-
-_hung: Dict[str, int] = {}
-"""Names whose keeping was interrupted, and which values they had: they are not tried again."""
+_session: Dict[str, Dict[str, Any]] = {}
+"""Under "names", the globals of the session that is read."""
 
 
-class _Full(Exception):
-    """What is written exceeds the limit."""
+class NotKept(Exception):
+    """A value cannot be kept, or not be had back; the message says why."""
 
 
-class _Sink:
-    """Takes what a pickler writes, up to a limit; or only counts it."""
-
-    def __init__(self, limit: int, counting: bool = False) -> None:
-        self.limit = limit
-        self.size = 0
-        self.data = bytearray()
-        self._counting = counting
-
-    def write(self, data: Any) -> int:
-        """Take a part."""
-        # Large arrays are handed over in place, in their own order, which only `raw` keeps.
-        view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
-        if self.size + view.nbytes > self.limit:
-            raise _Full
-        self.size += view.nbytes
-        if not self._counting:
-            self.data += view
-        return int(view.nbytes)
-
-    def cut(self, size: int) -> None:
-        """Forget all beyond the first `size` bytes."""
-        self.size = size
-        del self.data[size:]
+def refuse(reason: str) -> NoReturn:
+    """Say that a value cannot be kept, or not be had back."""
+    raise NotKept(reason) from None
 
 
-# --- saving ---------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage: nothing of what is made becomes any, and looking takes long."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
-def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
-    """Yield what a session holds, in parts; the last says what is not in them, and why.
+def why(error: BaseException, doing: str = "keeping") -> str:
+    """Return why keeping a value, or restoring it, did not work."""
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to write it down"
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:
+        text = ""
+    if isinstance(error, NotKept):
+        return text
+    for before in ("cannot pickle '", "can't pickle "):
+        if isinstance(error, TypeError) and text.startswith(before):
+            kind = text[len(before) :].replace("object", "").strip(" '")
+            return "it is or holds a %s, which Python cannot write down" % kind
+    return "%s it raised %s" % (doing, type(error).__name__) + (text and ": " + text)
 
-    Calls what the session's classes define for being written down. An interrupt ends it.
 
-    Args:
-        namespace: The session's globals, or those of them that are the programs' own.
-        workspace: The directory whose files are kept too.
-        limit: In bytes, of all of it.
-    """
-    entries, contents, lost = gather(workspace, limit // _FILES_SHARE)
-    saver = _Saver(namespace, limit - sum(map(len, contents)))
-    with Collecting():
-        saver.run()
-    lost = [*saver.losses(), *lost]
-    header = json.dumps(
-        {
-            "directory": _directory(workspace, lost),
-            "sources": _sources(saver.files),
-            "names": saver.lengths,
-            "files": entries,
-        },
-        ensure_ascii=False,
-    ).encode("utf-8", "surrogatepass")
-    begin = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
-    told = [pair(name, reason) for name, reason in lost[:MAX_LOST]]
+def told(lost: List[List[str]]) -> List[List[str]]:
+    """Return names and reasons, of a number and a length that can be shown."""
+    told = [[str(part)[:MAX_REASON_CHARS] for part in pair] for pair in lost[:MAX_LOST]]
     if len(lost) > MAX_LOST:
         told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
-    last = ""
-    for part in _parts((begin, header, saver.written, *contents)):
-        if last:
-            yield State(data=last)
-        last = binascii.b2a_base64(part, newline=False).decode("ascii")
-    yield State(data=last, lost=told)
+    return told
 
 
-def _parts(pieces: Iterable[Any]) -> Iterator[bytes]:
-    left = b""
-    for piece in pieces:
-        view = memoryview(piece)
-        if left:
-            missing = PART_BYTES - len(left)
-            left, view = left + bytes(view[:missing]), view[missing:]
-            if len(left) < PART_BYTES:
-                continue
-            yield left
-        whole = len(view) - len(view) % PART_BYTES
-        for start in range(0, whole, PART_BYTES):
-            yield bytes(view[start : start + PART_BYTES])
-        left = bytes(view[whole:])
-    if left:
-        yield left
+# --- what is found again, by the names that pickles have of these ---------------------------------
 
 
-def _directory(workspace: str, lost: List[List[str]]) -> str:
-    """Return where in the workspace the session is, "" for the workspace itself."""
-    try:
-        below = os.path.relpath(os.path.realpath(os.getcwd()), os.path.realpath(workspace))
-    except OSError as error:
-        lost.append(["working directory", "it is gone: %s" % error.strerror])
-        return ""
-    if below == os.pardir or below.startswith(os.pardir + os.sep):
-        lost.append(["working directory", "it is outside of the workspace"])
-        return ""
-    return "" if below == os.curdir else below
+def found(module: str, name: str) -> Any:
+    """Return a module, or what it has under a dotted name.
 
-
-def _sources(files: Iterable[str]) -> Dict[str, str]:
-    """Return the texts of programs that functions are from, of too much the newest."""
-    import linecache  # whoever has a traceback has it, and few keep functions
-
-    found: Dict[str, str] = {}
-    left = MAX_SOURCE_CHARS
-    for file in reversed([file for file in linecache.cache if file in files]):
-        entry = linecache.cache[file]
-        # Only what programs were registered with: the others are files, or how a guest is started.
-        if len(entry) == 4 and entry[1] is None and file != "<string>":
-            text = "".join(entry[2])
-            left -= len(text)
-            if left < 0:
-                break
-            found[file] = text
-    return dict(reversed(list(found.items())))
-
-
-class _Saver:
-    """Writes the names of one namespace.
-
-    Attributes:
-        written: The pickles, one after the other.
-        lengths: Name and length of each.
-        files: Names of the sources that functions among them are from.
+    Raises:
+        NotKept: It has no such thing.
+        ImportError: There is no such module.
     """
+    if module not in sys.modules:
+        __import__(module)
+    value: Any = sys.modules[module]
+    try:
+        for part in name.split(".") if name else ():
+            value = getattr(value, part)
+    except AttributeError:
+        raise NotKept("%s has no %s here" % (module, name)) from None
+    return value
 
-    def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
-        from bridge.guest import checkpoint_values
 
-        self._values = checkpoint_values
-        self.files: Iterable[str] = ()
-        self.lengths: List[List[Any]] = []
-        self.written = bytearray()
-        self._namespace = namespace
-        self._limit = limit
-        self._lost: Dict[str, str] = {}
+def is_importable(value: Any) -> bool:
+    """Whether a function or class is what its module has under its name."""
+    try:
+        home = value.__module__
+        # Only what is loaded is looked at: nothing is to be run for that.
+        known = home != "__main__" and home in sys.modules
+        return known and found(home, value.__qualname__) is value
+    except Exception:
+        return False
 
-    def run(self) -> None:
-        """Write as much as there is room for."""
-        names: List[str] = []
-        for name, value in list(self._namespace.items()):
-            if type(name) is not str or _is_given(name, value):
-                continue
-            if _hung.get(name) == id(value):
-                self._lost[name] = "keeping it took too long the last time"
-            else:
-                names.append(name)
-        # Modules first: what restores other values may need them.
-        names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
-        if not self._write(names):
-            self._write(self._chosen(names))
 
-    def losses(self) -> List[List[str]]:
-        """Return what could not be kept, in the order of the names."""
-        return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
+def namespace(module: str) -> Any:
+    """Return the globals of a module; for no name, those of the session that is read."""
+    return found(module, "").__dict__ if module else _session["names"]
 
-    def _write(self, names: List[str]) -> bool:
-        """Write names; return whether there was room for all that could be written."""
-        sink = _Sink(max(self._limit, _LEAST_BYTES))
-        keeper = self._values.Keeper(sink, self._namespace)
-        self.lengths = []
-        for name in names:
-            before = sink.size
-            # A new list, which stands for all that is written after it has begun.
-            entry = [name, self._namespace[name]]
-            try:
-                problem = self._dump(keeper, entry)
-                if problem:
-                    sink.cut(before)
-                    keeper.go_back(entry)
-                    imported = _imported(name, entry[1])
-                    if imported is None:
-                        self._lost[name] = problem
-                        continue
-                    keeper.dump([name, self._values.Imported(*imported)])
-            except _Full:
-                return False
-            self.lengths.append([name, sink.size - before])
-        self.written, self.files = sink.data, keeper.files
-        return True
 
-    def _dump(self, keeper: Any, entry: List[Any]) -> str:
-        """Write a name and its value; return why that cannot be done, empty if it was."""
-        words = self._values.what_it_is(entry[1])
-        if words:
-            return "it is %s" % words
+def server(name: str) -> Any:
+    """Return the object of a loaded server."""
+    servers = _session["names"].get("mcp_servers")
+    if servers is None or name not in servers:
+        raise NotKept("the server %r is not loaded" % name)
+    return servers[name]
+
+
+def tool(server_name: str, name: str) -> Any:
+    """Return the function of a loaded server's tool."""
+    return server(server_name)[name]
+
+
+def python() -> str:
+    """Return the Python that code is for."""
+    return "%s.%s" % (sys.version_info[:2])
+
+
+def code(version: str, data: bytes) -> Any:
+    """Return the code of a function.
+
+    Raises:
+        NotKept: It is another Python's.
+    """
+    if version != python():
+        words = "functions come back in the same version of Python only: Python %s, and this is %s"
+        raise NotKept(words % (version, python()))
+    import marshal
+
+    return marshal.loads(data)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:
+    """Put what a checkpoint holds into a session's globals; return what could not be, and why.
+
+    Runs what classes define as `__new__`, `__setstate__` and the like; and modules that are
+    imported run, among them those in the workspace.
+    """
+    given = names.get("__builtins__")
+    try:
+        with uncollected():
+            _session["names"] = names
+            header, offset = _opened(data)
+            lost = _restored(names, workspace, header, memoryview(data)[offset:])
+    except NotKept as error:
+        lost = [[EVERYTHING, why(error)]]
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        lost = [[EVERYTHING, "the checkpoint is damaged (%s)" % type(error).__name__]]
+    finally:
+        _session.clear()
+        if given is not None:
+            # Functions that come back bring what their own module has there.
+            names["__builtins__"] = given
+    return told(lost)
+
+
+def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
+    line, newline, _ = data[: len(MAGIC) + 20].partition(b"\n")
+    if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
+        refuse("it is no checkpoint")
+    version = int(line[len(MAGIC) :])
+    if version != VERSION:
+        words = "the checkpoint is of version %d; this bridge reads version %d"
+        refuse(words % (version, VERSION))
+    start = len(line) + 1 + LENGTH_BYTES
+    size = int.from_bytes(data[start - LENGTH_BYTES : start], "big")
+    if size > len(data) - start:
+        refuse("the checkpoint ends in the middle")
+    header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
+    expected = sum(n[1] for n in header["names"]) + sum(f[2] for f in header["files"])
+    if expected != len(data) - start - size:
+        refuse("the checkpoint ends in the middle, or has too much")
+    return header, start + size
+
+
+def _restored(
+    names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
+) -> List[List[str]]:
+    _put_sources(header["sources"])
+    size = sum(length for _, length in header["names"])
+    # Files first: modules may be among them.
+    lost = _put_files(workspace, header, body[size:])
+    if not _read_all(names, header["names"], body[:size]):
+        lost += _read_each(names, header["names"], body[:size])
+    return lost
+
+
+def _put_sources(sources: Dict[str, str]) -> None:
+    """Make sources known to tracebacks, and to the next checkpoint too."""
+    if sources:
+        import linecache
+
+        for file, text in sources.items():
+            # Lines end where Python says so: str.splitlines knows ends that are none.
+            lines = io.StringIO(text, newline=None).readlines()
+            linecache.cache[str(file)] = (len(text), None, lines, str(file))
+
+
+def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List[List[str]]:
+    lost: List[List[str]] = []
+    start = 0
+    for path, mode, size in header["files"]:
         try:
-            keeper.dump(entry)
-        except _Full:
-            raise
+            _put_back(workspace, path, mode, bytes(body[start : start + size]))
+        except (OSError, ValueError) as error:
+            lost.append(["file " + str(path), str(error)])
+        start += size
+    below = header["directory"]
+    if below:
+        place = os.path.realpath(os.path.join(workspace, below))
+        try:
+            if not place.startswith(os.path.join(os.path.realpath(workspace), "")):
+                refuse("it is outside of the workspace")
+            os.makedirs(place, exist_ok=True)
+            os.chdir(place)
+        except (OSError, NotKept) as error:
+            lost.append(["working directory", str(error)])
+    return lost
+
+
+def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
+    """Write a file that is not there; one that is there is newer, and stays.
+
+    Raises:
+        OSError: It cannot be written.
+        ValueError: It would not be below the workspace.
+    """
+    root = os.path.realpath(workspace)
+    place = os.path.join(root, path)
+    # No way up, no links, nothing that reads as another path.
+    if os.path.realpath(place) != place or not place.startswith(root + os.sep):
+        message = "it has no place below the workspace"
+        raise ValueError(message)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    try:
+        descriptor = os.open(place, _WRITE, 0o600)
+    except FileExistsError:
+        return
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        os.fchmod(descriptor, mode & 0o777)
+
+
+def _read_all(names: Dict[str, Any], written: List[Any], body: memoryview) -> bool:
+    """Read all names; return whether that went well."""
+    load = _pickle.Unpickler(io.BytesIO(body)).load
+    try:
+        for name, _ in written:
+            names[name] = _value(name, load())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
+    return True
+
+
+def _value(name: str, entry: Any) -> Any:
+    if type(entry) is not list or len(entry) != 2 or entry[0] != name:
+        refuse("the checkpoint is damaged")
+    return entry[1]
+
+
+class _Memo(dict):  # type: ignore[type-arg]
+    """What has been read, by number; what could not be is counted, and missing."""
+
+    gone = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.gone
+
+    def __missing__(self, number: int) -> Any:
+        refuse("it shares something with a name that could not be read")
+
+
+def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> List[List[str]]:
+    """Read those names that can be read; return the others, and why.
+
+    With Python's own unpickler, in which what was read of a failed name can be taken out again.
+    """
+    import pickle
+
+    stream = io.BytesIO(body)
+    unpickler: Any = pickle._Unpickler(stream)
+    memo = unpickler.memo = _Memo()
+    lost: List[List[str]] = []
+    end = 0
+    for name, length in written:
+        start, end = end, end + length
+        before = len(memo)
+        stream.seek(start)
+        try:
+            names[name] = _value(name, unpickler.load())
         except KeyboardInterrupt:
-            _hung[entry[0]] = id(entry[1])
             raise
         except BaseException as error:
-            return why(error)
-        return ""
+            lost.append([name, why(error, "restoring")])
+            names.pop(name, None)
+            for number in [n for n in memo if n >= before]:
+                del memo[number]
+            _remember(memo, body[start:end], unpickler.find_class)
+    return lost
 
-    def _chosen(self, names: List[str]) -> List[str]:
-        """Return the names for which there is room when the largest are left out."""
-        sizes: Dict[str, int] = {}
-        for name in names:
-            if name in self._lost:
+
+def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any]) -> None:
+    """Have a memo count what a failed pickle remembers; texts and what is imported are whole."""
+    import pickletools
+
+    texts: List[Any] = []
+    last: Any = None
+    try:
+        for op, arg, _ in pickletools.genops(bytes(written)):
+            if op.name == "MEMOIZE":
+                if last is None:
+                    memo.gone += 1
+                else:
+                    memo[len(memo)] = last
                 continue
-            sink = _Sink(self._limit, counting=True)
-            keeper = self._values.Keeper(sink, self._namespace)
-            try:
-                self._dump(keeper, [name, self._namespace[name]])
-            except _Full:
-                self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
-            else:
-                # What could not be written is told of when it is tried again.
-                sizes[name] = sink.size
-        total = sum(sizes.values())
-        for name in sorted(sizes, key=lambda name: -sizes[name]):
-            if total <= self._limit:
-                break
-            total -= sizes.pop(name)
-            words = "there is no room for it: all names together take more than %s bytes"
-            self._lost[name] = words % f"{self._limit:,}"
-        return [name for name in names if name in sizes]
+            last = arg if type(arg) in (str, bytes) else None
+            if op.name == "STACK_GLOBAL":
+                last = _importable(find, *texts[-2:])
+            elif op.name.endswith("BINGET"):
+                texts.append(memo.get(arg))
+            elif last is not None:
+                texts.append(last)
+    except Exception:
+        refuse("the checkpoint is damaged")
 
 
-def _is_given(name: str, value: Any) -> bool:
-    """Whether a name is the interpreter's or the guest's own."""
-    if name.startswith("__"):
-        return True
-    if name not in _GIVEN and not name.startswith("mcp_"):
-        return False
-    kind = type(value)
-    home = str(getattr(value, "__module__", ""))
-    return (
-        name == "LOADED_MCP_SERVERS"
-        or (isinstance(value, types.ModuleType) and value.__name__ in ("mcp", "mcp.runtime"))
-        or str(kind.__module__).startswith("bridge.guest")
-        or home.startswith(("bridge.guest", "mcp.runtime"))
-    )
-
-
-def _imported(name: str, value: Any) -> Optional[Tuple[str, str]]:
-    """Return where a value can be imported from; None if no module has it under this name."""
-    for module, other in list(sys.modules.items()):
-        known = getattr(other, "__dict__", None)
-        if module != "__main__" and type(known) is dict and known.get(name) is value:
-            return (module, name)
-    return None
+def _importable(find: Callable[[str, str], Any], module: str, name: str) -> Any:
+    try:
+        return find(module, name)
+    except Exception:
+        return None

@@ -9,17 +9,17 @@ when there is no room to write.
 
 from __future__ import annotations
 
-# What `socket` and `threading` are made of: a program that calls nothing does without the rest.
 import _socket
 import _thread
 import contextlib
 import itertools
+import json
 import os
 import re
+import select
 import sys
 
-from bridge.guest.replies import Replies, broken, read_reply, settle
-from bridge.guest.values import MCPError, error_from_wire
+from bridge.guest.values import MCPError, Result, error_from_wire
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
     MAX_VALUES,
@@ -33,10 +33,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import threading
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-    from bridge.guest.blocking import Box
-    from bridge.guest.replies import Waiter
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes taken from the socket at a time."""
@@ -46,6 +44,48 @@ HELD_RESULT = "held_result"
 
 _REPLY_HEAD = re.compile(rb'{"type":"reply","id":(\d+),')
 """How the host's replies begin: enough to tell whose they are when the rest cannot be read."""
+
+LOOK_MILLISECONDS = 50
+"""How long a thread that reads for itself looks at the channel; others may have read its answer."""
+
+
+class Box:
+    """Takes one answer, from any thread.
+
+    Attributes:
+        full: Whether it has.
+    """
+
+    def __init__(self) -> None:
+        self.full = False
+        self._answer: Any = None
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def fill(self, answer: Any) -> None:
+        """Put the answer in; there is one only."""
+        self._answer = answer
+        self.full = True
+        self._lock.release()
+
+    def look_out(self, fd: int) -> None:
+        """Wait until there is something to read, or the answer may have come otherwise."""
+        if self.full:
+            return
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.poll(LOOK_MILLISECONDS)
+
+    def value(self) -> Any:
+        """Wait for the answer and return it, or raise it."""
+        self._lock.acquire()
+        if isinstance(self._answer, MCPError):
+            raise self._answer
+        return self._answer
+
+
+if TYPE_CHECKING:
+    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], Box]
 
 
 class Client:
@@ -110,8 +150,6 @@ class Client:
             MCPError: The host refused, or is gone.
             ValueError: The call is too large to send.
         """
-        from bridge.guest.blocking import Box
-
         call_id, line = self._line_of(method, params, subject)
         held = sys.modules.get("bridge.guest.held")
         if held is not None:
@@ -387,3 +425,102 @@ class Client:
         self._loop = self._parted = self._thread = None
         if self._socket.fileno() >= 0:
             self._socket.close()
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+_BESIDE = b"+"
+
+_DECODER = json.JSONDecoder(object_hook=Result)
+# Straight into `Result`: a walk over a large value afterwards would take long.
+
+
+class Replies:
+    """Bytes in any portions to replies. Each byte of a long one is moved once or twice."""
+
+    def __init__(self) -> None:
+        self._parts: List[bytes] = []
+        self._texts: List[bytearray] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Iterator[Tuple[bytes, List[bytearray]]]:
+        """Yield each line that `data` completes, with the texts that belong to it.
+
+        Exhaust the iterator before feeding again.
+        """
+        start = 0
+        while start < len(data):
+            if self._missing:
+                part = data[start : start + self._missing]
+                self._texts[-1] += part
+                self._missing -= len(part)
+                start += len(part)
+                continue
+            end = data.find(b"\n", start)
+            stop = len(data) if end < 0 else end
+            if stop > start:
+                self._parts.append(data[start:stop])
+            start = stop + 1
+            if end < 0:
+                return
+            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts = []
+            if line.startswith(_BESIDE):
+                self._missing = int(line)
+                self._texts.append(bytearray())
+            elif line:
+                texts, self._texts = self._texts, []
+                yield line, texts
+
+
+def read_reply(line: bytes, texts: List[bytearray]) -> Any:
+    """Return the reply that a line and its texts hold.
+
+    Raises:
+        RecursionError, MemoryError: It cannot be held here.
+    """
+    reply = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
+    if texts:
+        value = reply["value"]
+        for path in value["texts"]:
+            target = value
+            for name in ["rest", *path[:-1]]:
+                target = target[name]
+            target[path[-1]] = texts.pop(0).decode()
+        reply["value"] = value["rest"]
+    return reply
+
+
+def broken(error: Exception) -> str:
+    """Say why nothing more can be read."""
+    # Whatever it is (no memory for a reply, say), nobody may wait for ever.
+    return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
+
+
+def settle(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
+    """Give whoever waits what came, or have it raised there.
+
+    Args:
+        here: The loop in which this is called, if it is called in one.
+    """
+    if not isinstance(waiter, tuple):
+        waiter.fill(outcome)
+        return
+    loop, future = waiter
+
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(outcome, MCPError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    if loop is here:
+        settle()
+        return
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        # The loop has ended, and whoever waited in it.
+        return

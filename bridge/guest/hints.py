@@ -16,81 +16,35 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, List
 
-_HINTS = (
-    (
-        "'return' outside function",
-        "Hint: make the value the last expression of the program instead of returning it.",
-    ),
-    (
-        "outside async function",
-        "Hint: top-level await works; inside a function it needs `async def`.",
-    ),
-    (
-        "outside of an asynchronous function",
-        "Hint: inside a function this needs `async def`.",
-    ),
-    (
-        "'yield' outside function",
-        "Hint: a program is no generator; collect the values in a list.",
-    ),
-)
+_NO_JSON = "a tool's result is a Python value already; use it without json.loads."
+_IS_LIST = "this is a list: take an item first, as in x[0], or loop over it."
+_FUNCTION = "inside a function this needs `async def`; at top level `await` works."
 
+_SYNTAX = {
+    "'return' outside function": "make the value the last expression instead of returning it.",
+    "outside async function": _FUNCTION,
+    "outside of an asynchronous function": _FUNCTION,
+    "'yield' outside function": "a program is no generator; collect the values in a list.",
+}
 
-_PARSED = (
-    "Hint: a tool's result is a Python value already; use it without json.loads, or read a text "
-    "in it by its key."
-)
-_IS_TEXT = (
-    "Hint: this is text: print it to see it; json.loads reads it if it is JSON. A loop over a dict "
-    "gives its keys."
-)
-_IS_METHOD = (
-    'Hint: .items, .keys, .values, .get, .pop, .copy are methods of dicts; a key is x["items"].'
-)
-
-_MISUSES = (
-    (
-        ("coroutine",),
-        "Hint: a call of a tool or an async function has its value only after `await`.",
-    ),
-    (
-        ("async_generator",),
-        "Hint: give it a list: [await f(x) for x in xs].",
-    ),
-    (
-        ("can't be used in 'await' expression",),
-        "Hint: only calls of tools and async functions are awaited; for several, asyncio.gather.",
-    ),
-    (
-        ("JSON object must be str", "not Result"),
-        _PARSED,
-    ),
-    (
-        ("JSON object must be str", "not list"),
-        "Hint: a tool's result is a Python value already; use it without json.loads.",
-    ),
-    (
-        ("list indices must be integers",),
-        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
-    ),
-    (
-        ("string indices must be integers",),
-        _IS_TEXT,
-    ),
-    (
-        ("'builtin_function_or_method' object",),
-        _IS_METHOD,
-    ),
-    (
-        ("'list' object has no attribute",),
-        "Hint: this is a list: take an item first, as in x[0], or loop over it.",
-    ),
-    (
-        ("'str' object has no attribute",),
-        "Hint: this is text: a tool that returns text has no fields; use the value itself.",
-    ),
-)
-"""What is in the message, and what helps."""
+_MISUSES = {
+    "coroutine": "a call of a tool or an async function has its value only after `await`.",
+    "async_generator": "give it a list: [await f(x) for x in xs].",
+    "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
+    "asyncio.gather.",
+    "JSON object must be str, bytes or bytearray, not Result": _NO_JSON[:-1]
+    + ", or read a text in it by its key.",
+    "JSON object must be str, bytes or bytearray, not list": _NO_JSON,
+    "list indices must be integers": _IS_LIST,
+    "'list' object has no attribute": _IS_LIST,
+    "string indices must be integers": "this is text: print it to see it; json.loads reads it if "
+    "it is JSON. A loop over a dict gives its keys.",
+    "'builtin_function_or_method' object": ".items, .keys, .values, .get, .pop, .copy are methods "
+    'of dicts; a key is x["items"].',
+    "'str' object has no attribute": "this is text: a tool that returns text has no fields; use "
+    "the value itself.",
+}
+"""What is in the message of an error, and what helps."""
 
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
 """Where programs look for the user's files."""
@@ -137,10 +91,8 @@ MAX_KEYS_CHARS = 200
 """Results whose keys are told, and how much is said of those of one."""
 
 MAX_FRAMES = 200
-"""Of a traceback that are looked at."""
-
 MAX_CAUSES = 64
-"""Exceptions of a chain that are looked at."""
+"""Of a traceback, and exceptions of a chain, that are looked at."""
 
 
 def hint(error: BaseException, packages: bool = False) -> str:
@@ -149,36 +101,43 @@ def hint(error: BaseException, packages: bool = False) -> str:
     Args:
         packages: Whether a run may ask for packages here.
     """
+    told = _told(error, packages)
+    return "\nHint: " + told if told else ""
+
+
+def _told(error: BaseException, packages: bool) -> str:
+    message = str(error)
     if isinstance(error, SyntaxError):
         return _syntax_hint(error)
     if isinstance(error, ModuleNotFoundError):
-        return "\nHint: " + _module_hint(str(error.name or "").partition(".")[0], packages)
+        return _module_hint(str(error.name or "").partition(".")[0], packages)
     if isinstance(error, ImportError):
-        return _library_hint(str(error))
+        return _library_hint(message)
     if isinstance(error, OSError) and _is_network(error):
-        return "\nHint: the sandbox has no network; only tools of the servers reach outside."
+        return "the sandbox has no network; only tools of the servers reach outside."
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
     if isinstance(error, OSError) and error.errno == errno.EROFS:
         return (
-            "\nHint: only the working directory and /tmp can be written to; what is to come back, "
+            "only the working directory and /tmp can be written to; what is to come back, "
             "write to 'out/'."
         )
-    if isinstance(error, RuntimeError) and str(error) == "no running event loop":
+    if isinstance(error, RuntimeError) and message == "no running event loop":
         return (
-            "\nHint: an event loop runs in programs that use `await` at top level: end this one "
+            "an event loop runs in programs that use `await` at top level: end this one "
             "with `await` of the task, or of asyncio.gather(...) for several."
         )
     if isinstance(error, NameError):
         name = getattr(error, "name", None)
-        modules = getattr(sys, "stdlib_module_names", ())
-        return "\nHint: `import %s` is missing." % name if name in modules else ""
+        known = name in getattr(sys, "stdlib_module_names", ())
+        return "`import %s` is missing." % name if known else ""
     if isinstance(error, (TypeError, AttributeError)):
-        message = str(error)
-        told = _misuse_hint(message)
+        told = [hint for part, hint in _MISUSES.items() if part in message][:1]
         if any(part in message for part in _ABOUT_RESULTS):
-            told += _keys_hint(error) if told else _keys_hint(error).replace(" ", "\nHint: ", 1)
-        return told or _plan_hint()
+            told += _keys(error)
+        if not told and "bridge.guest.held" in sys.modules:
+            return "in a plan a held call returns a placeholder, which can only be passed on."
+        return " ".join(told)
     return ""
 
 
@@ -208,7 +167,7 @@ def _library_hint(text: str) -> str:
     if not library.startswith("lib"):
         return ""
     return (
-        "\nHint: the sandbox's image has no %s, which this package needs. Do without it, or let "
+        "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
         "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
     )
@@ -220,23 +179,23 @@ def _file_hint(error: FileNotFoundError) -> str:
     if not isinstance(path, str) or not path:
         return ""
     if path.startswith(_KEPT):
-        return "\nHint: that is an address and no path: " + _kept_hint(path)
+        return "that is an address and no path: " + _kept_hint(path)
     found = _namesake(path)
     if found:
-        return "\nHint: there is %r, in the working directory." % found
+        return "there is %r, in the working directory." % found
     found = _beside(path)
     if found:
-        return "\nHint: there is %r; the working directory is another by now." % found
+        return "there is %r; the working directory is another by now." % found
     if path.startswith("/out/"):
-        return "\nHint: out/ is in the working directory: %r." % path[1:]
+        return "out/ is in the working directory: %r." % path[1:]
     if path.startswith(_ELSEWHERE):
         return (
-            "\nHint: files of the run are in the working directory, such as 'data.csv', and what "
+            "files of the run are in the working directory, such as 'data.csv', and what "
             "is to come back is written to 'out/'. The sandbox has none of the user's files; a "
             "server's tool can read them."
         )
     if path.startswith(_OUTSIDE):
-        return "\nHint: the sandbox has none of the user's files; a server's tool can read them."
+        return "the sandbox has none of the user's files; a server's tool can read them."
     return ""
 
 
@@ -282,15 +241,7 @@ def _namesake(path: str, root: str = ".") -> str:
     return ""
 
 
-def _misuse_hint(message: str) -> str:
-    """Return what to do instead, for what programs do to results and to calls without `await`."""
-    for fragments, hint in _MISUSES:
-        if all(fragment in message for fragment in fragments):
-            return "\n" + hint
-    return ""
-
-
-def _keys_hint(error: BaseException) -> str:
+def _keys(error: BaseException) -> List[str]:
     """Return which keys the results have that the failing code names."""
     frames: List[FrameType] = []
     trace = error.__traceback__
@@ -301,47 +252,35 @@ def _keys_hint(error: BaseException) -> str:
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
         told = [
-            " %s has the keys: %s."
+            "%s has the keys: %s."
             % (name if own else "The result", listed(map(repr, value))[:MAX_KEYS_CHARS])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
             if type(value) is Result
         ]
         if told:
-            return "".join(told[:MAX_RESULTS])
-    return ""
-
-
-def _plan_hint() -> str:
-    """Return that a value may have been a placeholder, in a run that has any."""
-    if "bridge.guest.held" not in sys.modules:
-        return ""
-    return "\nHint: in a plan a held call returns a placeholder, which can only be passed on."
+            return told[:MAX_RESULTS]
+    return []
 
 
 def _syntax_hint(error: SyntaxError) -> str:
-    message = str(error.msg)
-    for fragment, hint in _HINTS:
-        if fragment in message:
-            return "\n" + hint
+    for fragment, hint in _SYNTAX.items():
+        if fragment in str(error.msg):
+            return hint
     line = (error.text or "").strip()
     if line.startswith("```"):
-        return "\nHint: give the program alone, without the Markdown fence around it."
+        return "give the program alone, without the Markdown fence around it."
     if line.startswith(("!", "%")):
-        return "\nHint: this is plain Python; shell and notebook commands do not work."
+        return "this is plain Python; shell and notebook commands do not work."
     return ""
 
 
-def _is_network(error: BaseException) -> bool:
+def _is_network(error: Any) -> bool:
     """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
     import socket
 
-    seen = 0
-    current: Any = error
-    while isinstance(current, BaseException) and seen < MAX_CAUSES:
-        if isinstance(current, socket.gaierror) or (
-            isinstance(current, OSError) and current.errno in _NO_NETWORK
-        ):
+    for _ in range(MAX_CAUSES):
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _NO_NETWORK:
             return True
-        current = current.__cause__ or current.__context__ or getattr(current, "reason", None)
-        seen += 1
+        cause = getattr(error, "__cause__", None) or getattr(error, "__context__", None)
+        error = cause or getattr(error, "reason", None)
     return False

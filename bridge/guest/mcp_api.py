@@ -10,11 +10,8 @@ import sys
 import types
 from collections import abc
 
-from bridge.guest.checks import detail as _detail
-from bridge.guest.checks import limit as _limit
-from bridge.guest.checks import text as _text
 from bridge.guest.library import MEMORIES, SKILLS, Library
-from bridge.guest.outputs import Outputs
+from bridge.guest.library import text as _text
 from bridge.guest.proxies import Server, Servers, Tools, install_modules, summary, usable
 from bridge.guest.values import (
     ArgumentsError,
@@ -81,8 +78,13 @@ OF_SERVERS = (
 """Those that server objects have too, unless a tool is called so. The host's own list is
 `bridge.catalog.entries.SERVER_METHODS`."""
 
+MAX_SEARCH_LIMIT = 50
+"""Most tools that one search returns; more would cost the reader what searching saves."""
 
-class Runtime(Outputs, Library):
+DETAILS = ("summary", "full")
+
+
+class Runtime(Library):
     """The helpers, bound to one run's data and channel."""
 
     MCPError = MCPError
@@ -432,3 +434,21 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
 
 def _missing(message: str) -> NoReturn:
     raise MissingKeyError(message)
+
+
+def _detail(value: Any) -> str:
+    """Return a level of detail, or raise."""
+    if value not in DETAILS:
+        raise ValueError(
+            "detail must be one of %s, not %r" % (", ".join(map(repr, DETAILS)), value)
+        )
+    return str(value)
+
+
+def _limit(value: Any) -> int:
+    """Return how many tools a search may return, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("limit must be an integer, not %s" % type(value).__name__)
+    if value < 1:
+        raise ValueError("limit must be at least 1, not %d" % value)
+    return min(value, MAX_SEARCH_LIMIT)

@@ -11,9 +11,8 @@ import math
 import re
 from itertools import islice
 
-from bridge.guest.conversion import convert
 from bridge.guest.faults import fits_type
-from bridge.guest.schemas import ANYTHING, as_list, leaves, pointed_at, wanted_types
+from bridge.guest.schemas import ANYTHING, as_list, convert, leaves, pointed_at, wanted_types
 from bridge.guest.validation import problem
 
 TYPE_CHECKING = False

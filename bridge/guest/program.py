@@ -16,13 +16,20 @@ from collections.abc import Awaitable
 from itertools import islice
 
 from bridge.guest.placeholders import Unknown
-from bridge.guest.tracebacks import FILENAME, describe, describe_syntax, file_name, register_source
+from bridge.guest.tracebacks import (
+    FILENAME,
+    describe,
+    describe_syntax,
+    file_name,
+    guest_files,
+    register_source,
+)
 from bridge.guest.values import Blob, to_json
 from bridge.guest.wire import Done, Run, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+    from typing import Any, Callable, Dict, Optional, Tuple
 
 RESULT_NAME = "__run_python_result__"
 """Holds the last expression's value between the code and us; gone before anybody else looks."""
@@ -69,9 +76,9 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
         tree = _parse(source, name)
         has_value = _keep_last_value(tree)
         if "memor" in source or "_skill" in source or "save_tool" in source:
-            from bridge.guest.spare import spare
+            from bridge.guest.library import strip_await
 
-            spare(tree)
+            strip_await(tree)
         code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
         raise Refused(describe_syntax(error), type(error).__name__) from None
@@ -313,16 +320,6 @@ def ending(done: Done) -> Done:
     """
     held = sys.modules.get("bridge.guest.held")
     return done if held is None else held.ending(done)
-
-
-def guest_files() -> FrozenSet[str]:
-    """Return the file names of our own code, as they stand in tracebacks."""
-    specs = [
-        module.__spec__
-        for name, module in list(sys.modules.items())
-        if name.startswith("bridge.guest")
-    ]
-    return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
 
 
 def wind_down(module: types.ModuleType) -> None:

@@ -63,8 +63,7 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
 
 def documentation(tool: Mapping[str, Any]) -> str:
     """Return a tool's docstring, with the classes that its types refer to."""
-    from bridge.guest.docstrings import docstring, typed_dicts
-    from bridge.guest.signatures import Head
+    from bridge.guest.signatures import Head, docstring, typed_dicts
 
     head = Head(tool)
     text = docstring(tool, head.shown, head.typed)

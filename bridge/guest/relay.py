@@ -3,7 +3,8 @@
 Owns back-pressure and order. The worker's frames pass in whole lines and only of the kinds that are
 a worker's to send; the host's bytes pass as they come, but for the lines that tell whether the
 run's time passes. The program's output becomes `Output` frames here. Whoever does not read stops
-only the other side's writing, never this loop.
+only the other side's writing, never this loop. Between a session's runs the program's output and
+calls stay where they are, in its pipes, until the next run begins.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import time
 
 from bridge.guest.capture import TEXT_BYTES, Capture
 from bridge.guest.descriptors import CHUNK_BYTES, Lines, Outbox, read_some
-from bridge.guest.incoming import Incoming
 from bridge.guest.processes import Children
-from bridge.guest.wire import MAX_FRAME_BYTES, Output, encode
+from bridge.guest.wire import MAX_FRAME_BYTES, Clock, Output, Stop, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
 
 HIGH_WATER_BYTES = 1024 * 1024
 """Queued for a side that does not read, before the other side is no longer read."""
@@ -63,6 +64,9 @@ _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 INTERRUPT_SECONDS = 1.2
 """For an interrupted program to end. The host waits two seconds longer than the deadline."""
 
+GIVE_SECONDS = 15.0
+"""For a session's process to take its next program in."""
+
 
 class HostGoneError(Exception):
     """The host closed the channel."""
@@ -77,6 +81,7 @@ class Relay:
 
     Attributes:
         leaving: The worker's goodbye, if it said any.
+        stopped: Whether the host asked for the end of the run.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Relay:
         host: Outbox,
         wake: int,
         worker: int,
+        control: int,
         streams: Mapping[str, int],
         limits: Mapping[str, Any],
         deadline: float,
@@ -96,7 +102,8 @@ class Relay:
         self._worker: Optional[int] = worker
         self._to_worker = Outbox(worker)
         self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
-        self._streams = {fd: stream for stream, fd in streams.items()}
+        self._control = Outbox(control)
+        self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in streams}
         self._gathered: List[Tuple[str, str]] = []
@@ -105,12 +112,13 @@ class Relay:
         self._has_sent = False
         self._deadline: Optional[float] = deadline
         self._left = 0.0
-        self._incoming = Incoming(self._set_clock)
+        self._incoming = Incoming(self._set_clock, self._stop)
         self.leaving = b""
+        self.stopped = False
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
         self._watched: Optional[Tuple[bool, bool, bool, bool]] = None
-        for fd in (worker, *streams.values()):
+        for fd in (worker, control, *streams.values()):
             os.set_blocking(fd, False)
         for fd in streams.values():
             _widen(fd)
@@ -316,6 +324,93 @@ class Relay:
         self._gathered_size = 0
         self._flush_at = None
 
+    # --- between the runs of a session -----------------------------------------------------------
+
+    def again(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
+        """Begin another run.
+
+        Args:
+            quiet: It is no program's: what threads write meanwhile is for the next that is.
+        """
+        # One dictionary: a stream that has ended is gone from it for good.
+        self._streams = {} if quiet else self._all_streams
+        output = int(limits.get("output_bytes", 256 * 1024))
+        self._captures = {stream: Capture(stream, output) for stream in self._captures}
+        self._deadline = deadline
+        self._left = 0.0
+        self._has_sent = False
+        self._flush_at = None
+        self.leaving = b""
+        self.stopped = False
+
+    def next_run(self, children: Children) -> Optional[bytes]:
+        """Wait for the line of the next run; None if the session's process ends before.
+
+        Raises:
+            HostGoneError: The host closed the channel.
+            Terminated: A signal asked for the end.
+        """
+        self._interest.clear()
+        while True:
+            if self._incoming.runs:
+                self._fresh_poller()
+                return self._incoming.runs.pop(0)
+            if children.status is not None:
+                return None
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(self._host_reader, select.POLLIN)
+            if self._host.size:
+                poller.register(self._host.fd, select.POLLOUT)
+            if self._to_worker.size and self._worker is not None:
+                poller.register(self._worker, select.POLLOUT)
+            poller.poll()
+            self._host.flush()
+            self._to_worker.flush()
+            self._hear(children)
+
+    def give(self, data: bytes, children: Children) -> bool:
+        """Give the worker its next run; return whether it took all of it."""
+        deadline = time.monotonic() + GIVE_SECONDS
+        self._control.put(data)
+        self._control.flush()
+        while self._control.size:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._control.broken or children.status is not None:
+                return False
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(self._control.fd, select.POLLOUT)
+            poller.poll(int(left * 1000) + 1)
+            self._control.flush()
+            self._look_around(children)
+        return not self._control.broken
+
+    def _hear(self, children: Children) -> None:
+        self._look_around(children)
+        data = read_some(self._host_reader)
+        if data:
+            self.from_host(data)
+        elif data is not None or self._host.broken:
+            raise HostGoneError
+
+    def _look_around(self, children: Children) -> None:
+        noted = read_some(self._wake) or b""
+        if {signal.SIGTERM, signal.SIGINT} & set(noted):
+            raise Terminated
+        if noted:
+            children.reap()
+
+    def _stop(self) -> None:
+        """Have the run end as at its deadline, whether or not its time stands still."""
+        self.stopped = True
+        self._deadline = time.monotonic()
+
+    def _fresh_poller(self) -> None:
+        # What was watched may have been closed meanwhile.
+        self._poller = select.poll()
+        self._watched = None
+
 
 def _widen(fd: int) -> None:
     """Let a pipe hold more, so that a flood of output costs fewer turns."""
@@ -338,3 +433,106 @@ def _leftovers(fd: int) -> List[bytes]:
         found.append(data)
         size += len(data)
     return found
+
+
+# --- what the host sends ------------------------------------------------------------------------
+
+_CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
+_STOP = encode(Stop()).rstrip(b"\n")
+"""The lines that are not the worker's; and neither is a session's next run."""
+
+_HEADS = (b'{"type":"clock",', _STOP)
+_RUN = b'{"type":"run",'
+_LONGEST = max(map(len, (*_HEADS, _RUN)))
+_BESIDE = b"+"
+
+
+class Incoming:
+    """Bytes from the host to bytes for the worker. Large ones are looked at, not copied.
+
+    All is the worker's but for a few lines. A text beside a reply (see `client.Replies`) may hold
+    any line that a server or the program thought of, and is nobody's frame.
+
+    Args:
+        on_clock: Called when the run's time stops (False) or goes on (True).
+        on_stop: Called when the run is to be interrupted.
+
+    Attributes:
+        runs: Lines of runs that have come, to be taken away by whoever starts them.
+    """
+
+    def __init__(
+        self,
+        on_clock: Callable[[bool], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._on_clock = on_clock
+        self._on_stop = on_stop
+        self._run: Optional[List[bytes]] = None
+        self.runs: List[bytes] = []
+        self._text = 0
+        self._inside = False
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what of `data`, and of what was held back before, is the worker's."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        size = len(data)
+        kept: List[bytes] = []
+        start = begin = 0
+        while start < size:
+            if self._text:
+                step = min(self._text, size - start)
+                self._text -= step
+                start += step
+                continue
+            end = data.find(b"\n", start)
+            begins = not self._inside and data.startswith(_RUN, start)
+            if self._run is not None or begins:
+                kept.append(data[begin:start])
+                begin = start = self._take_run(data, start, end)
+                continue
+            if self._inside or not _is_short(data[start : start + _LONGEST]):
+                self._inside = end < 0
+                start = size if end < 0 else end + 1
+                continue
+            if end < 0:
+                # A few bytes, until its end tells what it is.
+                self._held = data[start:]
+                break
+            line = data[start:end]
+            if line.startswith(_BESIDE):
+                self._text = int(line)
+            elif line in _CLOCK or line == _STOP:
+                kept.append(data[begin:start])
+                begin = end + 1
+                self._tell(line)
+            start = end + 1
+        if not begin and not self._held:
+            return data
+        kept.append(data[begin : size - len(self._held)])
+        return b"".join(kept)
+
+    def _take_run(self, data: bytes, start: int, end: int) -> int:
+        """Take what there is of a run's line; return where that ends."""
+        parts = self._run = [] if self._run is None else self._run
+        parts.append(data[start:] if end < 0 else data[start:end])
+        if end < 0:
+            return len(data)
+        self.runs.append(b"".join(parts))
+        self._run = None
+        return end + 1
+
+    def _tell(self, line: bytes) -> None:
+        if line in _CLOCK:
+            self._on_clock(_CLOCK[line])
+        else:
+            self._on_stop()
+
+
+def _is_short(head: bytes) -> bool:
+    """Tell whether a line that begins so is, or may become, one that has to be seen whole."""
+    if head.startswith((_BESIDE, *_HEADS)):
+        return True
+    return any(known.startswith(head) for known in (*_HEADS, _RUN))

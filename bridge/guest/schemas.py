@@ -6,11 +6,17 @@ a bound: schemas come from servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+import os
+import sys
+from collections.abc import KeysView, Mapping, ValuesView
+
+from bridge.guest.placeholders import Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, FrozenSet, List, Set, Tuple
+
 
 MAX_POINTER_CHARS = 512
 """Of a `$ref`; what is longer leads nowhere."""
@@ -150,3 +156,121 @@ def same(one: Any, other: Any, depth: int = 0) -> bool:
             key in other and same(item, other[key], depth + 1) for key, item in one.items()
         )
     return bool(one == other)
+
+
+# --- what a Python value most likely means as an argument -----------------------------------------
+#
+# Only conversions that lose nothing and that the schema asks for: a set where a list is wanted, a
+# path or a date where text is. Never text into numbers or numbers into text: which was meant, the
+# program's author has to say. What cannot be converted stays, for whoever refuses it.
+
+_PLAIN = frozenset({str, bool, type(None), int})
+
+_ISO = frozenset({("datetime", "datetime"), ("datetime", "date"), ("datetime", "time")})
+"""Their `isoformat` is what schemas call date-time, date and time."""
+
+_LISTS = (set, frozenset, range, KeysView, ValuesView)
+
+_ANY = frozenset((ANYTHING,))
+
+
+def convert(value: Any, schema: Any, root: Any) -> Any:
+    """Return `value` as the JSON value that it means under `schema`; itself where nothing does."""
+    try:
+        if _is_plain(value):
+            return value
+        return _converted(value, wanted_types(leaves(schema, root)), 0)
+    except Exception:
+        # Whatever the value's own methods do: it is then refused for what it is.
+        return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether there is nothing to convert; a float may have to become an integer."""
+    if type(value) in _PLAIN:
+        return True
+    if isinstance(value, dict):
+        return all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+    return isinstance(value, list) and all(map(_is_plain, value))
+
+
+def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
+    """Convert a value; of what is in it, only what JSON could not hold."""
+    if type(value) in _PLAIN or isinstance(value, Unknown) or depth > MAX_DEPTH:
+        return value
+    value = _unwrapped(value, wanted)
+    if type(value) is float:
+        # Some readers tell 3.0 and 3 apart.
+        whole = "integer" in wanted and "number" not in wanted and value.is_integer()
+        return int(value) if whole else value
+    if isinstance(value, Mapping):
+        return {
+            key.value if isinstance(key, enum.Enum) else key: _converted(item, _ANY, depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_converted(item, _ANY, depth + 1) for item in value]
+    return value
+
+
+def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
+    """Return what a value of one of Python's richer types holds, as one of JSON's."""
+    kind = type(value)
+    if kind in (list, dict, tuple, float):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    anything = ANYTHING in wanted
+    if isinstance(value, _LISTS) and (anything or "array" in wanted):
+        return _ordered(value)
+    if isinstance(value, tuple) and hasattr(kind, "_fields") and "array" not in wanted:
+        fields: Any = value
+        return fields._asdict() if "object" in wanted else value
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
+    if hasattr(kind, "model_dump") and (anything or "object" in wanted):
+        return _dumped(value)
+    if isinstance(value, os.PathLike) and (anything or "string" in wanted):
+        path = os.fspath(value)
+        return path if isinstance(path, str) else value
+    origins = {(base.__module__, base.__name__) for base in kind.__mro__}
+    if not origins.isdisjoint(_ISO):
+        return value.isoformat() if anything or "string" in wanted else value
+    if ("uuid", "UUID") in origins:
+        return str(value) if anything or "string" in wanted else value
+    if ("decimal", "Decimal") in origins:
+        return _decimal(value, wanted)
+    if hasattr(kind, "dtype") and hasattr(kind, "tolist"):
+        # numpy's scalars and arrays: the list of a scalar is its value.
+        return value.tolist()
+    return value
+
+
+def _dumped(model: Any) -> Any:
+    # The other mode looks at what it finds, which a placeholder takes amiss; see `held`.
+    plan = "bridge.guest.held" in sys.modules
+    return model.model_dump(mode="python" if plan else "json")
+
+
+def _ordered(value: Any) -> List[Any]:
+    """Return the items as a list; of a set in the same order on every run, if they have one."""
+    if isinstance(value, (set, frozenset)):
+        try:
+            return sorted(value)
+        except TypeError:
+            return list(value)
+    return list(value)
+
+
+def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:
+    """Return a decimal as text where text is wanted, or as a number if that says the same."""
+    if "string" in wanted:
+        return str(value)
+    if not value.is_finite():
+        return value
+    if value == value.to_integral_value() and abs(value) < 2**53:
+        return int(value)
+    if wanted.isdisjoint(("number", ANYTHING)):
+        return value
+    number = float(value)
+    return number if type(value)(repr(number)) == value else value

@@ -12,12 +12,12 @@ import select
 import signal
 import sys
 import types
+from itertools import islice
 
-from bridge.guest.interrupting import Interrupted, interrupt
-from bridge.guest.inventory import inventory
 from bridge.guest.mcp_api import build
 from bridge.guest.program import Program, ending
 from bridge.guest.surroundings import arrange, conclude
+from bridge.guest.tracebacks import Interrupted, interrupt
 from bridge.guest.wire import Done
 from bridge.guest.worker import cpu_seconds, goodbye, import_path, read_run, show_uncaught
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from bridge.guest.client import Client
     from bridge.guest.wire import Run
+
 
 STATE_BYTES = 32 * 1024 * 1024
 """Of a checkpoint. As base64 it has to fit into one frame with which a session begins."""
@@ -156,7 +157,7 @@ class Session:
     def _saved(self, run: Run) -> Done:
         limit = int(run.limits.get("state_bytes", STATE_BYTES))
         try:
-            from bridge.guest.checkpoint import save
+            from bridge.guest.checkpoint_saving import save
 
             for frame in save(self._names(), self._workspace, limit):
                 self._client.tell(frame)
@@ -247,3 +248,83 @@ def _flush() -> None:
         except BaseException:
             # The program may have put something of its own there.
             continue
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+MAX_NAMES = 40
+"""Told of; the rest is counted."""
+
+MAX_NAME_CHARS = 200
+
+MAX_OBJECTS = 1_000
+"""Objects of one value that are measured; a larger one is estimated from them."""
+
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
+_ARRAYS = ("numpy", "pandas", "polars", "pyarrow")
+
+UNKNOWN = -1
+"""Stands for a size that nobody can tell."""
+
+
+def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
+    """Return name, type and size of what there is, the largest first, and how many names more.
+
+    Modules are left out: they come back with an import.
+    """
+    found: List[List[Any]] = []
+    for name, value in list(names.items()):
+        if type(name) is not str or issubclass(type(value), types.ModuleType):
+            continue
+        found.append([name[:MAX_NAME_CHARS], _kind(value), size_of(value)])
+    found.sort(key=lambda entry: -entry[2])
+    return found[:MAX_NAMES], max(0, len(found) - MAX_NAMES)
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a value takes, with what is directly in it.
+
+    No code of the program's is run for that.
+    """
+    total = _own_size(value)
+    if type(value) not in _CONTAINERS:
+        return total
+    parts = [part for pair in value.items() for part in pair] if type(value) is dict else value
+    sample = list(islice(parts, MAX_OBJECTS))
+    sizes = sum(max(0, _own_size(part)) for part in sample)
+    return total + (sizes * len(parts) // len(sample) if sample else 0)
+
+
+def _own_size(value: Any) -> int:
+    kind = type(value)
+    if kind in _FLAT or kind in _CONTAINERS:
+        return sys.getsizeof(value)
+    if str(kind.__module__).partition(".")[0] in _ARRAYS:
+        return _array_size(value)
+    if issubclass(kind, (types.FunctionType, type)):
+        return 0
+    # What its class says of all its instances: asking the value itself may run the program's code,
+    # and `object`'s own answer is nonsense for generators.
+    return int(type.__getattribute__(kind, "__basicsize__"))
+
+
+def _array_size(value: Any) -> int:
+    """Return what a library's object says that it takes; those libraries are no program's code."""
+    try:
+        if hasattr(value, "memory_usage"):
+            usage = value.memory_usage(index=True)
+            return int(usage if isinstance(usage, (int, float)) else usage.sum())
+        if hasattr(value, "estimated_size"):
+            return int(value.estimated_size())
+        return int(value.nbytes)
+    except Exception:
+        return UNKNOWN
+
+
+def _kind(value: Any) -> str:
+    try:
+        name = type.__getattribute__(type(value), "__qualname__")
+        return str(name)[:MAX_NAME_CHARS]
+    except Exception:
+        return "object"

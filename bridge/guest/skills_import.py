@@ -89,9 +89,9 @@ class Finder:
         self._add_servers(own, skill.get("servers") or ())
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-        from bridge.guest.spare import spare
+        from bridge.guest.library import strip_await
 
-        spare(tree)
+        strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 

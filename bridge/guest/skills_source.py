@@ -13,15 +13,14 @@ import builtins
 import inspect
 import linecache
 import symtable
-import sys
 import textwrap
 import types
 
-from bridge.guest.tracebacks import is_program
+from bridge.guest.tracebacks import SKILL_HEAD, is_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Set
 
 MAX_CONSTANT_CHARS = 16 * 1024
 """Of one constant. Data belongs in a memory, or in arguments."""
@@ -105,7 +104,7 @@ class _Collector:
         """Return the module's source, in which the function goes by `name`."""
         own = self._function.__name__
         self._seen.add(own)
-        segment = self._function_source(self._function)
+        segment = _function_source(self._function)
         if segment is None:
             message = "the source of %r is not known: define it in the program, or give its source"
             raise TypeError(message % own)
@@ -136,49 +135,37 @@ class _Collector:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            if name not in names:
-                there = name in _GIVEN or name.startswith("mcp_") or name in vars(builtins)
-                if not there:
-                    self._problems.append("`%s`, which is defined nowhere" % name)
-                continue
-            value = names[name]
-            if (name in _GIVEN or name.startswith("mcp_")) and not _is_own(value):
-                continue
-            self._take(name, value, segment, file)
+            is_given = name in _GIVEN or name.startswith("mcp_")
+            if name in names:
+                if not is_given or _is_own(names[name]):
+                    self._take(name, names[name], file)
+            elif not is_given and name not in vars(builtins):
+                self._problems.append("`%s`, which is defined nowhere" % name)
 
-    def _take(self, name: str, value: Any, segment: str, file: str) -> None:
-        imported = _import_of(name, value, file)
+    def _take(self, name: str, value: Any, file: str) -> None:
+        own = _is_own(value)
+        imported = [] if own else _imports_of(name, file)
         if imported:
-            self._imports[imported] = None
-        elif isinstance(value, types.ModuleType):
-            for line in _module_imports(name, value, segment):
-                self._imports[line] = None
-        elif _is_own(value):
-            self._define(name, value)
+            self._imports.update(dict.fromkeys(imported))
+        elif own:
+            self._define(name, value, file)
         elif value is None or isinstance(value, (bool, int, float, str, list, tuple, dict)):
             self._constant(name, value)
         else:
-            home = _home(value)
-            if home:
-                self._imports[_import_line(home[0], home[1], name)] = None
-            else:
-                self._refuse(name, value)
+            self._refuse(name, value)
 
-    def _define(self, name: str, value: Any) -> None:
+    def _define(self, name: str, value: Any, file: str) -> None:
         if len(self._definitions) >= MAX_DEFINITIONS:
             self._problems.append("more than %d functions and classes" % MAX_DEFINITIONS)
             return
+        names = self._function.__globals__
         if isinstance(value, type):
-            found = _class_source(value)
-            names: Dict[str, Any] = vars(sys.modules.get("__main__", types))
-            file = "" if found is None else found[1]
-            segment = None if found is None else found[0]
+            found = (_class_source(value.__name__, each) for each in _programs(file))
+            segment = next(filter(None, found), None)
         else:
             value = inspect.unwrap(value)
             names, file = value.__globals__, value.__code__.co_filename
-            segment = self._function_source(value)
-            if value.__code__.co_freevars:
-                segment = None
+            segment = None if value.__code__.co_freevars else _function_source(value)
         if segment is None or value.__name__ == "<lambda>":
             self._refuse(name, value)
             return
@@ -205,14 +192,6 @@ class _Collector:
         message = "`%s` (%s): make it an argument, or make it inside the function"
         self._problems.append(message % (name, type(value).__name__))
 
-    def _function_source(self, function: types.FunctionType) -> Optional[str]:
-        code = function.__code__
-        for node in _nodes(code.co_filename, _FUNCTIONS):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if node.name == code.co_name and first == code.co_firstlineno:
-                return _segment(node, code.co_filename)
-        return None
-
 
 def _literal(value: Any, depth: int) -> Any:
     """Return a value as it is written, of plain types only."""
@@ -229,11 +208,14 @@ def _literal(value: Any, depth: int) -> Any:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether the program defines it."""
+    """Whether the program defines it, and not another skill."""
     if isinstance(value, type):
         return value.__module__ == "__main__"
     inner = inspect.unwrap(value) if callable(value) else value
-    return isinstance(inner, types.FunctionType) and is_program(inner.__code__.co_filename)
+    if not isinstance(inner, types.FunctionType):
+        return False
+    file = inner.__code__.co_filename
+    return is_program(file) and not file.startswith(SKILL_HEAD)
 
 
 def _free_names(segment: str) -> Set[str]:
@@ -256,17 +238,54 @@ def _free_names(segment: str) -> Set[str]:
 # --- sources ---------------------------------------------------------------------------------
 
 
-def _nodes(file: str, kinds: Tuple[Any, ...]) -> Iterator[Any]:
+def _programs(file: str) -> Iterator[str]:
+    """Yield a program's file, and those of a session's other programs, the newest first."""
+    yield file
+    yield from [each for each in reversed(list(linecache.cache)) if is_program(each)]
+
+
+def _nodes(file: str, kinds: Any) -> List[Any]:
+    """Return the nodes of some kinds in a program's source."""
     text = "".join(linecache.getlines(file))
     try:
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        tree = compile(text, file, "exec", flags, dont_inherit=True)
+        tree: Any = compile(text, file, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError):
-        return
-    assert isinstance(tree, ast.AST)
-    for node in ast.walk(tree):
-        if isinstance(node, kinds):
-            yield node
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _function_source(function: types.FunctionType) -> Optional[str]:
+    code = function.__code__
+    for node in _nodes(code.co_filename, _FUNCTIONS):
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        if node.name == code.co_name and first == code.co_firstlineno:
+            return _segment(node, code.co_filename)
+    return None
+
+
+def _class_source(name: str, file: str) -> Optional[str]:
+    found = [node for node in _nodes(file, ast.ClassDef) if node.name == name]
+    return _segment(found[-1], file) if found else None
+
+
+def _imports_of(name: str, file: str) -> List[str]:
+    """Return the import statements of the program by which it has a name; empty for none."""
+    for each in _programs(file):
+        found = []
+        for node in _nodes(each, (ast.Import, ast.ImportFrom)):
+            for item in node.names:
+                bound = item.asname or item.name
+                if isinstance(node, ast.ImportFrom):
+                    if bound == name and not node.level:
+                        line = ast.ImportFrom(module=node.module, names=[item], level=0)
+                        found = [ast.unparse(line)]
+                elif bound == name or (not item.asname and bound.partition(".")[0] == name):
+                    # Several may fill one package: all of them.
+                    found.append(ast.unparse(ast.Import(names=[item])))
+        if found:
+            return found
+    return []
 
 
 def _segment(node: Any, file: str) -> str:
@@ -284,18 +303,6 @@ def _segment(node: Any, file: str) -> str:
     return ast.unparse(node)
 
 
-def _class_source(kind: type) -> Optional[Tuple[str, str]]:
-    """Return a class's source and its file, by its methods or, without any, by its name."""
-    codes = [inspect.unwrap(each) for each in vars(kind).values() if callable(each)]
-    files = [each.__code__.co_filename for each in codes if isinstance(each, types.FunctionType)]
-    files = [each for each in files if is_program(each)]
-    for file in [*files, *reversed([each for each in linecache.cache if is_program(each)])]:
-        found = [node for node in _nodes(file, (ast.ClassDef,)) if node.name == kind.__name__]
-        if found:
-            return _segment(found[-1], file), file
-    return None
-
-
 def _renamed(segment: str, old: str, new: str) -> str:
     """Return a function's source under another name; by its old one it still knows itself."""
     tree = ast.parse(segment)
@@ -307,70 +314,3 @@ def _renamed(segment: str, old: str, new: str) -> str:
     lines[node.lineno - 1] = "%sdef %s" % (before, after.replace(old, new, 1))
     uses = any(isinstance(each, ast.Name) and each.id == old for each in ast.walk(node))
     return "\n".join(lines) + ("\n\n\n%s = %s" % (old, new) if uses else "")
-
-
-# --- imports ---------------------------------------------------------------------------------
-
-
-def _import_of(name: str, value: Any, file: str) -> str:
-    """Return the import statement of the program that a name is from, if there is one."""
-    found = ""
-    for node in _nodes(file, (ast.Import, ast.ImportFrom)):
-        for item in node.names:
-            if (item.asname or item.name) != name:
-                continue
-            if isinstance(node, ast.Import):
-                if sys.modules.get(item.name) is value:
-                    found = _plain_import(item.name, name)
-            elif node.module and not node.level:
-                top = node.module.partition(".")[0]
-                there = getattr(sys.modules.get(node.module), item.name, None)
-                if top in ("mcp", "skills") or there is value:
-                    found = _import_line(node.module, item.name, name)
-    return found
-
-
-def _plain_import(module: str, name: str) -> str:
-    return "import %s" % module if module == name else "import %s as %s" % (module, name)
-
-
-def _import_line(module: str, item: str, name: str) -> str:
-    line = "from %s import %s" % (module, item)
-    return line if item == name else "%s as %s" % (line, name)
-
-
-def _module_imports(name: str, module: types.ModuleType, segment: str) -> Iterator[str]:
-    """Yield the imports of a module, and of those in it that are reached by attribute."""
-    yield _plain_import(module.__name__, name)
-    for node in ast.walk(ast.parse(segment)):
-        parts: List[str] = []
-        each: Any = node
-        while isinstance(each, ast.Attribute):
-            parts.append(each.attr)
-            each = each.value
-        if not parts or not isinstance(each, ast.Name) or each.id != name:
-            continue
-        dotted = module.__name__
-        for part in reversed(parts):
-            if "%s.%s" % (dotted, part) not in sys.modules:
-                break
-            dotted = "%s.%s" % (dotted, part)
-        if dotted != module.__name__:
-            yield "import %s" % dotted
-
-
-def _home(value: Any) -> Optional[Tuple[str, str]]:
-    """Return the module and the name by which a value can be imported."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "_name", None)
-    module = getattr(value, "__module__", None)
-    if not isinstance(name, str) or not isinstance(module, str) or not name.isidentifier():
-        return None
-    if module.startswith("skills."):
-        own = module.partition(".")[2]
-        return ("skills", name) if name == own else (module, name)
-    # Where it is made may be private, and not there in another version.
-    for home in dict.fromkeys((module.partition(".")[0], module.lstrip("_"), module)):
-        there = None if home == "__main__" else sys.modules.get(home)
-        if there is not None and getattr(there, name, None) is value:
-            return home, name
-    return None

@@ -7,6 +7,7 @@ is one poll loop over non-blocking descriptors (see `relay`).
 
 from __future__ import annotations
 
+import _socket  # what `socket` is made of, without what takes milliseconds to import
 import gc
 import json
 import os
@@ -15,11 +16,11 @@ import signal
 import sys
 import time
 
+from bridge.guest import imports, worker
 from bridge.guest.denials import denials
 from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
 from bridge.guest.facts import OomKills, isolation_facts
-from bridge.guest.nursery import Nursery
-from bridge.guest.processes import Children, adopt_orphans, forbid_tracing
+from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing, kill
 from bridge.guest.relay import HostGoneError, Relay, Terminated
 from bridge.guest.wire import (
     MAX_FRAME_BYTES,
@@ -35,7 +36,8 @@ from bridge.guest.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+
 
 EXIT_CRASHED = 70
 """The supervisor itself failed; its stderr says how."""
@@ -44,6 +46,8 @@ EXIT_TERMINATED = 143
 
 _MOST_SAID = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """What a goodbye must say, and the most of each that is believed."""
+
+DEFAULT_TIMEOUT = 30.0
 
 FLUSH_SECONDS = 20.0
 """How long the host may leave the last frames unread before the sandbox ends without them."""
@@ -104,41 +108,64 @@ def _carry_out(
     nursery: Nursery,
     oom: OomKills,
 ) -> None:
-    """Serve one run to its end.
+    """Serve one run to its end, or those of a session until its state is gone or the host is.
 
     Args:
         received: The run's line and what came behind it. With files it is long, and forgotten as
             soon as it was passed on: what is kept here is missing to the program.
     """
-    run = decode_host_frame(received[0])
-    if not isinstance(run, Run):
-        message = "the first frame is no run"
-        raise WireError(message)
-    deadline = time.monotonic() + float(run.limits.get("timeout", 30.0))
+    run = _decoded(received[0])
+    deadline = _deadline(run)
     kills = oom.count()
     chosen = nursery.choose(received[0])
-    run.files.clear()
-    if run.session:
-        from bridge.guest.session_supervisor import serve
-
-        serve(run, received, reader, outbox, wake, children, chosen, oom)
-        return
     relay = Relay(
         host_reader=reader,
         host=outbox,
         wake=wake,
         worker=chosen.channel,
+        control=chosen.control,
         streams={"stdout": chosen.stdout, "stderr": chosen.stderr},
         limits=run.limits,
         deadline=deadline,
     )
     relay.to_worker(frame_for_worker(received.pop(0)))
     relay.from_host(received.pop())
-    timed_out = not relay.until_worker_ends(children)
-    if timed_out:
-        relay.interrupted(children)
-    kills = max(0, oom.count() - kills)
-    finish(relay, children, timed_out, kills, leavings=Leavings(run.limits))
+    leavings = Leavings()
+    while True:
+        timed_out = not relay.until_worker_ends(children)
+        if timed_out:
+            timed_out = not relay.stopped
+            relay.interrupted(children)
+        kills = max(0, oom.count() - kills)
+        leavings.limits = run.limits
+        # To be saved changes no file.
+        left = None if run.save else leavings
+        kept = finish(relay, children, timed_out, kills, keep=run.session > 0, leavings=left)
+        following = relay.next_run(children) if kept else None
+        if following is None:
+            return
+        kills = oom.count()
+        run = _decoded(following)
+        relay.again(run.limits, _deadline(run), quiet=run.save)
+        if not relay.give(frame_for_worker(following), children):
+            # It has lost its way to us: nothing can be run in it any more.
+            finish(relay, children, False, 0)
+            return
+        # With files it is long, and as much of the session's memory.
+        following = None
+
+
+def _decoded(line: bytes) -> Run:
+    run = decode_host_frame(line)
+    if not isinstance(run, Run):
+        message = "the host sent something else than a run"
+        raise WireError(message)
+    run.files.clear()
+    return run
+
+
+def _deadline(run: Run) -> float:
+    return time.monotonic() + float(run.limits.get("timeout", DEFAULT_TIMEOUT))
 
 
 def _wake_on_signals() -> int:
@@ -237,8 +264,9 @@ class Leavings:
         limits: Of the run.
     """
 
-    def __init__(self, limits: Mapping[str, Any]) -> None:
-        self.limits = limits
+    limits: Mapping[str, Any]
+
+    def __init__(self) -> None:
         self._collector: Any = None
 
     def there(self) -> bool:
@@ -308,3 +336,117 @@ def _understood(leaving: bytes) -> Optional[Dict[str, int]]:
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
     return said if all(0 <= said[key] <= most for key, most in _MOST_SAID.items()) else None
+
+
+# --- workers that wait ---------------------------------------------------------------------------
+
+
+class Candidate:
+    """A worker that waits, and this process's ends of what leads to it.
+
+    Attributes:
+        control: By which a session's later runs are given to it.
+        words: Texts of which one must be in a run that is for this worker; empty for any run.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        channel: int,
+        control: int,
+        stdout: int,
+        stderr: int,
+        words: Sequence[bytes],
+    ) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.control = control
+        self.stdout = stdout
+        self.stderr = stderr
+        self.words = tuple(words)
+
+    def suits(self, line: bytes) -> bool:
+        """Whether a run's line calls for what this worker has imported."""
+        # A run with packages of its own may have others of these names.
+        return not self.words or (
+            b'"paths":["' not in line and any(word in line for word in self.words)
+        )
+
+    def close(self) -> None:
+        """Let go of it."""
+        for fd in (self.channel, self.control, self.stdout, self.stderr):
+            os.close(fd)
+
+    def dismiss(self) -> None:
+        """Let go of it and end it."""
+        self.close()
+        kill(self.pid)
+
+
+class Nursery:
+    """Workers that are forked before there is a program, the more special first.
+
+    One is there at once and imports the usual modules while it waits; where the image has the large
+    data packages, a second one imports those. The program gets the second if its text names one of
+    them, and whichever is left over is killed.
+    """
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._waiting: List[Candidate] = []
+
+    def fork_all(self, memory: Any) -> None:
+        """Fork all that this image and its memory limit (bytes, or None) make sense for."""
+        self._fork(imports.STANDARD, ())
+        names = imports.installed(imports.DATA, worker.search_path())
+        if names and (memory is None or memory >= imports.DATA_MEMORY_BYTES):
+            words = [name.partition(".")[0].encode() for name in names]
+            self._fork((*names, *imports.STANDARD), words)
+
+    def look_after(self) -> None:
+        """Notice who has ended.
+
+        Raises:
+            ChildProcessError: The one that any program could have had.
+        """
+        self._children.reap()
+        for candidate in list(self._waiting):
+            if candidate.pid not in self._children.spare:
+                self._waiting.remove(candidate)
+                # Its number may be another process's by now.
+                candidate.close()
+                if not candidate.words:
+                    message = "the process that waited for the program has ended"
+                    raise ChildProcessError(message)
+
+    def choose(self, line: bytes) -> Candidate:
+        """Return the worker for a run, which is the program's process from now on."""
+        chosen = next(candidate for candidate in self._waiting if candidate.suits(line))
+        self._children.spare.discard(chosen.pid)
+        self._children.worker = chosen.pid
+        # What it did to get ready is not the program's.
+        self._children.cpu_seconds = -cpu_clock(chosen.pid)
+        for candidate in self._waiting:
+            if candidate is not chosen:
+                candidate.dismiss()
+        self._waiting.clear()
+        return chosen
+
+    def _fork(self, modules: Sequence[str], words: Sequence[bytes]) -> None:
+        ours, theirs = _socket.socketpair()
+        told, control = os.pipe()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for candidate in self._waiting:
+                # Else this process would keep another's channel open.
+                candidate.close()
+            own = (theirs.detach(), told)
+            worker.main(*own, out_write, err_write, self._children.is_init, modules)
+        self._children.spare.add(pid)
+        for fd in (theirs.detach(), told, out_write, err_write):
+            os.close(fd)
+        channel, control = private(ours.detach()), private(control)
+        streams = private(out_read), private(err_read)
+        self._waiting.insert(0, Candidate(pid, channel, control, *streams, words))

@@ -6,15 +6,17 @@ need nothing of it, and begin a millisecond sooner for that.
 
 from __future__ import annotations
 
+import binascii
 import builtins
 import os
 import sys
 
-from bridge.guest import outputs, tracebacks
+from bridge.guest import library, tracebacks
+from bridge.guest.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, List, Optional
 
     from bridge.guest.client import Client
     from bridge.guest.display import Display
@@ -55,7 +57,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
 
 def conclude(client: Client) -> None:
     """Show what a program left to be shown, once it has ended well or badly."""
-    outputs.conclude(client)
+    library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
         shower().show_left()
 
@@ -78,8 +80,6 @@ def _bring_files(run: Run) -> Optional[Done]:
     _make_out(os.path.join(_workspace, "out"))
     if not run.files:
         return None
-    from bridge.guest.workspace import put
-
     return put(run.files, _workspace)
 
 
@@ -101,7 +101,7 @@ def display(*values: Any) -> None:
 
 def show_help(*things: Any) -> None:
     """Print what there is to know of something."""
-    from bridge.guest.helping import show_help
+    from bridge.guest.finding import show_help
 
     show_help(*things)
 
@@ -127,3 +127,37 @@ def _offer_display(run: Run, client: Client) -> None:
     # Found by modules of the program, too, and no part of what a session holds.
     builtins.display = display  # type: ignore[attr-defined]
     builtins.help = show_help  # type: ignore[assignment]
+
+
+def put(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
+    """Write the files, and forget their content: as text it takes more room than the files do.
+
+    Returns:
+        What a run ends with of which one cannot be written; None if all of them are there.
+    """
+    files.reverse()
+    while files:
+        given = files.pop()
+        try:
+            _write(os.path.join(root, *given["name"].split("/")), given["data"])
+        except OSError as error:
+            message = "%s: the file %r could not be put into the working directory: %s"
+            name = type(error).__name__
+            text = message % (name, given["name"], error.strerror or error)
+            return Done("exception", 1, error=text, error_type=name)
+    return None
+
+
+def _write(path: str, data: str) -> None:
+    directory = os.path.dirname(path)
+    os.makedirs(directory or ".", exist_ok=True)
+    if os.path.islink(path):
+        # What it leads to was not meant.
+        os.unlink(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
+    try:
+        content = memoryview(binascii.a2b_base64(data))
+        while content:
+            content = content[os.write(fd, content) :]
+    finally:
+        os.close(fd)

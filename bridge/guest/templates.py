@@ -1,7 +1,7 @@
 """URI templates: from the address that a server describes to one that can be read.
 
-Owns the expansion of RFC 6570, all four levels, with one difference: a variable that is left out is
-a mistake, except in a query (`{?a,b}`, `{&a}`), where it means that the server decides.
+Owns the expansion of RFC 6570 with one difference: a variable that is left out is a mistake, except
+in a query (`{?a,b}`, `{&a}`), where it means that the server decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bridge.guest.values import listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Tuple
+    from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 MAX_EXPRESSIONS = 100
 """In one template; those of real servers have one to four."""
@@ -21,24 +21,20 @@ _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 
 _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0,3})?")
 
-_UNRESERVED = "-._~"
+_RESERVED = ":/?#[]@!$&'()*+,;="
 
-_RESERVED = _UNRESERVED + ":/?#[]@!$&'()*+,;="
-
-# Operator: what comes first, what between, whether names are written, what an empty value leaves
-# after its name, and what needs no escape.
-_OPERATORS: Dict[str, Tuple[str, str, bool, str, str]] = {
-    "": ("", ",", False, "", _UNRESERVED),
-    "+": ("", ",", False, "", _RESERVED),
-    "#": ("#", ",", False, "", _RESERVED),
-    ".": (".", ".", False, "", _UNRESERVED),
-    "/": ("/", "/", False, "", _UNRESERVED),
-    ";": (";", ";", True, "", _UNRESERVED),
-    "?": ("?", "&", True, "=", _UNRESERVED),
-    "&": ("&", "&", True, "=", _UNRESERVED),
+# Operator: what comes first, what between, and what an empty value leaves after its name, if names
+# are written.
+_OPERATORS: Dict[str, Tuple[str, str, Any]] = {
+    "": ("", ",", None),
+    "+": ("", ",", None),
+    "#": ("#", ",", None),
+    ".": (".", ".", None),
+    "/": ("/", "/", None),
+    ";": (";", ";", ""),
+    "?": ("?", "&", "="),
+    "&": ("&", "&", "="),
 }
-
-_OPTIONAL = ("?", "&")
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
@@ -61,15 +57,15 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
         name
         for operator, variables in expressions
         for name, _ in variables
-        if operator not in _OPTIONAL and values.get(name) is None
+        if operator not in ("?", "&") and values.get(name) is None
     ]
     if missing:
         message = "%.200r is a template; give %s as keyword arguments"
         raise TypeError(message % (template, listed(dict.fromkeys(missing))))
-    filled = [_filled(operator, variables, values) for operator, variables in expressions]
-    parts = [texts[0]]
-    for index, text in enumerate(filled):
-        parts += (text, texts[index + 1])
+    for index, (operator, variables) in enumerate(expressions):
+        first, between, _ = _OPERATORS[operator]
+        filled = list(_filled(operator, variables, values))
+        parts[2 * index + 1] = first + between.join(filled) if filled else ""
     return "".join(parts)
 
 
@@ -84,47 +80,36 @@ def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     return operator, variables
 
 
-def _filled(operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]) -> str:
-    first, between, named, empty, safe = _OPERATORS[operator]
-    parts = []
+def _filled(
+    operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the parts of an expression, between which its operator's sign stands."""
+    empty = _OPERATORS[operator][2]
     for name, modifier in variables:
         value = values.get(name)
-        if value is None or (isinstance(value, (list, tuple, dict)) and not value):
+        is_many = isinstance(value, (list, tuple, dict))
+        if value is None or (is_many and not value):
             continue
-        if modifier == "*" and isinstance(value, (list, tuple, dict)):
-            parts.append(between.join(_exploded(name, value, named, empty, safe)))
+        pairs = value.items() if isinstance(value, dict) else [(name, value)]
+        if isinstance(value, (list, tuple)):
+            pairs = [(name, item) for item in value]
+        given = [
+            (_escaped(name, key, operator), _escaped(name, item, operator)) for key, item in pairs
+        ]
+        if is_many and modifier == "*":
+            for key, text in given:
+                if empty is None and not isinstance(value, dict):
+                    yield text
+                else:
+                    yield "%s%s" % (key, "=" + text if text or empty is None else empty)
             continue
-        text = _joined(name, value, modifier, safe)
-        if named:
-            text = "%s%s" % (name, "=" + text if text else empty)
-        parts.append(text)
-    return first + between.join(parts) if parts else ""
-
-
-def _exploded(name: str, value: Any, named: bool, empty: str, safe: str) -> List[str]:
-    if isinstance(value, dict):
-        pairs = [(_escaped(str(key), safe), item) for key, item in value.items()]
-    else:
-        pairs = [(name if named else "", item) for item in value]
-    parts = []
-    for key, item in pairs:
-        text = _escaped(_text(name, item), safe)
-        if not key:
-            parts.append(text)
+        if is_many:
+            parts = [part for pair in given for part in pair[not isinstance(value, dict) :]]
+            text = ",".join(parts)
         else:
-            parts.append("%s%s" % (key, "=" + text if text or not named else empty))
-    return parts
-
-
-def _joined(name: str, value: Any, modifier: str, safe: str) -> str:
-    if isinstance(value, dict):
-        items = [part for pair in value.items() for part in pair]
-    elif isinstance(value, (list, tuple)):
-        items = list(value)
-    else:
-        text = _text(name, value)
-        return _escaped(text[: int(modifier[1:])] if modifier[:1] == ":" else text, safe)
-    return ",".join(_escaped(_text(name, item), safe) for item in items)
+            cut = int(modifier[1:]) if modifier[:1] == ":" else None
+            text = _escaped(name, _text(name, value)[:cut], operator)
+        yield text if empty is None else "%s%s" % (name, "=" + text if text else empty)
 
 
 def _text(name: str, value: Any) -> str:
@@ -136,15 +121,14 @@ def _text(name: str, value: Any) -> str:
     raise TypeError(message % (name, type(value).__name__))
 
 
-def _escaped(text: str, safe: str) -> str:
+def _escaped(name: str, value: Any, operator: str) -> str:
     # Not above: most programs expand nothing.
     from urllib.parse import quote
 
-    if safe is _UNRESERVED:
-        return quote(text, safe=safe)
+    text = _text(name, value)
+    if operator not in ("+", "#"):
+        return quote(text, safe="")
     # What is escaped already stays so where reserved characters may stand.
-    return re.sub(
-        r"(%[0-9A-Fa-f]{2})|[^%]+|%",
-        lambda part: part.group(1) or quote(part.group(0), safe=safe),
-        text,
-    )
+    parts = re.split(r"(%[0-9A-Fa-f]{2})", text)
+    parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
+    return "".join(parts)

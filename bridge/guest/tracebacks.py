@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-import types
 
 from bridge.guest import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import AbstractSet, Any, List, Optional, Set
+    from types import FrameType
+    from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Set
+
 
 FILENAME = "<run_python>"
 """What the program's code goes by in tracebacks; a session's programs have a number each."""
@@ -37,7 +38,8 @@ _GAP = "<left out>"
 """Stands for the file of frames that are left out."""
 
 MAX_FRAMES = 2000
-"""Frames of one traceback that are looked at: more than the usual recursion limit allows."""
+"""Frames of one traceback that are looked at, the last ones: more than the usual recursion limit
+allows. A program that raised that may have a million."""
 
 MAX_EXCEPTIONS = 64
 """Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
@@ -79,18 +81,14 @@ def register_source(source: str, name: str = FILENAME) -> None:
     imports.OnImport("linecache", remember)
 
 
-def describe(error: BaseException, guest_files: AbstractSet[str]) -> str:
+def describe(error: BaseException, ours: FrozenSet[str]) -> str:
     """Return the traceback of `error` as the program's author wants to see it."""
     try:
         import traceback
 
-        left_out = _cut_long_stacks(error)
-        details = traceback.TracebackException.from_exception(error)
-        _trim(details, guest_files)
-        text = _shorten(_told_gaps("".join(details.format()).strip("\n")))
-        if left_out:
-            text = "[%d more calls of a deep recursion are not shown]\n%s" % (left_out, text)
-        return text + _hint(error)
+        details = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES)
+        _trim(details, ours)
+        return _shorten(_told_gaps("".join(details.format()).strip("\n"))) + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
         return "%s (its traceback cannot be shown: %s)" % (
@@ -131,37 +129,7 @@ def describe_syntax(error: BaseException) -> str:
     return _shorten("".join(lines).strip("\n")) + _hint(error)
 
 
-def _cut_long_stacks(error: BaseException) -> int:
-    """Cut the middle out of overlong tracebacks, which take long to format; return by how much.
-
-    A program that raised the recursion limit may have a million frames.
-    """
-    cut = 0
-    queue: List[Optional[BaseException]] = [error]
-    seen: Set[int] = set()
-    while queue and len(seen) < MAX_EXCEPTIONS:
-        current = queue.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        steps = []
-        step = current.__traceback__
-        while step is not None:
-            steps.append(step)
-            step = step.tb_next
-        if len(steps) > MAX_FRAMES:
-            half = MAX_FRAMES // 2
-            cut += len(steps) - 2 * half
-            rebuilt = None
-            for kept in reversed(steps[:half] + steps[-half:]):
-                rebuilt = types.TracebackType(rebuilt, kept.tb_frame, kept.tb_lasti, kept.tb_lineno)
-            current.__traceback__ = rebuilt
-        queue += [current.__cause__, current.__context__]
-        queue += getattr(current, "exceptions", None) or ()
-    return cut
-
-
-def _trim(details: Any, guest_files: AbstractSet[str]) -> None:
+def _trim(details: Any, ours: FrozenSet[str]) -> None:
     queue: List[Any] = [details]
     seen: Set[int] = set()
     while queue and len(seen) < MAX_EXCEPTIONS:
@@ -169,12 +137,12 @@ def _trim(details: Any, guest_files: AbstractSet[str]) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        current.stack[:] = _own_frames(current.stack, guest_files)
+        current.stack[:] = _own_frames(current.stack, ours)
         queue += [current.__cause__, current.__context__]
         queue += getattr(current, "exceptions", None) or []
 
 
-def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
+def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
     """Return the frames from the program's first to its last and what these called.
 
     What leads up to the program is ours (event loop included), and so is what the program's last
@@ -187,7 +155,7 @@ def _own_frames(stack: List[Any], guest_files: AbstractSet[str]) -> List[Any]:
     below: List[Any] = []
     for index in range(own[0], len(stack)):
         frame = stack[index]
-        if frame.filename in guest_files:
+        if frame.filename in ours:
             if index > own[-1]:
                 break
         elif not _is_standard(frame.filename):
@@ -223,3 +191,69 @@ def _shorten(text: str) -> str:
     head, tail = text[: MAX_TEXT_CHARS // 3], text[-(MAX_TEXT_CHARS - MAX_TEXT_CHARS // 3) :]
     left_out = len(text) - len(head) - len(tail)
     return "%s\n  [... %d characters of traceback left out ...]\n%s" % (head, left_out, tail)
+
+
+def guest_files() -> FrozenSet[str]:
+    """Return the file names of our own code, as they stand in tracebacks."""
+    specs = [
+        module.__spec__
+        for name, module in list(sys.modules.items())
+        if name.startswith("bridge.guest")
+    ]
+    return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
+
+
+# --- interrupted from outside ---------------------------------------------------------------------
+
+MAX_TASKS = 5
+"""Told of when a program is interrupted that waits in its event loop."""
+
+STOPPED = "the run was stopped from outside: its time was over, or nobody waits for it any more"
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped from outside: its time was over, or whoever asked for it is gone."""
+
+    # What tracebacks show.
+    __module__ = "builtins"
+
+
+def interrupt(frame: Optional[FrameType]) -> NoReturn:
+    """Raise in the program, whose main thread is at `frame`."""
+    error = Interrupted(STOPPED)
+    where = list(_waiting(frame))
+    if where:
+        error.args = ("%s; it was waiting at %s" % (STOPPED, "; ".join(where)),)
+    raise error
+
+
+def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
+    """Yield where tasks wait, if the main thread is in an event loop and not in the program."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
+        return
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        return
+    ours = guest_files()
+    told = 0
+    for task in asyncio.all_tasks(loop):
+        if task.done() or told >= MAX_TASKS:
+            continue
+        place = _place(task, ours)
+        if place:
+            told += 1
+            yield place
+
+
+def _place(task: Any, ours: Any) -> str:
+    """Return the innermost line of the program's in which a task waits."""
+    place, code = "", task.get_coro()
+    for _ in range(100):
+        frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)
+        if frame is None:
+            break
+        if is_program(frame.f_code.co_filename):
+            place = "line %d, in %s" % (frame.f_lineno, frame.f_code.co_name)
+        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None)
+    return place

@@ -1,9 +1,8 @@
-"""How the frames between host and guest become bytes.
+"""The frames between host and guest, and how they become bytes.
 
-Owns their encoding as JSON lines and a bounded incremental decoder; what they hold is `frames`'.
-Does no I/O and keeps no clock, so that both ends and every test drive it the same way. The host
-imports this module too: it must stay free of imports beyond the standard library and run on Python
-3.9.
+Owns what each frame holds, their encoding as JSON lines and a bounded incremental decoder. Does no
+I/O and keeps no clock, so that both ends and every test drive it the same way. The host imports
+this module too: it must stay free of imports beyond the standard library and run on Python 3.9.
 
 One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
 frame and a reader that meets a torn line finds its place again at the next one.
@@ -17,62 +16,27 @@ from __future__ import annotations
 import json
 import math
 
-from bridge.guest.frames import (
-    PROTOCOL,
-    Call,
-    Cancel,
-    Clock,
-    Done,
-    Exited,
-    File,
-    GuestFrame,
-    Hello,
-    HostFrame,
-    Output,
-    Progress,
-    Reply,
-    Run,
-    Shown,
-    State,
-    Stop,
-)
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+    from typing import (
+        Any,
+        Callable,
+        ClassVar,
+        Dict,
+        Iterator,
+        List,
+        Mapping,
+        Optional,
+        Tuple,
+        Union,
+        dataclass_transform,  # in 3.11, which is what types are checked with
+    )
+else:
 
-    # Field name to its types and whether it must be present; None admits any JSON value.
-    _Fields = Mapping[str, Tuple[Optional[Tuple[type, ...]], bool]]
+    def dataclass_transform(**options):
+        """Stand in for what only type checkers need."""
+        return lambda kind: kind
 
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "MAX_ID",
-    "MAX_VALUES",
-    "PROTOCOL",
-    "Call",
-    "Cancel",
-    "Clock",
-    "Done",
-    "Exited",
-    "File",
-    "FrameTooLargeError",
-    "GuestFrame",
-    "Hello",
-    "HostFrame",
-    "LineDecoder",
-    "Output",
-    "Progress",
-    "Reply",
-    "Run",
-    "Shown",
-    "State",
-    "Stop",
-    "WireError",
-    "count_values",
-    "decode_guest_frame",
-    "decode_host_frame",
-    "encode",
-]
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Longest line either side accepts unless told otherwise: a 10 MB result with room to spare."""
@@ -101,31 +65,261 @@ class FrameTooLargeError(WireError):
     """A line went past the limit; nothing after it can be trusted."""
 
 
-_TYPES: Dict[str, Any] = {
-    "hello": Hello,
-    "call": Call,
-    "cancel": Cancel,
-    "output": Output,
-    "done": Done,
-    "exited": Exited,
-    "shown": Shown,
-    "progress": Progress,
-    "state": State,
-    "file": File,
-    "run": Run,
-    "reply": Reply,
-    "clock": Clock,
-    "stop": Stop,
-}
-_NAMES = {cls: name for name, cls in _TYPES.items()}
+PROTOCOL = 1
+"""Raised when a frame changes its meaning; `hello` carries it."""
 
-GUEST_TYPES = frozenset(
-    (
-        *("hello", "call", "cancel", "output", "done", "exited"),
-        *("shown", "progress", "state", "file"),
-    )
-)
-_HOST_TYPES = frozenset(("run", "reply", "clock", "stop"))
+
+class _Fresh:
+    """Stands for a default that every frame gets its own of."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def _fresh(make: Callable[[], Any]) -> Any:
+    return _Fresh(make)
+
+
+@dataclass_transform(frozen_default=True)
+class Frame:
+    """A value with the annotated fields of its class, in their order; it does not change."""
+
+    _fields: ClassVar[Tuple[str, ...]] = ()
+    _defaults: ClassVar[Dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        # Before Python 3.10 a class without annotations shows those it inherits.
+        own = cls.__annotations__
+        cls._fields = () if own is Frame.__annotations__ else tuple(own)
+        cls._defaults = {name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        fields = self._fields
+        if len(args) > len(fields):
+            self._refuse("too many values")
+        for name, value in zip(fields, args):  # noqa: B905 - `strict` is newer than Python 3.9
+            if name in given:
+                self._refuse("two values for %r" % name)
+            given[name] = value
+        values = {}
+        for name in fields:
+            if name in given:
+                values[name] = given.pop(name)
+            elif name in self._defaults:
+                default = self._defaults[name]
+                values[name] = default.make() if type(default) is _Fresh else default
+            else:
+                self._refuse("no %r" % name)
+        if given:
+            self._refuse("an unknown %r" % next(iter(given)))
+        self.__dict__.update(values)
+
+    def _refuse(self, problem: str) -> None:
+        raise TypeError("%s() was given %s" % (type(self).__name__, problem))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a frame's %r cannot be set" % name)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.__dict__ == other.__dict__
+
+    def __repr__(self) -> str:
+        fields = ", ".join("%s=%r" % item for item in self.__dict__.items())
+        return "%s(%s)" % (type(self).__name__, fields)
+
+
+# --- guest to host ------------------------------------------------------------------------------
+
+
+class Hello(Frame):
+    """The guest is up and waits for `Run`.
+
+    `facts` is what it sees of its own isolation; a claim, shown as such.
+    """
+
+    digest: str
+    python: str
+    protocol: int = PROTOCOL
+    facts: Mapping[str, Any] = _fresh(dict)
+
+
+class Call(Frame):
+    """The program asks the host for something; the host answers with a `Reply` of the same id."""
+
+    id: int
+    method: str
+    params: Mapping[str, Any]
+
+
+class Cancel(Frame):
+    """The program no longer waits for the `Call` of this id; the host may stop it unanswered."""
+
+    id: int
+
+
+class Output(Frame):
+    """Text the program wrote. `skipped` bytes were dropped just before it."""
+
+    stream: str
+    text: str
+    skipped: int = 0
+
+
+class Done(Frame):
+    """The program ended by itself: "ok", "exception" or "exit".
+
+    A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
+    for a value that JSON cannot hold, and for one that was printed because it is over the limit.
+    `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
+    `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
+    """
+
+    outcome: str
+    exit_code: int = 0
+    error: str = ""
+    error_type: str = ""
+    has_result: bool = False
+    result: Any = None
+    result_repr: str = ""
+    holds: List[List[Any]] = _fresh(list)
+    more: int = 0
+    lost: List[List[str]] = _fresh(list)
+
+
+class Shown(Frame):
+    """Something for the reader that is no text on a stream: a picture, a table.
+
+    `text` or `data` (base64) is the original. `small` is a picture of the same that fits where the
+    original may not, base64 too. `note` says what was done to that.
+    """
+
+    mime: str
+    text: str = ""
+    data: str = ""
+    small: str = ""
+    note: str = ""
+
+
+class Progress(Frame):
+    """How far the program says it is; `total` is 0 where it does not know."""
+
+    done: float
+    total: float = 0.0
+    message: str = ""
+
+
+class State(Frame):
+    """The next part of what a session's process made of its state, as base64.
+
+    Only another guest reads it. `lost` names what is not in it: name and reason.
+    """
+
+    data: str = ""
+    lost: List[List[str]] = _fresh(list)
+
+
+class File(Frame):
+    """The next part of a file that the program left in `out`, as base64; sent by the supervisor.
+
+    `name` is relative to that directory. `size` is the whole file's as far as it was known when it
+    was opened. `more` says that other parts follow. `problem` says instead why there are none.
+    """
+
+    name: str
+    data: str = ""
+    size: int = 0
+    more: bool = False
+    problem: str = ""
+
+
+class Exited(Frame):
+    """The worker process is gone; the last frame of a run, sent by the supervisor.
+
+    `kept` says that this is a session's, whose
+    process is still there with its state and waits for the next `Run`.
+    """
+
+    code: Optional[int] = None
+    signal: Optional[int] = None
+    timed_out: bool = False
+    oom_kills: int = 0
+    cpu_ms: int = 0
+    peak_memory_bytes: int = 0
+    kept: bool = False
+
+
+# --- host to guest ------------------------------------------------------------------------------
+
+
+class Run(Frame):
+    """Everything one program needs.
+
+    `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
+    alias, description, inputSchema, outputSchema). `discovered` names every server there is.
+    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
+    processes where the guest has to limit itself because the engine could not. `session` is the
+    number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
+    that holds the program, if one does. `state` is what `State` frames held, base64, for a
+    session's first run; `save` asks a session for such frames instead of running anything. `files`
+    (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
+    `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
+    """
+
+    code: str
+    argv: List[str] = _fresh(list)
+    servers: List[Dict[str, Any]] = _fresh(list)
+    discovered: List[Dict[str, Any]] = _fresh(list)
+    capabilities: str = ""
+    limits: Dict[str, Any] = _fresh(dict)
+    session: int = 0
+    name: str = ""
+    state: str = ""
+    save: bool = False
+    files: List[Dict[str, str]] = _fresh(list)
+    paths: List[str] = _fresh(list)
+    skills: List[Dict[str, str]] = _fresh(list)
+    packages: bool = False
+
+
+class Clock(Frame):
+    """The run's time goes on, or stands still while somebody is asked a question.
+
+    For the supervisor alone; the program's process does not get it. What the guest makes of it is
+    a courtesy: the deadline that counts is the host's.
+    """
+
+    running: bool
+
+
+class Stop(Frame):
+    """A session's program is to be interrupted now, as at its deadline; for the supervisor."""
+
+
+class Reply(Frame):
+    """The answer to a `Call`: a value, or an error with "kind" and "message"."""
+
+    id: int
+    value: Any = None
+    error: Optional[Dict[str, Any]] = None
+
+
+if TYPE_CHECKING:
+    GuestFrame = Union[Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited]
+    HostFrame = Union[Run, Reply, Clock, Stop]
+else:
+    GuestFrame = HostFrame = Frame
+
+
+# --- frames as lines ---
+
+_GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File)
+_HOST = (Run, Reply, Clock, Stop)
+_TYPES: Dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
+
+GUEST_TYPES = frozenset(kind.__name__.lower() for kind in _GUEST)
+_HOST_TYPES = frozenset(kind.__name__.lower() for kind in _HOST)
 
 
 def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
@@ -135,7 +329,7 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
         ValueError: A value in it is not JSON: NaN, an infinity, a cycle, too deep.
         TypeError: A value in it is of a type that JSON does not have.
     """
-    document = {"type": _NAMES[type(frame)]}
+    document: Dict[str, Any] = {"type": type(frame).__name__.lower()}
     document.update(frame.__dict__)
     try:
         text = _ENCODER.encode(document)
@@ -239,7 +433,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
         message = f"the type of the {name} frame does not come first"
         raise WireError(message)
-    _check_fields(name, document, _GUEST_FIELDS[name])
+    _check_fields(name, document)
     if name in ("call", "cancel") and not 0 <= document["id"] < MAX_ID:
         _fail(name, "id", "is out of range")
     if name == "output" and document["stream"] not in ("stdout", "stderr"):
@@ -265,66 +459,17 @@ def decode_host_frame(line: bytes) -> HostFrame:
     return frame
 
 
-_INT = (int,)
-_TEXT = (str,)
-_BOOL = (bool,)
-_MAP = (dict,)
-_LIST = (list,)
-_NUMBER = (int, float)
-_OPTIONAL_INT = (int, type(None))
-
-_GUEST_FIELDS: Mapping[str, _Fields] = {
-    "hello": {
-        "digest": (_TEXT, True),
-        "python": (_TEXT, True),
-        "protocol": (_INT, True),
-        "facts": (_MAP, False),
-    },
-    "call": {"id": (_INT, True), "method": (_TEXT, True), "params": (_MAP, True)},
-    "cancel": {"id": (_INT, True)},
-    "output": {"stream": (_TEXT, True), "text": (_TEXT, True), "skipped": (_INT, False)},
-    "done": {
-        "outcome": (_TEXT, True),
-        "exit_code": (_INT, True),
-        "error": (_TEXT, False),
-        "error_type": (_TEXT, False),
-        "has_result": (_BOOL, False),
-        "result": (None, False),
-        "result_repr": (_TEXT, False),
-        "holds": (_LIST, False),
-        "more": (_INT, False),
-        "lost": (_LIST, False),
-    },
-    "exited": {
-        "code": (_OPTIONAL_INT, False),
-        "signal": (_OPTIONAL_INT, False),
-        "timed_out": (_BOOL, False),
-        "oom_kills": (_INT, False),
-        "cpu_ms": (_INT, False),
-        "peak_memory_bytes": (_INT, False),
-        "kept": (_BOOL, False),
-    },
-    "shown": {
-        "mime": (_TEXT, True),
-        "text": (_TEXT, False),
-        "data": (_TEXT, False),
-        "small": (_TEXT, False),
-        "note": (_TEXT, False),
-    },
-    "progress": {
-        "done": (_NUMBER, True),
-        "total": (_NUMBER, False),
-        "message": (_TEXT, False),
-    },
-    "state": {"data": (_TEXT, False), "lost": (_LIST, False)},
-    "file": {
-        "name": (_TEXT, True),
-        "data": (_TEXT, False),
-        "size": (_INT, False),
-        "more": (_BOOL, False),
-        "problem": (_TEXT, False),
-    },
+_JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "Any": None,
+    "Mapping": (dict,),
+    "List": (list,),
+    "Optional": (int, type(None)),
 }
+"""What JSON may hold for a field of a guest's frame, by how its annotation begins."""
 
 
 def _parse(
@@ -380,11 +525,12 @@ _GUEST_DECODER = json.JSONDecoder(
 )
 
 
-def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:
+def _check_fields(name: str, document: Dict[str, Any]) -> None:
+    kind = _TYPES[name]
     for key, value in document.items():
-        if key not in fields:
+        if key not in kind._fields:
             _fail(name, key, "is not known")
-        types = fields[key][0]
+        types = _JSON_TYPES[kind.__annotations__[key].partition("[")[0]]
         if types is None:
             continue
         # bool is an int to Python, and must not pass for a number here.
@@ -392,8 +538,8 @@ def _check_fields(name: str, document: Dict[str, Any], fields: _Fields) -> None:
             _fail(name, key, f"is a {type(value).__name__}")
         if isinstance(value, int) and not isinstance(value, bool) and not -MAX_ID < value < MAX_ID:
             _fail(name, key, "is out of range")
-    for key, (_, required) in fields.items():
-        if required and key not in document:
+    for key in kind._fields:
+        if key not in document and key not in kind._defaults:
             _fail(name, key, "is missing")
 
 

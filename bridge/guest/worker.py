@@ -158,10 +158,10 @@ def _patch_loops() -> None:
 
 
 def _patch_figures() -> None:
-    from bridge.guest import display_pictures
+    from bridge.guest import display
 
-    display_pictures.prepare_matplotlib()
-    imports.OnImport("matplotlib.pyplot", display_pictures.prepare_pyplot)
+    display.prepare_matplotlib()
+    imports.OnImport("matplotlib.pyplot", display.prepare_pyplot)
 
 
 def _run(run: Run, channel: int, control: int) -> int:
@@ -203,7 +203,7 @@ def _run(run: Run, channel: int, control: int) -> int:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    from bridge.guest.interrupting import interrupt
+    from bridge.guest.tracebacks import interrupt
 
     interrupt(frame)
 
@@ -355,17 +355,8 @@ class NoInput(io.TextIOBase):
         """Say yes: the refusal comes with a reason, not as a wrong mode."""
         return True
 
-    def read(self, size: Any = -1, /) -> NoReturn:
+    def read(self, *size: Any) -> NoReturn:
         """Refuse."""
         raise EOFError(NO_INPUT)
 
-    def readline(self, size: Any = -1, /) -> NoReturn:
-        """Refuse."""
-        raise EOFError(NO_INPUT)
-
-    def readlines(self, hint: Any = -1, /) -> NoReturn:
-        """Refuse."""
-        raise EOFError(NO_INPUT)
-
-    def __next__(self) -> NoReturn:
-        raise EOFError(NO_INPUT)
+    readline = readlines = __next__ = read

@@ -133,7 +133,7 @@ class Memories:
         size = _size(value, "value", MAX_VALUE_BYTES)
         if metadata is not None:
             _size(metadata, "metadata", MAX_METADATA_BYTES)
-        with _told(key), self._store.writing() as kept:
+        with _told(key), self._store.writing(durable=True) as kept:
             try:
                 before = _read(kept, self._owner, name)
             except LibraryError:
@@ -178,7 +178,7 @@ class Memories:
             with self._store.reading() as kept:
                 if kept.get(_KIND, self._owner, name) is None:
                     return False
-            with self._store.writing() as kept:
+            with self._store.writing(durable=True) as kept:
                 if kept.get(_KIND, self._owner, name) is None:
                     return False
                 add_read(kept, self._writers, "", provenance)

@@ -50,7 +50,7 @@ class Traces:
         if not _tells(provenance):
             return
         try:
-            with self._store.writing() as kept:
+            with self._store.writing(durable=True) as kept:
                 add_read(kept, self._of, name, provenance)
         except OSError as error:
             message = f"What was read cannot be written down: {error.strerror or error}."
@@ -65,7 +65,7 @@ class Traces:
         with self._store.reading() as kept:
             if name not in _read(kept, self._of):
                 return
-        with self._store.writing() as kept:
+        with self._store.writing(durable=True) as kept:
             found = _read(kept, self._of)
             if name and found.pop(name, None) is not None:
                 _write(kept, self._of, found)

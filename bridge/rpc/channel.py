@@ -1,11 +1,15 @@
 """A sandbox's byte stream as frames.
 
-Owns framing, the order of writes and the size caps. Knows nothing of runs or of what frames mean.
+Owns framing, the order of writes, the size caps, and how large texts and files travel. Knows
+nothing of what frames mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import base64
+import io
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -20,11 +24,13 @@ from bridge.guest.wire import (
     GuestFrame,
     HostFrame,
     LineDecoder,
+    Reply,
     Run,
     count_values,
     decode_guest_frame,
+    encode,
 )
-from bridge.rpc.pieces import in_pieces
+from bridge.model import Json
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
@@ -206,3 +212,160 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
         raise FrameTooLargeError(message)
     narrow = line.isascii() and b"\\u" not in line
     return len(line) * (1 if narrow else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * (values + 1)
+
+
+# --- a run's frame with megabytes in it, made while it goes out -----------------------------------
+#
+# To make JSON of 40 MB of base64 in one go takes half a second, in which nothing else of the bridge
+# runs, in whatever thread it is done.
+
+LARGE_BYTES = 64 * 1024
+"""From here on bytes go out in pieces; less is made in less than a millisecond."""
+
+PIECE_BYTES = 189 * 1024
+"""Made and written together; a multiple of three, so that no piece but the last is padded."""
+
+
+class LargeBase64(str):
+    """Stands in a frame for bytes that become base64 as it goes out."""
+
+    __slots__ = ("data",)
+    data: bytes
+
+    def __new__(cls, data: bytes) -> LargeBase64:
+        """Make one, whose text nobody can have put anywhere else in the frame."""
+        made = super().__new__(cls, secrets.token_hex(16))
+        made.data = data
+        return made
+
+
+def as_base64(data: bytes) -> str:
+    """Return bytes for a frame that `in_pieces` makes."""
+    if len(data) < LARGE_BYTES:
+        return base64.b64encode(data).decode("ascii")
+    return LargeBase64(data)
+
+
+def in_pieces(frame: HostFrame) -> Iterator[bytes]:
+    """Return a frame's line.
+
+    Raises:
+        ValueError, TypeError: It is no JSON, of which nothing has gone out then.
+    """
+    line, large = encode(frame), _large(frame)
+    return _spliced(line, large) if large else iter((line,))
+
+
+def _spliced(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
+    start = 0
+    for place, large in sorted((line.index(text.encode()), text) for text in texts):
+        yield line[start:place]
+        for at in range(0, len(large.data), PIECE_BYTES):
+            yield base64.b64encode(large.data[at : at + PIECE_BYTES])
+        start = place + len(large)
+    yield line[start:]
+
+
+def _large(frame: HostFrame) -> list[LargeBase64]:
+    if not isinstance(frame, Run):
+        return []
+    texts = [frame.state, *(file["data"] for file in frame.files)]
+    return [text for text in texts if isinstance(text, LargeBase64)]
+
+
+# --- replies, with large texts beside the JSON instead of inside it -------------------------------
+#
+# To write a text as JSON and to read it again costs several times what it costs to move it, and
+# copies of it. What the program gets is the same. The other end is `bridge.guest.client`.
+
+LARGE_CHARACTERS = 64 * 1024
+"""From here on a text is worth it."""
+
+DEPTH = 3
+"""How deep inside objects large texts are looked for: the text itself, a field of structured
+content, the data of a blob. What lies deeper is in JSON."""
+
+_PORTION = 1024 * 1024
+"""Characters made into bytes at a time, so that a text is in memory once more and not twice."""
+
+
+class ClearStream(Protocol):
+    """Takes it out of a text that comes in pieces."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is certain so far."""
+
+    def finish(self) -> bytes:
+        """Return what was held back, when nothing follows."""
+
+
+class Clear(Protocol):
+    """Takes out of replies what must not enter a sandbox; see `bridge.gate.redaction`."""
+
+    def text(self, text: str) -> str:
+        """Return a text without it."""
+
+    def frame(self, line: bytes) -> bytes:
+        """Return a line of JSON without it."""
+
+    def stream(self) -> ClearStream:
+        """Return what clears a text that comes in pieces."""
+
+
+def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes:
+    """Return the reply that gives `value`, without what `clear` takes out.
+
+    Raises:
+        ValueError: `value` is not JSON: NaN, an infinity, a cycle, too deep.
+        TypeError: It holds something of a type that JSON does not have.
+    """
+    texts: list[tuple[Sequence[str], str]] = []
+    rest = _without_large(value, (), texts)
+    if texts:
+        try:
+            return _beside(call_id, rest, texts, clear)
+        except UnicodeEncodeError:
+            # A lone surrogate has no bytes, but JSON can escape it.
+            texts.clear()
+    line = encode(Reply(id=call_id, value=value))
+    return line if clear is None else clear.frame(line)
+
+
+def _beside(
+    call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]], clear: Clear | None
+) -> bytes:
+    data = io.BytesIO()
+    for _, told in texts:
+        # Before anything is counted: what stands in the place of a secret has another length.
+        text = told if clear is None else clear.text(told)
+        size = len(text) if text.isascii() else sum(len(p.encode()) for p in _portions(text))
+        data.write(b"+%d\n" % size)
+        for portion in _portions(text):
+            data.write(portion.encode())
+    value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
+    line = encode(Reply(id=call_id, value=value))
+    # Names of fields stand in it twice, and lose the same both times.
+    data.write(line if clear is None else clear.frame(line))
+    # Nothing is copied here: the buffer itself becomes the bytes.
+    return data.getvalue()
+
+
+def _portions(text: str) -> Iterator[str]:
+    for start in range(0, len(text), _PORTION):
+        yield text[start : start + _PORTION]
+
+
+def _without_large(
+    value: Json, path: tuple[str, ...], texts: list[tuple[Sequence[str], str]]
+) -> Json:
+    if isinstance(value, str) and len(value) >= LARGE_CHARACTERS and path:
+        texts.append((path, value))
+        return None
+    if isinstance(value, dict) and len(path) < DEPTH:
+        return {
+            key: _without_large(item, (*path, key), texts)
+            if isinstance(item, (str, dict)) and isinstance(key, str)
+            else item
+            for key, item in value.items()
+        }
+    return value

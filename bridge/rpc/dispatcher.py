@@ -32,7 +32,7 @@ from bridge.errors import (
 )
 from bridge.guest.wire import Call, Reply, WireError, encode
 from bridge.model import Json
-from bridge.rpc.replies import Clear, encode_reply
+from bridge.rpc.channel import Clear, encode_reply
 
 logger = logging.getLogger(__name__)
 

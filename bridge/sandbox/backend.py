@@ -1,7 +1,8 @@
 """The seam between the engine and whatever runs code.
 
 Owns the Protocols and the values that cross them. A backend starts one process in isolation and
-offers its stdin and stdout as a byte stream; it knows nothing of frames, tools or Python.
+offers its stdin and stdout as a byte stream; it knows nothing of frames, tools or Python. The
+process is a program's guest, or a command of the user's that `run_command` names.
 """
 
 from __future__ import annotations
@@ -28,6 +29,74 @@ class Bind:
     executable: bool = False
 
 
+HOME = "/home/sandbox"
+"""Of a command. Read-only and empty, but for what `CommandSpec.files` puts there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFile:
+    """A file that a command has a copy of, or sees read-only where copies cannot be made.
+
+    Attributes:
+        data: Its content; copied where there is no need to show the file itself.
+    """
+
+    source: str
+    inside: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executable:
+    """Something of the host that may be executed, and the least it needs to start.
+
+    Attributes:
+        name: How it is called.
+        file: Where it is, links resolved.
+        executes: The files that the kernel executes for it: itself, its interpreter, their loader.
+        needs: Directories and files that those read.
+        links: Symbolic links on the way to them: what each leads to, and its own place.
+    """
+
+    name: str
+    file: str
+    executes: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSpec:
+    """What differs where a command of the user's runs instead of a program.
+
+    It sees of the host's files only what it is granted (`LaunchSpec.binds`), both of its outputs
+    are wanted, and its input ends.
+
+    Attributes:
+        cwd: The working directory inside.
+        cpu_seconds, file_bytes: Of each process, and of each file it writes.
+        on_error: Given what is written to stderr, while somebody receives.
+        file: The executable on the host, links resolved; empty in a container, where the first
+            word of the command is looked up in the image.
+        files: Files that are there besides.
+        writable: Directories inside that are in memory, empty at the start.
+        executables: All that may be executed; empty in a container.
+        network: Whether there is one.
+        image: In a container.
+    """
+
+    cwd: str
+    cpu_seconds: int
+    file_bytes: int
+    on_error: Callable[[bytes], None] = field(default=lambda _: None, compare=False, repr=False)
+    file: str = ""
+    files: tuple[HostFile, ...] = ()
+    writable: tuple[str, ...] = ()
+    executables: tuple[Executable, ...] = ()
+    network: bool = False
+    image: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
     """What to start.
@@ -39,6 +108,7 @@ class LaunchSpec:
         limits: What the process may use.
         binds: What of the host is there besides; the configuration's own choice, never a
             program's or a client's.
+        command: What differs for a command of the user's; None for a program.
     """
 
     run_id: str
@@ -46,6 +116,7 @@ class LaunchSpec:
     env: Mapping[str, str]
     limits: Limits
     binds: tuple[Bind, ...] = ()
+    command: CommandSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +179,18 @@ class Sandbox(Protocol):
         """
         ...
 
+    def end_input(self) -> None:
+        """Let the process's stdin end. Idempotent."""
+        ...
+
+    async def end_output(self) -> None:
+        """Let whoever writes to stdout find that nobody reads it; or end it, without such a way."""
+        ...
+
     async def receive(self) -> bytes:
         """Return the next bytes of the process's stdout; empty at its end.
+
+        Of a command's, empty when its stderr has ended as well.
 
         Raises:
             ChannelClosedError: The engine broke the stream.

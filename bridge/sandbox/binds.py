@@ -1,14 +1,18 @@
-"""Directories of the host inside of sandboxes: what is said of them, and who cannot have any. Pure.
+"""Directories of the host inside of sandboxes: what is said of them, and as whom they are used.
 
 Owns the account of layers for them. How a backend mounts them is its own business.
 """
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterable
 
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind
+
+STRANGER = 65534
+"""A user and a group that own nothing anywhere."""
 
 READ_ONLY = "read-only:"
 """How the layers of directories that cannot be written to begin; the place inside follows."""
@@ -48,3 +52,15 @@ def refuse_binds(backend: str, binds: Iterable[Bind]) -> None:
             "without [directories]."
         )
         raise LaunchError(message, remedy=remedy)
+
+
+def group_of(uid: int) -> int:
+    """Return the group of whoever runs as that user: the user's own, never root's. Blocks.
+
+    A directory's group is no answer: it may be one that opens more than the directory.
+    """
+    try:
+        found = pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return STRANGER
+    return found or STRANGER

@@ -11,15 +11,25 @@ import importlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from bridge.errors import NoSandboxError, SettingsError
+from bridge.errors import (
+    BridgeError,
+    ImageMissingError,
+    ImagePullError,
+    LaunchError,
+    NoSandboxError,
+    SettingsError,
+)
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.reaper import tidy_up
 from bridge.settings import Settings
+from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ENGINES, LADDER, WEAKER
 
 if TYPE_CHECKING:
@@ -169,3 +179,83 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
 
 def _reason(probe: Probe) -> str:
     return f"{probe.backend}: {probe.summary} {probe.remedy}".strip()
+
+
+def is_engine(name: str) -> bool:
+    """Tell whether a backend of that name is a container engine."""
+    return name in ENGINES or "/" in name
+
+
+def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
+    """See that a kernel boundary that was asked for is not traded for namespaces.
+
+    Raises:
+        SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
+    """
+    if settings.oci_runtime and profile.runtime == "process":
+        place = settings.place("oci_runtime")
+        message = f"{profile.place}: {place}: bubblewrap cannot use {settings.oci_runtime}."
+        remedy = 'Set `runtime = "container"` and `image` in the profile.'
+        raise SettingsError(message, remedy=remedy)
+
+
+async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
+    """Return what commands of a profile run in, open: bubblewrap, or the first fitting engine.
+
+    An engine fits that has the profile's image, or can get it. Nothing stands in for bubblewrap.
+
+    Raises:
+        SettingsError: A runtime was asked for that bubblewrap cannot use.
+        SandboxError: None is usable; the remedy says what to do.
+    """
+    insist_on_kernel(settings, profile)
+    if profile.runtime == "process":
+        backend, _ = await _open("bubblewrap", replace(settings, packages=None))
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(backend)
+            await tidy_up(backend)
+            stack.pop_all()
+        return backend
+    problems: list[str] = []
+    remedy = "`mcp-code-bridge doctor` tries them again."
+    names = candidates(settings.runtime, settings.runtime_order)
+    for name in tuple(filter(is_engine, names)) or ENGINES:
+        try:
+            return await _engine_with(name, settings, profile)
+        except (ImageMissingError, ImagePullError) as error:
+            problems.append(f"{name}: {error.message}")
+            remedy = for_profile(error, profile).remedy
+        except BridgeError as error:
+            problems.append(f"{name}: {error}")
+    message = f"No container engine can run {profile.image}. {' '.join(problems)}"
+    raise NoSandboxError(message, remedy=remedy)
+
+
+async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
+    from bridge.sandbox.container.image import ensure_present
+    from bridge.sandbox.container.opening import container_backend
+
+    backend = container_backend(name, settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(backend)
+        await ensure_present(profile.image, await backend.images(), progress=logger.info)
+        await tidy_up(backend)
+        stack.pop_all()
+    return backend
+
+
+def for_profile(error: BridgeError, profile: CommandProfile) -> BridgeError:
+    """Return an error about an image with the remedy for a profile's; others as they are.
+
+    What is said elsewhere is about the image of programs, which the bridge itself can build.
+    """
+    if profile.runtime != "container":
+        return error
+    remedy = f"correct {profile.place}.image."
+    if isinstance(error, ImageMissingError | ImagePullError):
+        remedy = f"Pull or build {profile.image} with the engine, or {remedy}"
+    elif isinstance(error, LaunchError) and "image build" in error.remedy:
+        remedy = f"Name executables that {profile.image} has, or {remedy}"
+    else:
+        return error
+    return type(error)(error.message, remedy=remedy, host_detail=error.host_detail)

@@ -137,6 +137,36 @@ class Refusal:
     error: int = errno.EPERM
 
 
+def refuse(call: str, error: int = errno.EPERM) -> Refusal:
+    """Refuse a call whatever its arguments."""
+    return Refusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
+
+
+_SOCKET_TYPES = 0xF
+"""Of a socket's type: the bits that are no flags."""
+
+_CONNECTED_TYPES = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: such a pair speaks with nobody else."""
+
+_UNCONNECTED_TYPES = (2, 3)
+"""SOCK_DGRAM and SOCK_RAW, which AF_UNIX takes for it: can be sent to whatever has a name."""
+
+
+def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
+    """Refuse sockets that need no connection to send something."""
+    return tuple(
+        Refusal(
+            call=call,
+            argument=1,
+            comparison="masked_eq",
+            value=kind,
+            mask=_SOCKET_TYPES,
+            error=errno.EAFNOSUPPORT,
+        )
+        for kind in _UNCONNECTED_TYPES
+    )
+
+
 _NAMESPACE_FLAGS = (
     0x00020000,  # CLONE_NEWNS
     0x02000000,  # CLONE_NEWCGROUP
@@ -203,6 +233,22 @@ NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
+NETWORKED_COMMAND: tuple[Refusal, ...] = (
+    *NETWORK_ARGUMENTS,
+    refuse("listen", errno.EACCES),
+    *refuse_datagrams("socketpair"),
+)
+"""What is refused to commands outside of containers, with a network."""
+
+LOCAL_COMMAND: tuple[Refusal, ...] = (
+    *ARGUMENTS,
+    # A granted directory may hold sockets of the host; the mount being read-only does not matter.
+    refuse("connect", errno.EACCES),
+    *refuse_datagrams("socket"),
+    *refuse_datagrams("socketpair"),
+)
+"""And without one."""
+
 Purpose = Literal["program", "command", "networked"]
 """What a container is for: a program; a command, which may be granted directories of the host; a
 command that is granted a network besides."""
@@ -215,13 +261,6 @@ _CONDITIONAL_IN_OCI: tuple[str, ...] = (
     "socket",
     "socketpair",
 )
-
-_SOCKET_TYPES = 0xF
-_CONNECTED_TYPES = (1, 5)
-"""SOCK_STREAM and SOCK_SEQPACKET: such a pair speaks with nobody else."""
-
-_UNCONNECTED_TYPES = (2, 3)
-"""SOCK_DGRAM and SOCK_RAW, which AF_UNIX takes for it: can be sent to whatever has a name."""
 
 
 def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
@@ -274,18 +313,7 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
         _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
         for kind in _CONNECTED_TYPES
     ]
-    refusals = [
-        Refusal(
-            call=call,
-            argument=1,
-            comparison="masked_eq",
-            value=kind,
-            mask=_SOCKET_TYPES,
-            error=errno.EAFNOSUPPORT,
-        )
-        for kind in _UNCONNECTED_TYPES
-    ]
-    return kinds + [_refusal(rule) for rule in refusals]
+    return kinds + [_refusal(rule) for rule in refuse_datagrams(call)]
 
 
 def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:

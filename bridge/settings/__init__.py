@@ -37,6 +37,7 @@ from bridge.settings.values import (
 )
 
 __all__ = [
+    "FLAGS",
     "REMOVED_SETTINGS",
     "AuditMode",
     "CommandProfile",
@@ -65,68 +66,106 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Setting:
-    """How one field is named outside and parsed; `many` when it takes a list in the file."""
+    """How one field is parsed, and named outside.
 
-    variable: str
+    Attributes:
+        parse: From the text that a flag or variable has.
+        flag: What its flag's help says; empty for none.
+        many: Whether it takes a list in the file.
+        variable: Its name in the environment, where that is not made from its own.
+    """
+
     parse: Callable[[str], object]
+    flag: str = ""
     many: bool = False
+    variable: str = ""
 
 
 _SETTINGS: Mapping[str, _Setting] = {
-    "runtime": _Setting("MCP_BRIDGE_RUNTIME", parsers.runtime),
-    "runtime_order": _Setting("MCP_BRIDGE_RUNTIME_ORDER", parsers.runtime_order, many=True),
-    "oci_runtime": _Setting("MCP_BRIDGE_OCI_RUNTIME", parsers.text),
-    "image": _Setting("MCP_BRIDGE_IMAGE", parsers.text),
-    "packages": _Setting("MCP_BRIDGE_PACKAGES", parsers.path),
-    "timeout": _Setting("MCP_BRIDGE_TIMEOUT", parsers.seconds),
-    "max_timeout": _Setting("MCP_BRIDGE_MAX_TIMEOUT", parsers.seconds),
-    "memory": _Setting("MCP_BRIDGE_MEMORY", parsers.memory),
-    "pids": _Setting("MCP_BRIDGE_PIDS", parsers.integer(parsers.MIN_PIDS, parsers.MAX_PIDS)),
-    "cpus": _Setting("MCP_BRIDGE_CPUS", parsers.cpus),
-    "container_user": _Setting("MCP_BRIDGE_CONTAINER_USER", parsers.user),
-    "runtime_idle_timeout": _Setting("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", parsers.seconds),
-    "state_dir": _Setting("MCP_BRIDGE_STATE_DIR", parsers.whole_path),
-    "output_mode": _Setting("MCP_BRIDGE_OUTPUT_MODE", parsers.choice(get_args(OutputMode))),
-    "structured": _Setting("MCP_BRIDGE_STRUCTURED", parsers.choice(get_args(RecordPlace))),
-    "log_level": _Setting("MCP_BRIDGE_LOG_LEVEL", parsers.choice(get_args(LogLevel), upper=True)),
-    "profile": _Setting("MCP_BRIDGE_PROFILE", parsers.lowered),
-    "listed_servers_only": _Setting("MCP_BRIDGE_LISTED_SERVERS_ONLY", parsers.boolean),
-    "guard": _Setting("MCP_BRIDGE_GUARD", parsers.choice(get_args(GuardMode))),
-    "allow_packages": _Setting("MCP_BRIDGE_ALLOW_PACKAGES", parsers.boolean),
-    "allow_directories": _Setting("MCP_BRIDGE_ALLOW_DIRECTORIES", parsers.boolean),
-    "warm": _Setting("MCP_BRIDGE_WARM", parsers.integer(0, parsers.MAX_WARM)),
-    "sources": _Setting("MCP_BRIDGE_SOURCES", parsers.sources, many=True),
+    "runtime": _Setting(
+        parsers.runtime, "auto, podman, docker, bubblewrap, seatbelt, landlock or an engine's path"
+    ),
+    "runtime_order": _Setting(
+        parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
+    ),
+    "oci_runtime": _Setting(
+        parsers.text, "runc, crun, runsc, kata ...: used or refused, never downgraded"
+    ),
+    "image": _Setting(parsers.text, "the container image"),
+    "packages": _Setting(parsers.path),
+    "timeout": _Setting(parsers.seconds),
+    "max_timeout": _Setting(parsers.seconds, "longest timeout a run may ask for, in seconds"),
+    "memory": _Setting(parsers.memory, "memory limit, such as 512m"),
+    "pids": _Setting(
+        parsers.integer(parsers.MIN_PIDS, parsers.MAX_PIDS), "limit on processes and threads"
+    ),
+    "cpus": _Setting(parsers.cpus, "limit on CPUs, such as 1.5"),
+    "container_user": _Setting(parsers.user),
+    "runtime_idle_timeout": _Setting(parsers.seconds),
+    "state_dir": _Setting(parsers.whole_path, "where logs and caches are kept"),
+    "output_mode": _Setting(parsers.choice(get_args(OutputMode)), "compact, toon, json or auto"),
+    "structured": _Setting(
+        parsers.choice(get_args(RecordPlace)),
+        "where results have their record for programs: meta or content",
+    ),
+    "log_level": _Setting(
+        parsers.choice(get_args(LogLevel), upper=True), "DEBUG, INFO, WARNING or ERROR"
+    ),
+    "profile": _Setting(parsers.lowered, "standard, strict or one of config.toml"),
+    "listed_servers_only": _Setting(parsers.boolean),
+    "guard": _Setting(
+        parsers.choice(get_args(GuardMode)), "what the static guard does: off, advise or enforce"
+    ),
+    "allow_packages": _Setting(parsers.boolean),
+    "allow_directories": _Setting(parsers.boolean),
+    "warm": _Setting(parsers.integer(0, parsers.MAX_WARM)),
+    "sources": _Setting(
+        parsers.sources,
+        "clients whose configurations are read, or -NAME,-NAME for all but those",
+        many=True,
+    ),
     "description_tokens": _Setting(
-        "MCP_BRIDGE_DESCRIPTION_TOKENS",
         parsers.integer(parsers.MIN_DESCRIPTION_TOKENS, parsers.MAX_DESCRIPTION_TOKENS),
+        "what the description of run_python may cost",
     ),
-    "preflight": _Setting("MCP_BRIDGE_PREFLIGHT", parsers.choice(get_args(PreflightMode))),
-    "audit": _Setting("MCP_BRIDGE_AUDIT", parsers.choice(get_args(AuditMode))),
-    "audit_days": _Setting("MCP_BRIDGE_AUDIT_DAYS", parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
-    "audit_bytes": _Setting("MCP_BRIDGE_AUDIT_BYTES", parsers.parse_size),
-    "output_tokens": _Setting(
-        "MCP_BRIDGE_OUTPUT_TOKENS", parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)
+    "preflight": _Setting(
+        parsers.choice(get_args(PreflightMode)), "check programs before they run: check or off"
     ),
-    "shown_bytes": _Setting("MCP_BRIDGE_SHOWN_BYTES", parsers.parse_size),
-    "runs": _Setting("MCP_BRIDGE_RUNS", parsers.integer(1, parsers.MAX_RUNS)),
-    "sessions": _Setting("MCP_BRIDGE_SESSIONS", parsers.integer(0, parsers.MAX_SESSIONS)),
-    "session_idle_timeout": _Setting("MCP_BRIDGE_SESSION_IDLE_TIMEOUT", parsers.seconds),
-    "session_days": _Setting("MCP_BRIDGE_SESSION_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)),
-    "artifact_bytes": _Setting("MCP_BRIDGE_ARTIFACT_BYTES", parsers.parse_size),
-    "artifact_run_bytes": _Setting("MCP_BRIDGE_ARTIFACT_RUN_BYTES", parsers.parse_size),
-    "artifact_days": _Setting(
-        "MCP_BRIDGE_ARTIFACT_DAYS", parsers.integer(1, parsers.MAX_KEPT_DAYS)
+    "audit": _Setting(parsers.choice(get_args(AuditMode))),
+    "audit_days": _Setting(parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
+    "audit_bytes": _Setting(parsers.parse_size),
+    "output_tokens": _Setting(parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)),
+    "shown_bytes": _Setting(parsers.parse_size),
+    "runs": _Setting(parsers.integer(1, parsers.MAX_RUNS)),
+    "sessions": _Setting(parsers.integer(0, parsers.MAX_SESSIONS)),
+    "session_idle_timeout": _Setting(parsers.seconds),
+    "session_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
+    "artifact_bytes": _Setting(parsers.parse_size),
+    "artifact_run_bytes": _Setting(parsers.parse_size),
+    "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
+    "skills_dir": _Setting(parsers.whole_path),
+    "roots": _Setting(
+        parsers.directories,
+        "directories that servers are told of when they ask for roots",
+        many=True,
     ),
-    "skills_dir": _Setting("MCP_BRIDGE_SKILLS_DIR", parsers.whole_path),
-    "roots": _Setting("MCP_BRIDGE_ROOTS", parsers.directories, many=True),
-    "servers_config": _Setting("MCP_SERVERS_CONFIG", parsers.whole_path),
-    "allow_self_server": _Setting("MCP_BRIDGE_ALLOW_SELF_SERVER", parsers.boolean),
-    "project_servers": _Setting(
-        "MCP_BRIDGE_PROJECT_SERVERS", parsers.choice(get_args(ProjectServers))
+    "servers_config": _Setting(
+        parsers.whole_path, "one more configuration file, read first", variable="MCP_SERVERS_CONFIG"
     ),
-    "call_timeout": _Setting("MCP_BRIDGE_CALL_TIMEOUT", parsers.seconds),
-    "start_timeout": _Setting("MCP_BRIDGE_START_TIMEOUT", parsers.seconds),
+    "allow_self_server": _Setting(parsers.boolean),
+    "project_servers": _Setting(parsers.choice(get_args(ProjectServers))),
+    "call_timeout": _Setting(parsers.seconds),
+    "start_timeout": _Setting(parsers.seconds),
 }
+
+FLAGS: Mapping[str, str] = {name: each.flag for name, each in _SETTINGS.items() if each.flag}
+"""The settings that every command has a flag for, with its help."""
+
+PREFIX = "MCP_BRIDGE_"
+
+
+def _variable(name: str) -> str:
+    return _SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
 _TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
@@ -261,8 +300,6 @@ def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
     raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
 
 
-PREFIX = "MCP_BRIDGE_"
-
 OTHER_VARIABLES = ("MCP_BRIDGE_CONFIG", "MCP_BRIDGE_INPUT_", "MCP_BRIDGE_TEST_")
 """What is no setting: where the file is, and the beginnings of inputs' names and of those that the
 tests of this project read."""
@@ -270,7 +307,7 @@ tests of this project read."""
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return what to say of variables that begin like settings and are none."""
-    known = {setting.variable.removeprefix(PREFIX) for setting in _SETTINGS.values()}
+    known = {_variable(name).removeprefix(PREFIX) for name in _SETTINGS}
     said = []
     for name in sorted(environ):
         key = name.removeprefix(PREFIX)
@@ -304,10 +341,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if environ.get(variable, "") != "":
             insist_not_removed(key, variable)
     return {
-        key: _parse(key, environ[setting.variable], setting.variable)
-        for key, setting in _SETTINGS.items()
+        key: _parse(key, environ[variable], variable)
+        for key, variable in ((key, _variable(key)) for key in _SETTINGS)
         # An empty variable is how shells and client configurations unset one.
-        if environ.get(setting.variable, "") != ""
+        if environ.get(variable, "") != ""
     }
 
 
@@ -318,8 +355,7 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
         insist_not_removed(key, where)
         if key not in _SETTINGS:
             known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
-            message = f"{where} is not a setting. {known}"
-            raise SettingsError(message)
+            raise SettingsError(f"{where} is not a setting. {known}")
         setting = _SETTINGS[key]
         boolean = setting.parse is parsers.boolean
         text = as_text(value, where, many=setting.many, boolean=boolean)
@@ -331,5 +367,4 @@ def _parse(key: str, text: str, place: str) -> _Given:
     try:
         return _Given(_SETTINGS[key].parse(text), place)
     except ValueError as error:
-        message = f"{place}: {text!r} {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{place}: {text!r} {error}.") from None

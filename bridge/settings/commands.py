@@ -7,14 +7,13 @@ out when a command is run, by `bridge.engine.commands`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
-from bridge.errors import SettingsError
 from bridge.model import MEBIBYTE, Json
-from bridge.settings import parsers
+from bridge.settings import fields, parsers
 
 Runtime = Literal["process", "container"]
 CredentialKind = Literal["aws"]
@@ -31,7 +30,6 @@ MIN_MEMORY_BYTES = 16 * MEBIBYTE
 MAX_OUTPUT_BYTES = 4 * MEBIBYTE
 """Of each stream; a model's whole context is smaller."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
@@ -88,224 +86,118 @@ class CommandProfile:
     place: str = ""
 
 
-def parse_commands(tables: Mapping[str, Json], place: str) -> Mapping[str, CommandProfile]:
+def parse_commands(tables: Json, place: str) -> Mapping[str, CommandProfile]:
     """Return the profiles of the `commands` table at `place`, by name.
 
     Raises:
         SettingsError: One has a name, a key or a value that cannot be.
     """
-    if len(tables) > MAX_PROFILES:
-        message = f"{place} holds more than {MAX_PROFILES} profiles."
-        raise SettingsError(message)
-    return {name: _profile(name, table, f"{place}.{name}") for name, table in tables.items()}
+    named = fields.named_tables(tables, place, MAX_PROFILES, "profile")
+    return {name: _profile(name, table, where) for name, table, where in named}
 
 
-def _profile(name: str, table: Json, place: str) -> CommandProfile:
-    if not _NAME.fullmatch(name):
-        message = f"{place}: a profile's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
-    if not isinstance(table, Mapping):
-        message = f"{place} must be a table, [commands.{name}]."
-        raise SettingsError(message)
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in _KEYS:
-            message = f"{place}.{key} is no key of a command profile. Known: {', '.join(_KEYS)}."
-            raise SettingsError(message)
-        attribute, parse = _KEYS[key]
-        try:
-            values[attribute] = parse(value)
-        except ValueError as error:
-            message = f"{place}.{key} {error}."
-            raise SettingsError(message) from None
+def _profile(name: str, table: Mapping[str, Json], place: str) -> CommandProfile:
+    found = fields.record(table, place, _KEYS, "a command profile")
     for key in ("executables", "workspace"):
-        if not values.get(key):
-            message = f"{place} needs `{key}`."
-            raise SettingsError(message)
-    profile = CommandProfile(name=name, place=place, **values)  # type: ignore[arg-type]  # parsed
-    return _consistent(profile, asked=frozenset(values))
+        if not found.get(key):
+            fields.fail(place, f"needs `{key}`")
+    values = {_ATTRIBUTES.get(key, key): value for key, value in found.items()}
+    return _consistent(CommandProfile(name=name, place=place, **values), asked=found.keys())
 
 
-def _consistent(profile: CommandProfile, *, asked: frozenset[str]) -> CommandProfile:
+def _consistent(profile: CommandProfile, *, asked: Collection[str]) -> CommandProfile:
     problem = ""
+    names = [*profile.env, *profile.secrets, *profile.fixed]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if profile.runtime == "container" and not profile.image:
         problem = 'needs `image` when `runtime` is "container"'
     elif profile.runtime == "process" and profile.image:
         problem = 'has an `image`, which only `runtime` = "container" uses'
-    elif profile.timeout > profile.max_timeout and asked >= {"timeout", "max_timeout"}:
+    elif profile.timeout > profile.max_timeout and {"timeout", "max_timeout"} <= set(asked):
         problem = "has a `timeout` beyond its `max_timeout`"
     elif len({_base(entry) for entry in profile.executables}) < len(profile.executables):
         problem = "names two `executables` that a command could not tell apart"
-    else:
-        names = [*profile.env, *profile.secrets, *profile.fixed]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            problem = f"has {twice[0]} in more than one of `env`, `secrets` and `set`"
+    elif twice:
+        problem = f"has {twice[0]} in more than one of `env`, `secrets` and `set`"
     if problem:
-        message = f"{profile.place} {problem}."
-        raise SettingsError(message)
-    if profile.timeout > profile.max_timeout:
-        return CommandProfile(**{**profile.__dict__, "timeout": profile.max_timeout})
-    return profile
+        fields.fail(profile.place, problem)
+    return replace(profile, timeout=min(profile.timeout, profile.max_timeout))
 
 
 def _base(entry: str) -> str:
     return entry.rpartition("/")[2]
 
 
-def _error(message: str) -> ValueError:
-    return ValueError(message)
+_texts = fields.entries(MAX_ENTRIES, "texts")
 
 
-def _text(value: Json) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        message = "must be a text"
-        raise _error(message)
-    return value.strip()
-
-
-def _flag(value: Json) -> bool:
-    if not isinstance(value, bool):
-        message = "must be true or false"
-        raise _error(message)
-    return value
-
-
-def _texts(value: Json) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = "must be a list of texts"
-        raise _error(message)
-    if len(value) > MAX_ENTRIES:
-        message = f"has more than {MAX_ENTRIES} entries"
-        raise _error(message)
-    if any(not item.strip() or "\0" in item for item in value):
-        message = "has an entry that is empty or holds a NUL"
-        raise _error(message)
-    return tuple(dict.fromkeys(value))
-
-
-def _executables(value: Json) -> tuple[str, ...]:
-    found = _texts(value)
+def _executables(value: Json, place: str) -> tuple[str, ...]:
+    found = _texts(value, place)
     for entry in found:
         if ("/" in entry and not entry.startswith("/")) or not _base(entry).strip("."):
-            message = f"has {entry!r}, which is neither a plain name nor an absolute path"
-            raise _error(message)
+            problem = f"has {entry!r}, which is neither a plain name nor an absolute path"
+            fields.fail(place, problem)
     return found
 
 
-def _variables(value: Json) -> tuple[str, ...]:
-    found = _texts(value)
+def _variables(value: Json, place: str) -> tuple[str, ...]:
+    found = _texts(value, place)
     for name in found:
         if not _VARIABLE.fullmatch(name):
-            message = f"has {name!r}, which is no name of a variable"
-            raise _error(message)
+            fields.fail(place, f"has {name!r}, which is no name of a variable")
     return found
 
 
-def _fixed(value: Json) -> Mapping[str, str]:
-    if not isinstance(value, Mapping):
-        message = "must be a table of variables, NAME = text"
-        raise _error(message)
-    _variables(list(value))
-    for name, text in value.items():
+def _fixed(value: Json, place: str) -> Mapping[str, str]:
+    table = fields.table(value, place)
+    _variables(list(table), place)
+    for name, text in table.items():
         if not isinstance(text, str) or "\0" in text:
-            message = f"has {name}, whose value must be a text"
-            raise _error(message)
-    return dict(value)
+            fields.fail(place, f"has {name}, whose value must be a text")
+    return dict(table)
 
 
-def _paths(value: Json) -> tuple[str, ...]:
-    return tuple(str(parsers.path(item)) for item in _texts(value))
+def _paths(value: Json, place: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(parsers.path(item)) for item in _texts(value, place))
+    except ValueError as error:
+        fields.fail(place, str(error))
 
 
-def _workspace(value: Json) -> Path:
-    path = parsers.path(_text(value))
-    if not path.is_absolute():
-        message = "must be an absolute path (or begin with ~)"
-        raise _error(message)
-    return path
+def _credentials(value: Json, place: str) -> Credentials:
+    known = {
+        "kind": fields.choice(get_args(CredentialKind)),
+        "source": fields.choice(get_args(CredentialSource)),
+    }
+    found = fields.record(value, place, known, "credentials")
+    if "kind" not in found:
+        fields.fail(place, 'must be like { kind = "aws", source = "both" }')
+    return Credentials(kind=found["kind"], source=found.get("source", "both"))
 
 
-def _credentials(value: Json) -> Credentials:
-    if not isinstance(value, Mapping) or set(value) - {"kind", "source"}:
-        message = 'must be like { kind = "aws", source = "both" }'
-        raise _error(message)
-    kind, source = value.get("kind"), value.get("source", "both")
-    if kind not in get_args(CredentialKind):
-        message = f"has kind {kind!r}; known: {', '.join(get_args(CredentialKind))}"
-        raise _error(message)
-    if source not in get_args(CredentialSource):
-        message = f"has source {source!r}, not {', '.join(get_args(CredentialSource))}"
-        raise _error(message)
-    return Credentials(kind=cast("CredentialKind", kind), source=cast("CredentialSource", source))
-
-
-def _size(least: int, most: int) -> Callable[[Json], int]:
-    def parse(value: Json) -> int:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            message = 'must be a size such as "512m"'
-            raise _error(message)
-        try:
-            size = parsers.parse_size(str(value))
-        except ValueError as error:
-            message = f"{value!r} {error}"
-            raise _error(message) from None
-        if not least <= size <= most:
-            message = f"must be between {least:,} and {most:,} bytes"
-            raise _error(message)
-        return size
-
-    return parse
-
-
-def _number(least: int, most: int) -> Callable[[Json], int]:
-    def parse(value: Json) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            message = f"must be a whole number from {least} to {most}"
-            raise _error(message)
-        return value
-
-    return parse
-
-
-def _timeout(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        message = "must be a number of seconds"
-        raise _error(message)
-    if not 1 <= value <= LONGEST_TIMEOUT:
-        message = f"must be from 1 to {LONGEST_TIMEOUT:g} seconds"
-        raise _error(message)
-    return float(value)
-
-
-def _runtime(value: Json) -> str:
-    if value not in get_args(Runtime):
-        message = f"is {value!r}, not {' or '.join(get_args(Runtime))}"
-        raise _error(message)
-    return str(value)
-
-
-_KEYS: Mapping[str, tuple[str, Callable[[Json], object]]] = {
-    "description": ("description", _text),
-    "executables": ("executables", _executables),
-    "workspace": ("workspace", _workspace),
-    "read": ("read", _paths),
-    "write": ("write", _paths),
-    "network": ("network", _flag),
-    "env": ("env", _variables),
-    "secrets": ("secrets", _variables),
-    "set": ("fixed", _fixed),
-    "credentials": ("credentials", _credentials),
-    "memory": ("memory_bytes", _size(MIN_MEMORY_BYTES, parsers.MAX_MEMORY_BYTES)),
-    "cpu_seconds": ("cpu_seconds", _number(1, 3600)),
-    "file_size": ("file_bytes", _size(0, parsers.MAX_MEMORY_BYTES)),
-    "processes": ("processes", _number(1, 4096)),
-    "open_files": ("open_files", _number(16, 65536)),
-    "timeout": ("timeout", _timeout),
-    "max_timeout": ("max_timeout", _timeout),
-    "output_bytes": ("output_bytes", _size(1024, MAX_OUTPUT_BYTES)),
-    "runtime": ("runtime", _runtime),
-    "image": ("image", _text),
-    "check_arguments": ("check_arguments", _flag),
+_KEYS: Mapping[str, fields.Parse] = {
+    "description": fields.text,
+    "executables": _executables,
+    "workspace": fields.path,
+    "read": _paths,
+    "write": _paths,
+    "network": fields.flag,
+    "env": _variables,
+    "secrets": _variables,
+    "set": _fixed,
+    "credentials": _credentials,
+    "memory": fields.size(MIN_MEMORY_BYTES, parsers.MAX_MEMORY_BYTES),
+    "cpu_seconds": fields.whole(3600),
+    "file_size": fields.size(0, parsers.MAX_MEMORY_BYTES),
+    "processes": fields.whole(4096),
+    "open_files": fields.whole(65536, 16),
+    "timeout": fields.seconds(LONGEST_TIMEOUT),
+    "max_timeout": fields.seconds(LONGEST_TIMEOUT),
+    "output_bytes": fields.size(1024, MAX_OUTPUT_BYTES),
+    "runtime": fields.choice(get_args(Runtime)),
+    "image": fields.text,
+    "check_arguments": fields.flag,
 }
-"""Key of the table to its attribute and parser."""
+
+_ATTRIBUTES = {"set": "fixed", "memory": "memory_bytes", "file_size": "file_bytes"}
+"""Of keys that are not called like them."""

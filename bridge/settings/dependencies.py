@@ -7,15 +7,13 @@ it can be had is found out, by `bridge.wheels`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bridge.errors import SettingsError
 from bridge.model import MEBIBYTE, Json
-from bridge.settings import parsers
-from bridge.settings.removed import insist_not_removed
+from bridge.settings import fields
 
 MAX_PATTERNS = 500
 """More packages than anybody has looked at."""
@@ -87,21 +85,7 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
     """
     if table is None:
         return Dependencies()
-    if not isinstance(table, Mapping):
-        message = f'{place} must be a table, [dependencies] with allow = ["polars"].'
-        raise SettingsError(message)
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        insist_not_removed(f"dependencies.{key}", f"{place}.{key}")
-        if key not in _KEYS:
-            message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
-            raise SettingsError(message)
-        try:
-            values[key] = _KEYS[key](value)
-        except ValueError as error:
-            message = f"{place}.{key} {error}."
-            raise SettingsError(message) from None
-    return Dependencies(**values)  # type: ignore[arg-type]  # parsed
+    return Dependencies(**fields.record(table, place, _KEYS, "the dependencies"))
 
 
 def normalised(name: str) -> str:
@@ -109,90 +93,49 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _allow(value: Json) -> tuple[Allowed, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = 'must be a list of packages such as ["polars", "pandas==2.*", "types-*"]'
-        raise ValueError(message)
-    if len(value) > MAX_PATTERNS:
-        message = f"has more than {MAX_PATTERNS} entries"
-        raise ValueError(message)
-    return tuple(_allowed(text.strip()) for text in value)
+_patterns = fields.entries(MAX_PATTERNS, 'packages such as ["polars", "pandas==2.*", "types-*"]')
 
 
-def _allowed(text: str) -> Allowed:
+def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
+    return tuple(_allowed(text.strip(), place) for text in _patterns(value, place))
+
+
+def _allowed(text: str, place: str) -> Allowed:
     # Only here: most configurations have no such table, and it takes milliseconds.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     found = _PATTERN.fullmatch(text) if len(text) <= MAX_PATTERN_CHARS else None
     if found is None:
-        message = f'has {text[:MAX_PATTERN_CHARS]!r}, which is no package such as "pandas==2.*"'
-        raise ValueError(message)
+        shown = text[:MAX_PATTERN_CHARS]
+        fields.fail(place, f'has {shown!r}, which is no package such as "pandas==2.*"')
     versions = (found[2] or "").strip()
     try:
         SpecifierSet(versions)
     except InvalidSpecifier:
-        message = f"has {text!r}, whose {versions!r} says nothing of versions"
-        raise ValueError(message) from None
+        fields.fail(place, f"has {text!r}, whose {versions!r} says nothing of versions")
     return Allowed(text=text, name=normalised(found[1]), versions=versions)
 
 
-def _index(value: Json) -> str:
+def _index(value: Json, place: str) -> str:
     if not isinstance(value, str) or not value.strip() or re.search(r"[\s\0-\x1f\x7f]", value):
-        message = "must be the address of a simple index or a directory, without blanks in it"
-        raise ValueError(message)
-    if "://" not in value:
-        path = parsers.path(value)
-        if not path.is_absolute():
-            message = "must be an absolute path (or begin with ~), or an address with https://"
-            raise ValueError(message)
-        return str(path)
+        problem = "must be the address of a simple index or a directory, without blanks in it"
+        fields.fail(place, problem)
+    if value.startswith(("/", "~")):
+        return str(fields.path(value, place))
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         # Not shown: it may hold a password.
-        message = "must be an address with https:// (or http://), or a directory's absolute path"
-        raise ValueError(message)
+        problem = "must be an address with https:// (or http://), or a directory's absolute path"
+        fields.fail(place, problem)
     return value
 
 
-def _cache(value: Json) -> Path:
-    path = parsers.path(value) if isinstance(value, str) else Path()
-    if not path.is_absolute():
-        message = "must be an absolute path (or begin with ~)"
-        raise ValueError(message)
-    return path
-
-
-def _size(value: Json) -> int:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        message = 'must be a size such as "512m"'
-        raise ValueError(message)
-    size = parsers.parse_size(str(value))
-    if not MEBIBYTE <= size <= MOST_BYTES:
-        message = f"must be between 1m and {MOST_BYTES // 1024**3}g"
-        raise ValueError(message)
-    return size
-
-
-def _seconds(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
-        message = "must be a number of seconds from 1 to 3600"
-        raise ValueError(message)
-    return float(value)
-
-
-def _days(value: Json) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 3660:
-        message = "must be a whole number of days from 0 to 3660"
-        raise ValueError(message)
-    return value
-
-
-_KEYS: Mapping[str, Callable[[Json], object]] = {
+_KEYS: Mapping[str, fields.Parse] = {
     "allow": _allow,
     "index": _index,
-    "max_bytes": _size,
-    "cache": _cache,
-    "cache_bytes": _size,
-    "timeout": _seconds,
-    "lock_days": _days,
+    "max_bytes": fields.size(MEBIBYTE, MOST_BYTES),
+    "cache": fields.path,
+    "cache_bytes": fields.size(MEBIBYTE, MOST_BYTES),
+    "timeout": fields.seconds(3600),
+    "lock_days": fields.whole(3660, 0),
 }

@@ -8,7 +8,6 @@ turn one around afterwards.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Json
-from bridge.settings import parsers
+from bridge.settings import fields
 from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
 INSIDE = "/mnt"
@@ -28,12 +27,8 @@ MAX_DIRECTORIES = 32
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """The kernel's and its services' own; sockets in them open the machine."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 """What one may be: of what can be read there. Nothing leaves the house by it."""
-
-_KEYS = ("path", "mode", "labels")
-_MODES = {"ro": False, "rw": True}
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
@@ -44,57 +39,35 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     """
     if tables is None:
         return ()
-    if not isinstance(tables, Mapping):
-        message = f"{place} must hold tables, such as [directories.data]."
-        raise SettingsError(message)
-    if len(tables) > MAX_DIRECTORIES:
-        message = f"{place} holds more than {MAX_DIRECTORIES} directories."
-        raise SettingsError(message)
-    return tuple(_directory(name, table, f"{place}.{name}") for name, table in tables.items())
+    named = fields.named_tables(tables, place, MAX_DIRECTORIES, "directory")
+    return tuple(_directory(name, table, where) for name, table, where in named)
 
 
-def _directory(name: str, table: Json, place: str) -> Directory:
-    if not _NAME.fullmatch(name):
-        message = f"{place}: a directory's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
-    if not isinstance(table, Mapping):
-        message = f'{place} must be a table, [directories.{name}] with path = "/...".'
-        raise SettingsError(message)
-    for key in table:
-        if key not in _KEYS:
-            message = f"{place}.{key} is not a setting. {parsers.suggestion(key, _KEYS)}"
-            raise SettingsError(message)
-    mode = table.get("mode", "ro")
-    if not isinstance(mode, str) or mode not in _MODES:
-        message = f'{place}.mode must be "ro" or "rw".'
-        raise SettingsError(message)
-    text = table.get("path")
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        message = f"{place} needs `path`: where the directory is."
-        raise SettingsError(message)
-    try:
-        path = parsers.path(text)
-    except ValueError as error:
-        message = f"{place}.path {error}."
-        raise SettingsError(message) from None
-    if not path.is_absolute():
-        message = f"{place}.path must be an absolute path (or begin with ~), not {text!r:.200}."
-        raise SettingsError(message)
+def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
+    found = fields.record(table, place, _KEYS, "a directory")
+    if "path" not in found:
+        fields.fail(place, "needs `path`: where the directory is")
     return Directory(
         name=name,
-        path=str(path),
+        path=str(found["path"]),
         inside=f"{INSIDE}/{name}",
-        writable=_MODES[mode],
-        labels=_labels(table.get("labels", []), place),
+        writable=found.get("mode") == "rw",
+        labels=found.get("labels", frozenset()),
     )
 
 
 def _labels(value: Json, place: str) -> frozenset[str]:
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(label in LABELS for label in listed):
-        message = f"{place}.labels must be a list of {' and '.join(map(repr, LABELS))}."
-        raise SettingsError(message)
+        fields.fail(place, f"must be a list of {' and '.join(map(repr, LABELS))}")
     return frozenset(listed)
+
+
+_KEYS: Mapping[str, fields.Parse] = {
+    "path": fields.path,
+    "mode": fields.choice(("ro", "rw")),
+    "labels": _labels,
+}
 
 
 def settled(
@@ -126,8 +99,7 @@ def settled(
             message = f"{about} does not exist."
             raise SettingsError(message, remedy="Make it, or take the table out.")
         if not real.is_dir():
-            message = f"{about} is not a directory."
-            raise SettingsError(message)
+            raise SettingsError(f"{about} is not a directory.")
         why = refusal(real, home=home, private=private)
         if directory.writable and not why:
             why = _exposure(real, trusted)

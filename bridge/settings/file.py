@@ -7,19 +7,23 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Era, Json
+from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.servers import parse_eras
 from bridge.settings.state import insist_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
+
+MAX_SERVERS = 500
+"""Of which something is set; more than anybody configures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +71,13 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     try:
         document: dict[str, Json] = tomllib.loads(text)
     except ValueError as error:
-        message = f"{path} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} could not be read: {error}.") from None
     profiles = document.pop("profiles", {})
     commands = document.pop("commands", {})
     policy = document.pop("policy", None)
     directories = document.pop("directories", None)
     dependencies = document.pop("dependencies", None)
     servers = document.pop("servers", {})
-    if not isinstance(commands, Mapping):
-        message = f"{path}: commands must hold tables, such as [commands.aws]."
-        raise SettingsError(message)
     return ConfigFile(
         path=path,
         text=text,
@@ -91,15 +91,30 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
     )
 
 
+def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
+    """Return the `protocol` of each table in the `servers` table at `place`.
+
+    They hold what no client's configuration has a field for, and are named as clients' files name
+    servers.
+
+    Raises:
+        SettingsError: One has a key or a value that cannot be.
+    """
+    known: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
+    eras: dict[str, Era] = {}
+    for name, table in fields.table(tables, place, MAX_SERVERS).items():
+        found = fields.record(table, fields.below(place, name), known, "a server")
+        eras[name] = found.get("protocol", "auto")
+    return eras
+
+
 def _text(path: Path, *, demanded: bool) -> str:
     try:
         if not path.is_file() and path.exists():
             # A pipe or a device would be waited for, or read for ever.
-            message = f"{path} is not a regular file."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} is not a regular file.")
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
-            raise SettingsError(message)
+            raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
         insist_private(path, "The settings file")
         return path.read_text("utf-8")
     except FileNotFoundError:
@@ -109,12 +124,10 @@ def _text(path: Path, *, demanded: bool) -> str:
                 message = f"{path} cannot be read: {message}"
             raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
         if demanded:
-            message = f"MCP_BRIDGE_CONFIG names {path}, which does not exist."
-            raise SettingsError(message) from None
+            raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
     except (OSError, ValueError) as error:
-        message = f"{path} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} could not be read: {error}.") from None
 
 
 def _dangling_link(path: Path) -> Path | None:

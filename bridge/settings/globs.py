@@ -40,11 +40,9 @@ def parse(glob: str) -> list[Part]:
         ValueError: It is none; the rest of a sentence that begins with what it is.
     """
     if not glob:
-        message = "is empty, which matches nothing"
-        raise ValueError(message)
+        raise ValueError("is empty, which matches nothing")
     if len(glob) > MAX_GLOB_CHARS:
-        message = f"has more than {MAX_GLOB_CHARS} characters"
-        raise ValueError(message)
+        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
     parts: list[Part] = []
     for part in _parts(glob):
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
@@ -97,7 +95,7 @@ def covers(first: str, second: str) -> bool:
 def matcher(glob: str) -> Matcher:
     """Return what tells whether a text matches the whole of a glob.
 
-    It takes time in proportion to the text; with `?` in it, to the text times the glob.
+    It takes time in proportion to the text times the glob at most.
 
     Raises:
         ValueError: It is no glob.
@@ -107,9 +105,7 @@ def matcher(glob: str) -> Matcher:
         return "".join(part for part in parts if isinstance(part, str)).__eq__
     if parts == [Wild.MANY]:
         return _anything
-    if Wild.ONE in parts:
-        return _searching(parts)
-    return _finding(parts)
+    return _searching(parts)
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
@@ -122,28 +118,6 @@ def any_matcher(globs: Sequence[str]) -> Matcher:
 
 def _anything(text: str) -> bool:
     return True
-
-
-def _finding(parts: Sequence[Part]) -> Matcher:
-    """Match texts with `*` between them by the texts' own search, which is linear."""
-    texts = [part for part in parts if isinstance(part, str)]
-    head = str(texts.pop(0)) if parts[0] is not Wild.MANY else ""
-    tail = str(texts.pop()) if parts[-1] is not Wild.MANY else ""
-    shortest = len(head) + len(tail)
-
-    def matches(text: str) -> bool:
-        if len(text) < shortest or not text.startswith(head) or not text.endswith(tail):
-            return False
-        at, end = len(head), len(text) - len(tail)
-        for middle in texts:
-            # The first place is as good as any: what is left for the others is the most there is.
-            at = text.find(middle, at, end)
-            if at < 0:
-                return False
-            at += len(middle)
-        return True
-
-    return matches
 
 
 def _searching(parts: Sequence[Part]) -> Matcher:

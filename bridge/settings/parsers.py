@@ -77,8 +77,7 @@ def seconds(text: str) -> float:
     except ValueError:
         raise ValueError("is not a number of seconds") from None
     if not math.isfinite(value) or not 0 < value <= LONGEST_TIMEOUT:
-        message = f"must be more than 0 and at most {LONGEST_TIMEOUT:.0f} seconds"
-        raise ValueError(message)
+        raise ValueError(f"must be more than 0 and at most {LONGEST_TIMEOUT:.0f} seconds")
     return value
 
 
@@ -90,12 +89,10 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        message = 'is not a size such as "512m" or "1g"'
-        raise ValueError(message)
+        raise ValueError('is not a size such as "512m" or "1g"')
     size = float(match[1]) * _UNITS[match[2]]
     if size > MAX_SIZE_BYTES:
-        message = f"is beyond {MAX_SIZE_BYTES // 1024**4}t"
-        raise ValueError(message)
+        raise ValueError(f"is beyond {MAX_SIZE_BYTES // 1024**4}t")
     return int(size)
 
 
@@ -103,11 +100,9 @@ def memory(text: str) -> int:
     """Return a number of bytes that a program can be given."""
     value = parse_size(text)
     if value < MIN_MEMORY_BYTES:
-        message = f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start"
-        raise ValueError(message)
+        raise ValueError(f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start")
     if value > MAX_MEMORY_BYTES:
-        message = f"is beyond the {MAX_MEMORY_BYTES // 1024**4}t that a program may have"
-        raise ValueError(message)
+        raise ValueError(f"is beyond the {MAX_MEMORY_BYTES // 1024**4}t that a program may have")
     return value
 
 
@@ -120,11 +115,9 @@ def integer(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             raise ValueError("is not a whole number") from None
         if value < least:
-            message = f"must be at least {least}"
-            raise ValueError(message)
+            raise ValueError(f"must be at least {least}")
         if value > most:
-            message = f"must be at most {most}"
-            raise ValueError(message)
+            raise ValueError(f"must be at most {most}")
         return value
 
     return parse
@@ -137,8 +130,7 @@ def cpus(text: str) -> float:
     except ValueError:
         raise ValueError("is not a number of CPUs") from None
     if not math.isfinite(value) or not 0.01 <= value <= 1024:
-        message = "must be between 0.01 and 1024"
-        raise ValueError(message)
+        raise ValueError("must be between 0.01 and 1024")
     return value
 
 
@@ -146,18 +138,14 @@ def user(text: str) -> str:
     """Return "uid:gid" of an unprivileged user."""
     match = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip())
     if match is None:
-        message = 'is not "uid:gid" in numbers, such as "65534:65534"'
-        raise ValueError(message)
+        raise ValueError('is not "uid:gid" in numbers, such as "65534:65534"')
     uid, gid = int(match[1]), int(match[2])
     if uid == 0:
-        message = "asks to run the program as root; choose another uid"
-        raise ValueError(message)
+        raise ValueError("asks to run the program as root; choose another uid")
     if gid == 0:
-        message = "asks to run the program in root's group; choose another gid"
-        raise ValueError(message)
+        raise ValueError("asks to run the program in root's group; choose another gid")
     if max(uid, gid) > MAX_ID:
-        message = f"has an id above {MAX_ID}"
-        raise ValueError(message)
+        raise ValueError(f"has an id above {MAX_ID}")
     return text.strip()
 
 
@@ -168,8 +156,7 @@ def boolean(text: str) -> bool:
         return True
     if lowered in ("0", "false", "no", "off", ""):
         return False
-    message = 'is neither "1" nor "0"'
-    raise ValueError(message)
+    raise ValueError('is neither "1" nor "0"')
 
 
 def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], str]:
@@ -178,8 +165,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
     def parse(text: str) -> str:
         value = text.strip().upper() if upper else text.strip().lower()
         if value not in options:
-            message = f"is not one of {', '.join(options)}"
-            raise ValueError(message)
+            raise ValueError(f"is not one of {', '.join(options)}")
         return value
 
     return parse
@@ -202,8 +188,7 @@ def whole_path(text: str) -> Path:
     """Return a path that does not depend on the working directory, which may be anybody's."""
     found = path(text)
     if not found.is_absolute():
-        message = "is relative: write the whole path, or begin it with ~"
-        raise ValueError(message)
+        raise ValueError("is relative: write the whole path, or begin it with ~")
     return found
 
 
@@ -216,8 +201,7 @@ def names(text: str) -> tuple[str, ...]:
     """Return the names of a comma-separated list, each once."""
     found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
     if len(set(found)) < len(found):
-        message = "names something twice"
-        raise ValueError(message)
+        raise ValueError("names something twice")
     return found
 
 
@@ -225,8 +209,7 @@ def runtime(text: str) -> str:
     """Return "auto", a backend's name, or the path of an engine."""
     value = text.strip()
     if value not in ("auto", *LADDER, *WEAKER) and "/" not in value:
-        message = f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine"
-        raise ValueError(message)
+        raise ValueError(f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine")
     return value
 
 
@@ -238,8 +221,7 @@ def runtime_order(text: str) -> tuple[str, ...]:
             message = f"names {name}, which is weaker: it is used only when named as the runtime"
             raise ValueError(message)
         if name not in LADDER:
-            message = f"names {name!r}, which is not one of {', '.join(LADDER)}"
-            raise ValueError(message)
+            raise ValueError(f"names {name!r}, which is not one of {', '.join(LADDER)}")
     return found
 
 
@@ -249,8 +231,7 @@ def sources(text: str) -> tuple[str, ...]:
     if found == ("all",):
         return ()
     if len({name.startswith("-") for name in found}) > 1:
-        message = 'mixes names to read with names to leave out (those with a "-")'
-        raise ValueError(message)
+        raise ValueError('mixes names to read with names to leave out (those with a "-")')
     return found
 
 
@@ -259,8 +240,7 @@ def directories(text: str) -> tuple[Path, ...]:
     found = tuple(path(name.strip()) for name in text.split(",") if name.strip())
     for place in found:
         if not place.is_absolute():
-            message = f"names {str(place)!r}, which is not an absolute path"
-            raise ValueError(message)
+            raise ValueError(f"names {str(place)!r}, which is not an absolute path")
     return found
 
 

@@ -1,9 +1,10 @@
-"""A rule written into the policy file, with the rest of the file as it is.
+"""A rule, or a first policy, written into the settings file, with the rest of it as it is.
 
-Owns the one change that the bridge makes to what its user wrote: one `[[policy.rules]]` more, as
-text between the lines that are there. Whether the text came to stand where it was meant to is not
-worked out but looked at: the file is parsed as it was and as it would be, and must say the same but
-for the rule. What cannot be changed so is not changed.
+Owns the two changes that the bridge makes to what its user wrote: a policy at the end of a file
+that has none, and one `[[policy.rules]]` more, as text between the lines that are there. Whether
+the text came to stand where it was meant to is not worked out but looked at: the file is parsed as
+it was and as it would be, and must say the same but for the rule. What cannot be changed so is not
+changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import stat
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,9 @@ Each is tried by parsing the whole file."""
 
 MAX_RULES = 2000
 """In a file that the bridge adds to: whoever answers "always" that often wants another rule."""
+
+_MODE = 0o600
+"""Of a file that is made: what is in it says what may be done in its user's name."""
 
 MAX_DEPTH = 20
 """Of a condition's value."""
@@ -72,25 +76,59 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     Raises:
         SettingsError: The file cannot be changed so; it is as it was.
     """
+
+    def changed(text: str) -> str:
+        return with_rule(text, rule, before=before, place=str(path))
+
+    _change(path, changed, demanded=True)
+
+
+def append_policy(path: Path, policy: str) -> None:
+    """Put a policy behind what stands in a settings file, or make one. Blocks; for threads.
+
+    Raises:
+        SettingsError: It cannot be written, or would not parse; the file is as it was.
+    """
+
+    def changed(text: str) -> str:
+        joint = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        whole = f"{text}{joint}{policy}"
+        if len(whole.encode()) > MAX_CONFIG_BYTES:
+            raise SettingsError(f"{path} would become larger than {MAX_CONFIG_BYTES} bytes.")
+        parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy", path)
+        return whole
+
+    _change(path, changed, demanded=False)
+
+
+def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> None:
+    """Replace what stands in a file, if nobody else changes it meanwhile.
+
+    Args:
+        changed: Returns what is to stand there.
+        demanded: Whether it must be there.
+    """
     try:
+        if not demanded:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Written where a link points to, so that it stays one.
-        target = path.resolve(strict=True)
+        target = path.resolve(strict=demanded)
         with turn(target.with_name(f".{target.name}.lock")):
-            found = target.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-                message = f"{path} is no regular file of this user's."
-                raise SettingsError(message)
-            text = _read(target)
-            changed = with_rule(text, rule, before=before, place=str(path))
-            if _state(target.stat()) != _state(found):
-                message = f"{path} is being changed by somebody else."
-                raise SettingsError(message)
-            mode = stat.S_IMODE(found.st_mode)
-            replace_file(target, changed.encode(), durable=True, mode=mode)
+            found = None if not demanded and not target.exists() else target.stat()
+            text = ""
+            if found is not None:
+                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                    raise SettingsError(f"{path} is no regular file of this user's.")
+                text = _read(target)
+            whole = changed(text)
+            if found is not None and _state(target.stat()) != _state(found):
+                raise SettingsError(f"{path} is being changed by somebody else.")
+            mode = _MODE if found is None else stat.S_IMODE(found.st_mode)
+            replace_file(target, whole.encode(), durable=True, mode=mode)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        message = f"{path} could not be changed: {reason}."
-        raise SettingsError(message) from None
+        remedy = "" if demanded else "`policy init --print` prints it instead."
+        raise SettingsError(f"{path} could not be changed: {reason}.", remedy=remedy) from None
 
 
 def _state(found: os.stat_result) -> tuple[int, int, int]:
@@ -101,13 +139,11 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(MAX_CONFIG_BYTES + 1)
     if len(data) > MAX_CONFIG_BYTES:
-        message = f"{path} is larger than {MAX_CONFIG_BYTES} bytes."
-        raise SettingsError(message)
+        raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        message = f"{path} is not UTF-8: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{path} is not UTF-8: {error}.") from None
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
@@ -143,8 +179,7 @@ def _parsed(text: str, place: str) -> dict[str, Json]:
         # The lines' ends are read as whoever reads the file for its settings reads them.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (ValueError, RecursionError) as error:
-        message = f"{place} could not be read: {error}."
-        raise SettingsError(message) from None
+        raise SettingsError(f"{place} could not be read: {error}.") from None
 
 
 def _says(text: str, expected: Mapping[str, Json]) -> bool:
@@ -159,11 +194,9 @@ def _rules(document: Mapping[str, Json], place: str) -> list[dict[str, Json]]:
     policy = document.get("policy")
     rules = policy.get("rules", []) if isinstance(policy, dict) else None
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        message = f"{place} has no policy any more that a rule could be added to."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} has no policy any more that a rule could be added to.")
     if len(rules) >= MAX_RULES:
-        message = f"{place} has {len(rules):,} rules, which is enough."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} has {len(rules):,} rules, which is enough.")
     return rules
 
 
@@ -172,8 +205,7 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
     for index, rule in enumerate(spec.rules):
         if rule == wanted:
             return index
-    message = f"{place} does not have the rule {wanted.name!r} any more."
-    raise SettingsError(message)
+    raise SettingsError(f"{place} does not have the rule {wanted.name!r} any more.")
 
 
 def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
@@ -253,8 +285,7 @@ def toml_value(value: Json, depth: int = 0) -> str:
         SettingsError: TOML has no such value, or not so deep.
     """
     if depth > MAX_DEPTH:
-        message = f"A condition is nested more than {MAX_DEPTH} levels deep."
-        raise SettingsError(message)
+        raise SettingsError(f"A condition is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, str):
         return f'"{"".join(_ESCAPES.get(one) or _written(one) for one in value)}"'
     if isinstance(value, bool):
@@ -268,5 +299,4 @@ def toml_value(value: Json, depth: int = 0) -> str:
     if isinstance(value, dict):
         pairs = [f"{_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
         return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
-    message = f"A rule's {type(value).__name__} cannot be written."
-    raise SettingsError(message)
+    raise SettingsError(f"A rule's {type(value).__name__} cannot be written.")

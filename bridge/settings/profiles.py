@@ -8,13 +8,12 @@ values go before those at the top of the file, and give way to variables and fla
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.errors import SettingsError
 from bridge.model import Json
-from bridge.settings import parsers
+from bridge.settings import fields, parsers
 from bridge.settings.removed import insist_not_removed
 
 BUILT_IN = ("standard", "strict")
@@ -45,8 +44,6 @@ KEYS = frozenset(
 )
 """Settings of how programs run; not where the bridge keeps its files, or how it logs."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSpec:
@@ -75,36 +72,26 @@ def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
         SettingsError: One has a name, a key or a base that cannot be.
     """
     found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
-    if not isinstance(tables, Mapping):
-        message = f"{place} must hold tables, such as [profiles.untrusted]."
-        raise SettingsError(message)
-    if len(tables) > MAX_PROFILES:
-        message = f"{place} holds more than {MAX_PROFILES} profiles."
-        raise SettingsError(message)
-    for name, table in tables.items():
-        found[name] = _profile(name, table, f"{place}.{name}")
+    if isinstance(tables, Mapping):
+        for name in BUILT_IN:
+            if name in tables:
+                message = f"{place}.{name}: {name} is built in and cannot be changed."
+                raise SettingsError(
+                    message, remedy=f'Give yours another name and extends = "{name}".'
+                )
+    for name, table, where in fields.named_tables(tables, place, MAX_PROFILES, "profile"):
+        found[name] = _profile(name, table, where)
     return found
 
 
-def _profile(name: str, table: Json, place: str) -> ProfileSpec:
-    if name in BUILT_IN:
-        message = f"{place}: {name} is built in and cannot be changed."
-        raise SettingsError(message, remedy=f'Give yours another name and extends = "{name}".')
-    if not _NAME.fullmatch(name):
-        message = f"{place}: a profile's name has small letters, digits, - and _ only."
-        raise SettingsError(message)
-    if not isinstance(table, Mapping):
-        message = f"{place} must be a table, [profiles.{name}]."
-        raise SettingsError(message)
+def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
     values = dict(table)
     base = values.pop("extends", "standard")
     if base not in BUILT_IN:
-        message = f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}."
-        raise SettingsError(message)
+        raise SettingsError(f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}.")
     unknown = sorted(set(values) - KEYS)
     if unknown:
         insist_not_removed(unknown[0], f"{place}.{unknown[0]}")
         known = parsers.suggestion(unknown[0], ["extends", *KEYS])
-        message = f"{place}.{unknown[0]} is not a setting of a profile. {known}"
-        raise SettingsError(message)
+        raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)

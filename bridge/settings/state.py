@@ -32,8 +32,7 @@ def insist_private(path: Path, what: str) -> None:
     """
     reason, remedy = exposure(path)
     if reason:
-        message = f"{what} {path} is not used: {reason}."
-        raise SettingsError(message, remedy=remedy)
+        raise SettingsError(f"{what} {path} is not used: {reason}.", remedy=remedy)
 
 
 def prepare_state(settings: Settings) -> None:

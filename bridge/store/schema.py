@@ -6,37 +6,48 @@ so that another database is another URL. Imported by `bridge.store.store` alone,
 
 from __future__ import annotations
 
+import atexit
 import errno
 import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Engine,
     Float,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
+    Text,
     create_engine,
     event,
     inspect,
 )
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import QueuePool
 
 from bridge.store.earlier import carry_over
 
 BUSY_SECONDS = 30.0
 """For which a writer waits for another's turn. Most take a millisecond."""
 
+MAX_DATABASES = 8
+"""Kept connected to. A bridge has one."""
+
 WRITES = "bridge_writes"
 """The execution option of connections that write: they wait for their turn before they read."""
+
+DURABLE = "bridge_durable"
+"""The one of those whose changes have to survive a power cut, and wait for the disk."""
 
 _ADVISORY_LOCK = 0x6D637062
 """Names the one turn there is, where a database has locks by number."""
@@ -60,6 +71,40 @@ documents = Table(
     Column("data", LargeBinary, nullable=False),
 )
 """Small things, one value each: memories, what servers listed, learnt shapes, pins."""
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("id", String(20), primary_key=True),
+    Column("owner", String(64), nullable=False, index=True),
+    Column("created", BigInteger, nullable=False, index=True),
+    Column("run_id", String(40), nullable=False, index=True),
+    Column("kind", String(10), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("mime_type", String(100), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("provenance", Text),
+    Index("contents", "digest", "size"),
+)
+"""What runs left: whose and what; the contents are files by their digests. `created` is in
+milliseconds since the epoch, and never twice the same of one bridge."""
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("id", String(64), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("saved", Float, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", String(64), nullable=False, index=True),
+    Column("facts", Text, nullable=False),
+)
+"""What sessions held when they were last saved; the states are files by their digests."""
+
+CONTENTS = (artifacts, sessions)
+"""The tables with a digest of a file. A file that none of them names is nobody's."""
 
 
 def _first(connection: Connection, directory: Path) -> None:
@@ -98,14 +143,61 @@ def number(connection: Connection) -> int:
     return max((row.number for row in connection.execute(migrations.select())), default=0)
 
 
-@lru_cache(maxsize=16)
-def engine_for(url: str) -> Engine:
-    """Return what connects to a database. There is one per process, and nothing stays open."""
+class Databases:
+    """The databases that this process uses: one pool of connections for each.
+
+    One connection stays open, so that its log need not be made and removed each time.
+    """
+
+    def __init__(self) -> None:
+        self._engines: OrderedDict[str, tuple[Engine, tuple[int, int]]] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def engine(self, url: str, file: tuple[int, int], directory: Path) -> Engine:
+        """Return what connects to a database of this version.
+
+        Args:
+            file: What tells its file from another one of the name.
+            directory: What an empty one takes earlier versions' files from.
+        """
+        with self._changing:
+            engine, known = self._engines.get(url, (None, None))
+            if engine is not None and known == file:
+                self._engines.move_to_end(url)
+                return engine
+            if engine is not None:
+                engine.dispose()
+            engine = _engine(url)
+            with engine.execution_options(**{WRITES: True}).begin() as connection:
+                prepare(connection, directory)
+            self._engines[url] = engine, file
+            while len(self._engines) > MAX_DATABASES:
+                self._engines.popitem(last=False)[1][0].dispose()
+            return engine
+
+    def forget(self, *, close: bool = True) -> None:
+        """Forget all connections; a child of a fork must not even close them."""
+        with self._changing:
+            while self._engines:
+                self._engines.popitem()[1][0].dispose(close=close)
+
+
+databases = Databases()
+atexit.register(databases.forget)
+
+
+def _engine(url: str) -> Engine:
     if not url.startswith("sqlite:"):
-        engine = create_engine(url, poolclass=NullPool)
+        engine = create_engine(url)
         event.listen(engine, "begin", _begin_locked)
         return engine
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=-1,
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+    )
     event.listen(engine, "connect", _connected)
     event.listen(engine, "begin", _begin)
     return engine
@@ -118,13 +210,19 @@ def _connected(connection: Any, _: Any) -> None:
     # What is deleted is overwritten: it may have been somebody's secret.
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 
 
 def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(WRITES):
+        connection.exec_driver_sql("BEGIN")
+        return
+    # Without the disk's word the database is whole after a power cut all the same, and may be
+    # without what was written last.
+    level = "FULL" if options.get(DURABLE) else "NORMAL"
+    connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _begin_locked(connection: Connection) -> None:

@@ -12,12 +12,13 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict, Unpack
 
 from bridge.private import make_directory
+from bridge.store.blobs import Blobs
 from bridge.store.earlier import is_earlier
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ FILE = "store.db"
 
 BLOBS = "blobs"
 """The directory of contents, beside it."""
+
+BATCH = 500
+"""Contents removed in one turn."""
 
 
 class Document(NamedTuple):
@@ -68,10 +72,9 @@ class Store:
 
     def __init__(self, directory: Path, url: str = "") -> None:
         self.directory = directory
-        self.blobs = directory / BLOBS
+        self.blobs = Blobs(directory / BLOBS)
         self._file = None if url else directory / FILE
         self._url = url or f"sqlite:///{directory / FILE}"
-        self._prepared: tuple[int, int] | None = None
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -89,8 +92,11 @@ class Store:
             yield Transaction(connection, time.time)
 
     @contextmanager
-    def writing(self) -> Iterator[Transaction]:
+    def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
         """Begin to write, when it is this one's turn. What raises inside leaves all as it was.
+
+        Args:
+            durable: Whether it has to survive a power cut from then on; waits for the disk.
 
         Raises:
             OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
@@ -98,23 +104,35 @@ class Store:
         if self._file is not None:
             make_directory(self.directory)
             _make_private(self._file)
-        with self._connected(writes=True) as connection:
+        with self._connected(writes=True, durable=durable) as connection:
             yield Transaction(connection, time.time)
 
+    def drop(self, digests: Iterable[str]) -> int:
+        """Remove contents that nothing speaks of any more; return how many went.
+
+        Nobody can begin to speak of one meanwhile. Between some and the next others have a turn.
+
+        Raises:
+            OSError: They cannot be removed. They are nobody's, and go with the next tidying.
+        """
+        left, removed = sorted(set(digests)), 0
+        while left:
+            some, left = left[:BATCH], left[BATCH:]
+            with self.writing() as kept:
+                used = kept.used(some)
+                removed += sum(self.blobs.remove(one) for one in some if one not in used)
+        return removed
+
     @contextmanager
-    def _connected(self, *, writes: bool) -> Iterator[Connection]:
+    def _connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bridge.store.schema import WRITES, engine_for, prepare, translated
+        from bridge.store.schema import DURABLE, WRITES, databases, translated
 
-        engine = engine_for(self._url).execution_options(**{WRITES: writes})
         try:
-            identity = _identity(self._file)
-            if identity != self._prepared:
-                with engine.execution_options(**{WRITES: True}).begin() as connection:
-                    prepare(connection, self.directory)
-                self._prepared = identity
-            with engine.begin() as connection:
+            engine = databases.engine(self._url, _identity(self._file), self.directory)
+            options = {WRITES: writes, DURABLE: durable}
+            with engine.execution_options(**options).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise translated(error) from error
@@ -201,6 +219,31 @@ class Transaction:
         table = _documents()
         chosen = table.select().where(table.c.kind == kind, table.c.owner == owner)
         return [(row.name, bytes(row.data)) for row in self.connection.execute(chosen)]
+
+    def used(self, digests: Iterable[str]) -> set[str]:
+        """Return those of some contents that something speaks of."""
+        if self.connection is None:
+            return set()
+        from bridge.store.schema import CONTENTS
+
+        found, wanted = set[str](), list(digests)
+        for table in CONTENTS:
+            column = table.c.digest
+            chosen = table.select().with_only_columns(column).where(column.in_(wanted))
+            found.update(row.digest for row in self.connection.execute(chosen.distinct()))
+        return found
+
+    def used_of_all(self) -> set[str]:
+        """Return the digests of all contents that something speaks of."""
+        if self.connection is None:
+            return set()
+        from bridge.store.schema import CONTENTS
+
+        return {
+            row.digest
+            for table in CONTENTS
+            for row in self.connection.execute(table.select().with_only_columns(table.c.digest))
+        }
 
     def excess(self, kind: str, **bounds: Unpack[PruneBounds]) -> list[Document]:
         """Return what is old or too much of a kind: the newest stay."""

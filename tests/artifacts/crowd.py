@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bridge.artifacts import ArtifactStore
 from bridge.errors import UnknownArtifactError
+from bridge.store import Store
+from bridge.store.schema import databases
 from tests.artifacts.rig import check
 
 BRIDGES = 4
@@ -19,7 +21,7 @@ ROUNDS = 40
 
 
 def _use(root: Path, number: int) -> None:
-    kept = ArtifactStore(root, total_bytes=20_000, run_bytes=20_000, days=1, now=time.time)
+    kept = ArtifactStore(Store(root), total_bytes=20_000, run_bytes=20_000, days=1, now=time.time)
     for turn in range(ROUNDS):
         # Half of it is what others keep, too.
         data = f"{turn % 7 if turn % 2 else (turn, number)}".encode() * 200
@@ -41,6 +43,7 @@ def _child(root: Path, number: int) -> int:
     if child:
         return child
     try:
+        databases.forget(close=False)
         _use(root, number)
     except UnknownArtifactError:
         # To be removed by two is to be removed.

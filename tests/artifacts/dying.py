@@ -12,11 +12,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sqlalchemy import Engine, event
+
 from bridge.artifacts import ArtifactStore
+from bridge.store.schema import databases
 from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 
 STEPS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "fcntl.flock", "os.chmod")
-"""What Python announces of all that changes a file's name or makes one."""
+"""What Python announces of all that changes a file's name or makes one. What is said to the
+database is a step, too."""
 
 OLD, SAME = b"old" * 1000, b"same" * 1000
 
@@ -78,16 +82,22 @@ def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     left = number
+    databases.forget(close=False)
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
+    def step(*_: object) -> None:
         nonlocal left
-        if event in STEPS:
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+    def hook(name: str, arguments: tuple[object, ...]) -> None:
+        if name in STEPS:
+            step()
 
     kept = store(root, total=total, run=total)
     sys.addaudithook(hook)
+    for said in ("before_cursor_execute", "commit"):
+        event.listen(Engine, said, step)
     way(kept)
     os._exit(0)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row
 
 from bridge.artifacts import ArtifactStore
-from bridge.artifacts.entries import parse_file_name
+from bridge.store import Store, Transaction
+from bridge.store.schema import artifacts
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER_RUN = "fedcba9876543210fedcba9876543210"
@@ -34,12 +38,14 @@ def store(
     now: Callable[[], float] | None = None,
 ) -> ArtifactStore:
     """Return a store."""
-    return ArtifactStore(root, total_bytes=total, run_bytes=run, days=days, now=now or Clock())
+    return ArtifactStore(
+        Store(root), total_bytes=total, run_bytes=run, days=days, now=now or Clock()
+    )
 
 
 def contents(root: Path) -> set[str]:
     """Return the digests of the contents on disk, each of which is what its name says."""
-    found = [path for path in (root / "blobs").glob("*/*") if path.is_file()]
+    found = [path for path in (root / "blobs").glob("??/*") if path.is_file()]
     for path in found:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
         assert path.parent.name == path.name[:2]
@@ -48,13 +54,13 @@ def contents(root: Path) -> set[str]:
 
 def entries(root: Path) -> set[str]:
     """Return the digests that entries speak of."""
-    parsed = [parse_file_name(path.name) for path in (root / "owners").glob("*/*")]
-    return {entry.digest for entry in parsed if entry is not None}
+    with Store(root).reading() as kept:
+        return kept.used_of_all()
 
 
 def unfinished(root: Path) -> list[str]:
     """Return what is being written."""
-    return [path.name for path in (root / "writing").glob("*")]
+    return [path.name for path in (root / "blobs" / "writing").glob("*")]
 
 
 def check(root: Path) -> None:
@@ -71,6 +77,9 @@ def check(root: Path) -> None:
     found.tidy()
     assert unfinished(root) == []
     assert contents(root) == entries(root)
-    size, count = (int(word) for word in (root / "totals").read_text().split())
-    assert size == sum(path.stat().st_size for path in (root / "blobs").glob("*/*"))
-    assert count == len(found.listed(None))
+
+
+def rows(kept: Transaction) -> list[Row[Any]]:
+    """Return the entries as the database has them."""
+    assert kept.connection is not None
+    return list(kept.connection.execute(artifacts.select()))

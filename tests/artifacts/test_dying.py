@@ -75,7 +75,7 @@ def test_a_bridge_that_is_killed_at_any_step_leaves_nothing_half_written(tmp_pat
         "discarding",
     }
     # It was killed in the middle, indeed, and not only before and after.
-    assert min(steps.values()) > 5
+    assert min(steps.values()) > 3
     assert steps["first"] > 15
 
 

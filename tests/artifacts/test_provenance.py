@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.artifacts.entries import MAX_DESCRIPTION, MAX_NAME, describe
+from bridge.artifacts.entries import MAX_NAME
 from bridge.model import Provenance
 from bridge.model.provenance import MAX_DOCUMENT
+from bridge.store import Store
+from bridge.store.schema import artifacts
 from tests.artifacts.rig import OTHER_RUN, RUN, store
 
 
@@ -35,18 +37,21 @@ def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None
 def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> None:
     kept = store(tmp_path)
     made = kept.of_run("me", RUN).add("a", b"1")
-    [entry] = [path for path in tmp_path.glob("**/owners/*/*") if path.is_file()]
-    entry.write_text(json.dumps({**json.loads(entry.read_text()), "provenance": damage}))
+    with Store(tmp_path).writing() as database:
+        assert database.connection is not None
+        text = damage if isinstance(damage, str) else json.dumps(damage)
+        database.connection.execute(artifacts.update().values(provenance=text))
     found = kept.find("me", made.uri).provenance
     assert found is not None
     assert found.anything
 
 
-def test_there_is_room_for_it_beside_the_longest_name() -> None:
+def test_there_is_room_for_the_most_that_there_can_be(tmp_path: Path) -> None:
     """The names of servers and of files are whatever somebody likes."""
     servers = frozenset(f"{n:03}" for n in range(MAX_DOCUMENT // 8))
     largest = Provenance(run_id="r" * 40, servers=servers)
     assert len(json.dumps(largest.document())) > MAX_DOCUMENT // 2
-    name = "\U0001f600" * MAX_NAME
-    text = describe(name=name, mime_type="x" * 100, size=10**15, provenance=largest)
-    assert len(text) < MAX_DESCRIPTION
+    kept = store(tmp_path)
+    made = kept.of_run("me", RUN, lambda: largest).add("\U0001f600" * MAX_NAME, b"1")
+    assert kept.find("me", made.uri) == made
+    assert made.provenance == largest

@@ -47,7 +47,7 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert commands("list") == (0, "", "Nothing that a run left is kept.\n")
-    assert not (commands.state / "artifacts").exists()
+    assert not (commands.state / "store.db").exists()
     nasty = commands.left("evil\x1b[2J\u202ename.csv", b"a,b\n", run=OTHER_RUN)
     output = commands.left("stdout", b"o" * 2048, kind="stdout", owner="http")
     status, out, _ = commands("list")
@@ -118,7 +118,7 @@ def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
 
 def test_what_is_damaged_leaves_no_file(commands: Commands, tmp_path: Path) -> None:
     artifact = commands.left("x", b"good")
-    root = commands.state / "artifacts" / "blobs"
+    root = commands.state / "blobs"
     (root / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
     target = tmp_path / "target"
     for force in ([], ["--force"]):

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from bridge.cli import flags
 from bridge.cli import main as main_module
 from bridge.cli.audit import tail
 from bridge.gate.audit import AuditLog, RunAudit
@@ -125,9 +125,7 @@ async def test_records_that_come_are_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also those of a log that there was not when it began."""
-    parser = flags.parser()
-    words = ["audit", "tail", "-f", "--json", "--state-dir", str(tmp_path)]
-    arguments = parser.parse_args(words)
+    arguments = SimpleNamespace(number=20, follow=True, json=True)
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
     with anyio.fail_after(PATIENCE_SECONDS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import stat
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from anyio import to_thread
@@ -66,8 +66,8 @@ class User:
             "BROWSER": str(browser),
         }
 
-    def arguments(self, server: str, timeout: str) -> argparse.Namespace:
-        return argparse.Namespace(server=server, timeout=timeout, no_browser=True)
+    def arguments(self, server: str, timeout: str) -> SimpleNamespace:
+        return SimpleNamespace(server=server, timeout=timeout, no_browser=True)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+import typer
 
-from bridge.cli import flags
 from bridge.cli import main as cli
-from bridge.cli.output import table
+from bridge.cli.app import _app, read_words
+from bridge.cli.line import Invocation, simple_invocation, with_default
+from bridge.cli.output import is_drawn, table, visible
 from bridge.cli.run import exit_status, show
 from bridge.model import Finding, RunResult, Usage
 
@@ -40,73 +47,207 @@ def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwar
 import gc
 from bridge.cli import main
 before = gc.get_freeze_count()
-main._command("bridge.cli.serve:serve")
+main._command("serve:serve")
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True True\n"
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--version"], ["--help"], ["run", "--help"], ["policy", "--help"]]
+)
 def test_help_and_version_exit_with_success(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As everywhere."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(argv)
-    assert caught.value.code == 0
+    assert cli.main(argv) == 0
     assert "mcp-code-bridge" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["run", "--nonsense"], ["image", "burn"], ["serve", "x"]])
-def test_a_mistake_in_the_flags_is_status_2(argv: list[str]) -> None:
-    """With usage on stderr, by argparse."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(argv)
-    assert caught.value.code == 2
-
-
-def test_usage_is_about_the_command_and_help_about_settings_too(
+def test_help_in_a_pipe_is_plain_text_with_each_option_on_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A mistake must not disappear below twenty flags."""
-    with pytest.raises(SystemExit):
-        cli.main(["login"])
-    said = capsys.readouterr().err
-    assert "--no-browser" in said
-    assert "--oci-runtime" not in said
-    assert len(said.splitlines()) == 2
-    with pytest.raises(SystemExit):
-        cli.main(["login", "--help"])
-    assert "--oci-runtime" in capsys.readouterr().out
+    """It is searched there: no frames, no colours, nothing wrapped. It has examples."""
+    assert cli.main(["run", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert visible(said) == said
+    [line] = [line for line in said.splitlines() if "--plan" in line]
+    assert line.endswith("list it, and in a terminal ask and do it")
+    assert "mcp-code-bridge run report.py --servers github --out results -- 2026" in said
 
 
-def test_every_command_can_be_found() -> None:
+def test_help_is_drawn_on_a_terminal_unless_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR and TERM=dumb hold for help, tables and bars alike."""
+    stream = TerminalOutput()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert is_drawn(stream)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_drawn(stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_drawn(stream)
+    assert not is_drawn(io.StringIO())
+
+
+class TerminalOutput(io.StringIO):
+    """Something that is written to, and says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """It does not look it."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["run", "--files", "data.csv", "-c", "1"], "No such option: --files"),
+        (["run", "--files", "data.csv", "-c", "1"], "--file,"),
+        (["servrs"], "Did you mean 'servers'"),
+        (["policy", "explan"], "Did you mean 'explain'"),
+        (["image", "burn"], "No such command 'burn'"),
+        (["serve", "x"], "unexpected extra argument"),
+        (["--runtimes", "podman"], "--runtime"),
+        (["login"], "Missing argument 'SERVER'"),
+        (["audit", "tail", "-n", "x"], "-n"),
+        (["run", "--timeout"], "'--timeout' requires an argument"),
+    ],
+)
+def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a few lines: it must not disappear below twenty flags."""
+    assert cli.main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("mcp-code-bridge: ")
+    assert said in printed.err
+    assert len(printed.err.splitlines()) <= 2
+    assert "--description-tokens" not in printed.err
+
+
+def test_a_mistake_says_how_the_command_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """There the right words stand."""
+    cli.main(["login"])
+    said = capsys.readouterr().err.splitlines()[1]
+    assert said.startswith("Usage: mcp-code-bridge login [OPTIONS] {SERVER} ")
+    assert "`mcp-code-bridge login --help`" in said
+
+
+def _every_command() -> list[list[str]]:
+    def below(command: object, path: list[str]) -> Iterator[list[str]]:
+        inner = getattr(command, "commands", {})
+        if not inner or getattr(command, "invoke_without_command", False):
+            yield path
+        for name, each in inner.items():
+            yield from below(each, [*path, name])
+
+    return list(below(typer.main.get_command(_app()), []))
+
+
+@pytest.mark.parametrize("path", _every_command(), ids=" ".join)
+def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
+    path: list[str],
+) -> None:
     """They are imported by name when called."""
-    for name in ("serve", "run", "servers", "tools", "doctor", "image"):
-        arguments = flags.parser().parse_args([name, *(["status"] if name == "image" else [])])
-        module, _, function = arguments.handler.partition(":")
-        assert callable(getattr(import_module(module), function))
+    words = [*path, "--log-level", "DEBUG", "--runtime=docker"]
+    needed = {"explain": ["s", "t"], "login": ["s"], "logout": ["s"], "show": ["x"], "get": ["x"]}
+    needed.update(approve=["x"], rm=["x"])
+    found = read_words([*words, *needed.get(path[-1], ())])
+    assert isinstance(found, Invocation)
+    assert found.flags == {"log_level": "DEBUG", "runtime": "docker"}
+    module, _, function = found.handler.partition(":")
+    assert callable(getattr(import_module(f"bridge.cli.{module}"), function))
 
 
-def test_an_unknown_option_is_told_with_its_command_s_usage(
-    capsys: pytest.CaptureFixture[str],
+def test_words_that_may_be_several_are_all_taken() -> None:
+    """Also behind options and after --."""
+    for words, name, taken in (
+        (["policy", "explain", "s", "t", "a=1", "--json", "b=2"], "given", ["a=1", "b=2"]),
+        (["run", "x.py", "--", "-a", "--json"], "argv", ["-a", "--json"]),
+        (["run", "--file", "a", "--file=b", "-"], "files", ["a", "b"]),
+        (["artifacts", "rm", "a", "b"], "uris", ["a", "b"]),
+        (["servers", "approve", "a", "b@c"], "names", ["a", "b@c"]),
+    ):
+        found = read_words(words)
+        assert isinstance(found, Invocation)
+        assert getattr(found.arguments, name) == taken
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "http"),
+    [
+        ([], {}, None),
+        (["serve"], {}, None),
+        (["--runtime", "docker", "--memory=1g"], {"runtime": "docker", "memory": "1g"}, None),
+        (["serve", "--http", "[::1]:80", "--sources", "-a,-b"], {"sources": "-a,-b"}, "[::1]:80"),
+    ],
+)
+def test_what_serves_is_read_alike_with_and_without_typer(
+    words: list[str], flags: dict[str, str], http: str | None
 ) -> None:
-    """There the right one stands."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "--files", "data.csv", "-c", "1"])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("usage: mcp-code-bridge run ")
-    assert "[--file NAME=PATH]" in said
-    assert "unrecognized arguments: --files" in said
+    """A client's configuration needs only the command, and flags alone mean `serve`."""
+    simple = simple_invocation(words)
+    assert simple is not None
+    assert simple == read_words(with_default(words))
+    assert (simple.flags, simple.arguments.http) == (flags, http)
 
 
-def test_flags_alone_mean_serve() -> None:
-    """A client's configuration needs only the command."""
-    assert flags.with_default(["--runtime", "docker"]) == ["serve", "--runtime", "docker"]
-    assert flags.with_default([]) == ["serve"]
-    assert flags.with_default(["run", "-c", "1"]) == ["run", "-c", "1"]
+@pytest.mark.parametrize(
+    "words",
+    [["run", "-c", "1"], ["--help"], ["serve", "--help"], ["serve", "x"], ["--memory"], ["serves"]],
+)
+def test_all_other_words_are_for_typer(words: list[str]) -> None:
+    """Which says what is wrong with them."""
+    assert simple_invocation(words) is None
+
+
+def test_serving_imports_neither_typer_nor_rich(tmp_path: Path) -> None:
+    """It must answer at once: seen once it has begun, by what it says of a mistake to a client."""
+    code = """
+import sys
+from bridge.cli import main
+status = main.main(["--state-dir", sys.argv[1], "--runtime", "/no/such/podman"])
+print(status, [name for name in ("typer", "rich") if name in sys.modules], file=sys.stderr)
+"""
+    hello = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        input=json.dumps(hello) + "\n",
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MCP_BRIDGE_WARM": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "serverInfo" in done.stdout
+    assert done.stderr.splitlines()[-1] == "0 []"
+
+
+def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
+    """Commands and options, by typer's own completion."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    asked = {"_MCP_CODE_BRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "x ser", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bridge"],
+        env={**environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["serve", "servers"]
 
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

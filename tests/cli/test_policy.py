@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import stat
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,19 +64,19 @@ class Home:
 
     async def explain(self, server: str, tool: str, *given: str, as_json: bool = False) -> int:
         """Run `policy explain`."""
-        arguments = argparse.Namespace(server=server, tool=tool, given=list(given), json=as_json)
+        arguments = SimpleNamespace(server=server, tool=tool, given=list(given), json=as_json)
         return await explain(arguments, self.settings())
 
     async def check(
         self, code: str | None = None, file: str | None = None, *, as_json: bool = False
     ) -> int:
         """Run `policy check`."""
-        arguments = argparse.Namespace(file=file, code=code, json=as_json)
+        arguments = SimpleNamespace(file=file, code=code, json=as_json)
         return await check(arguments, self.settings())
 
     async def init(self, *, to_stdout: bool = False) -> int:
         """Run `policy init`."""
-        return await init(argparse.Namespace(print=to_stdout), self.settings())
+        return await init(SimpleNamespace(print=to_stdout), self.settings())
 
 
 @pytest.fixture

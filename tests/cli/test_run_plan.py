@@ -14,7 +14,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.cli import flags
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation
 from bridge.cli.live import LiveTerminal
 from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, show
 from bridge.cli.run import _followed as followed
@@ -133,8 +134,9 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choose)
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
-    arguments = flags.parser().parse_args(["run", "--plan", "--json", "-c", CODE])
-    assert await run_command(arguments, settings) == 0
+    asked = read_words(["run", "--plan", "--json", "-c", CODE])
+    assert isinstance(asked, Invocation)
+    assert await run_command(asked.arguments, settings) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert len(plan["calls"]) == 2
     assert "no other can apply it" in plan["note"]

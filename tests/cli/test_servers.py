@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import io
 import json
 import logging
 import re
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,14 +80,14 @@ class Commands:
 
     async def servers(self, **flags: Any) -> int:
         """Run `servers`."""
-        given = argparse.Namespace(**{"action": None, "check": False, "json": False, **flags})
+        given = SimpleNamespace(**{"check": False, "json": False, **flags})
         return await servers_module.servers(given, self.settings)
 
     async def tools(self, query: str | None = None, **flags: Any) -> int:
         """Run `tools`."""
         unset = {"server": None, "stub": False, "fresh": False, "json": False}
         return await tools_module.tools(
-            argparse.Namespace(query=query, **{**unset, **flags}), self.settings
+            SimpleNamespace(query=query, **{**unset, **flags}), self.settings
         )
 
 
@@ -232,22 +232,16 @@ async def test_a_server_that_is_not_there_is_a_warning_beside_what_is_known(
     assert await commands.tools(server="gone") == 4
 
 
-def test_a_table_is_cut_to_its_terminal_and_for_a_program_never() -> None:
-    """The widest columns give way first."""
-    rows = [("short", "a" * 60, "b" * 30)]
-    assert table(("A", "B", "C"), rows).splitlines()[1] == f"short  {'a' * 60}  {'b' * 30}"
-    cut = table(("A", "B", "C"), rows, width=49).splitlines()[1]
-    assert cut == f"short  {'a' * 19}…  {'b' * 19}…"
-    assert len(cut) <= 49
-
-
-def test_where_a_line_has_no_room_for_paths_they_stand_below_and_keep_their_ends() -> None:
-    """Nothing else is cut for them; where all fits they stay in the line."""
-    headings, rows = ("NAME", "STATE", "FOUND IN"), [("git", "idle", f"/{'a' * 40}/x.json (git)")]
-    assert table(headings, rows, width=120, below=True) == table(headings, rows)
-    assert table(headings, rows, width=40, below=True) == (
-        f"NAME  STATE\n    FOUND IN\ngit   idle\n    …{'a' * 22}/x.json (git)\n"
-    )
+def test_a_table_is_as_wide_as_its_terminal_and_for_a_program_never_wrapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is cut: of a narrow terminal's rows each cell goes on below itself."""
+    rows = [("short", "a" * 60, "b" * 300)]
+    assert table(("A", "B", "C"), rows).splitlines()[1] == f"short  {'a' * 60}  {'b' * 300}"
+    monkeypatch.setattr("bridge.cli.output.terminal_width", lambda: 49)
+    drawn = table(("A", "B", "C"), rows)
+    assert max(map(len, drawn.splitlines())) <= 49
+    assert (drawn.count("a"), drawn.count("b")) == (60, 300)
 
 
 async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
@@ -259,7 +253,7 @@ async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
     monkeypatch.setattr(servers_module, "terminal_width", lambda: 80)
     assert await commands.servers() == 0
     printed = capsys.readouterr().out
-    assert "\n    ~/c.json (mcpServers.github)\n" in printed
+    assert "~/c.json (mcpServers.github)\n" in printed
     assert "  off, Cursor, /c.json (mcpServers.github): it is disabled\n" in printed
 
 
@@ -276,19 +270,21 @@ async def test_without_servers_it_says_which_clients_are_left_out(
         assert "MCP_BRIDGE_SOURCES leaves clients out: it is windsurf." in said
 
 
-def test_progress_is_shown_to_somebody_who_watches_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And leaves nothing on the line."""
-    progress = checks._Progress(3)
-    progress.show("quiet")
-    progress.clear()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = checks._Progress(3)
-    progress.show("evil\x1b[2J")
-    progress.clear()
-    assert capsys.readouterr().err == ("\r\x1b[Kchecking 1 of 3: evil\\x1b[2J\r\x1b[K")
+def test_progress_is_shown_to_somebody_who_watches_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With names as they are: none is markup."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = []
+    for watched in (False, True):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda watched=watched: watched)
+        with checks.progress_bar(stream) as bar:
+            bar.add_task("", total=3, server="[bold]evil[/]")
+            bar.refresh()
+        shown.append(stream.getvalue())
+    assert shown[0] == ""
+    assert "checking [bold]evil[/]" in shown[1]
+    assert "0/3" in shown[1]
 
 
 @pytest.mark.parametrize(

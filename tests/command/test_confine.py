@@ -15,8 +15,9 @@ from bridge.command.confine import (
     check_stages,
     check_workdir,
 )
-from bridge.command.grants import Grant, View
+from bridge.command.grants import View
 from bridge.errors import InvalidRequestError
+from bridge.sandbox.backend import Bind
 
 LINKS = {
     "/host/ws/out": "/etc",
@@ -27,8 +28,8 @@ LINKS = {
     "/host/data/back": "../ws/secret",
 }
 GRANTED = (
-    Grant(source="/host/ws", inside="/workspace", writable=False),
-    Grant(source="/host/data", inside="/srv/data", writable=True),
+    Bind(source="/host/ws", inside="/workspace", writable=False),
+    Bind(source="/host/data", inside="/srv/data", writable=True),
 )
 VIEW = View(GRANTED, LINKS.get)
 ROOTS = ("/workspace", "/srv/data")

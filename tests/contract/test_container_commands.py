@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine.command_backends import Runner
 from bridge.engine.commands import Commands
+from bridge.sandbox.backend import Backend
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
@@ -64,13 +64,13 @@ ENGINES = pytest.mark.parametrize(
 )
 
 
-Open = Callable[[Settings, CommandProfile], Awaitable[Runner]]
+Open = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 def opener(engine: Engine, runtime_dir: Path) -> Open:
     """Open the engine for commands, whatever the settings say."""
 
-    async def open_runner(settings: Settings, profile: CommandProfile) -> Runner:
+    async def open_runner(settings: Settings, profile: CommandProfile) -> Backend:
         return ContainerBackend(
             engine.command, image="", runtime_dir=runtime_dir, environ=engine.environ
         )
@@ -95,7 +95,7 @@ async def test_commands_run_in_the_profiles_image(
             write=["out"],
             check_arguments=False,
         )
-        async with Commands(settings, {"container": open_runner}) as commands:
+        async with Commands(settings, open_runner) as commands:
             look = LOOK.format(outside=there.root / "outside.txt")
             seen = await run(commands, ["sh", "-c", look])
             # An early end loses nothing; it did on a connection shared with the input.
@@ -135,7 +135,7 @@ async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
             network=True,
             check_arguments=False,
         )
-        async with Commands(networked, {"container": open_runner}) as commands:
+        async with Commands(networked, open_runner) as commands:
             sockets = await run(commands, ["python3", "-c", SOCKETS])
         local = there.settings(
             runtime="container",
@@ -148,7 +148,7 @@ async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
             listener.bind(str(listening))
             listener.listen(8)
             listening.chmod(0o777)
-            async with Commands(local, {"container": open_runner}) as commands:
+            async with Commands(local, open_runner) as commands:
                 inside = ["python3", "-c", REACH, "/workspace/host.sock"]
                 reached = await run(commands, inside)
             control = await anyio.run_process([sys.executable, "-c", REACH, str(listening)])

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from bridge.engine import Engine, open_engine
+from bridge.gate.audit.reading import about
 from bridge.model import ApplyRequest, Plan, RunRequest, RunResult, ServerSpec
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder
@@ -87,6 +88,17 @@ def audited(settings: Settings) -> str:
     """Return the audit log."""
     files = sorted((settings.state_dir / "audit").glob("*.jsonl"))
     return "".join(path.read_text() for path in files)
+
+
+def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
+    """Return what the audit log knows of a plan's calls by their numbers, and of its end."""
+    found = about(settings.state_dir / "audit", plan_id)
+    applied = [record["run"] for record in found if record["kind"] == "apply"]
+    mine = [record for record in found if record["run"] in applied]
+    # Of a call that went out and has no outcome nobody knows what became of it.
+    outcomes = {each["call"]: "unknown" for each in mine if each["kind"] == "call"}
+    outcomes |= {each["call"]: each["outcome"] for each in mine if each["kind"] == "outcome"}
+    return outcomes, next((each for each in mine if each["kind"] == "end"), {})
 
 
 def statuses(result: RunResult) -> list[str]:

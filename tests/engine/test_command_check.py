@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bridge.cli.doctor import doctor
-from bridge.engine.command_backends import for_profile, open_container
-from bridge.engine.command_check import CommandCheck, check_commands
+from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.errors import (
     EngineDownError,
     ImageMissingError,
@@ -21,6 +20,7 @@ from bridge.errors import (
     NoSandboxError,
 )
 from bridge.sandbox.backend import Probe
+from bridge.sandbox.choose import choose_for, for_profile
 from bridge.settings.commands import parse_commands
 from tests.engine.command_rig import SECRET, Place, place
 
@@ -95,12 +95,12 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
     """As text and as JSON; programs can run all the same."""
     settings = there.settings(executables=["no-such-tool"])
     settings = replace(settings, runtime="bubblewrap", profile="strict", strict=True)
-    assert await doctor(argparse.Namespace(json=False), settings) == 0
+    assert await doctor(SimpleNamespace(json=False), settings) == 0
     text = capsys.readouterr().out
     assert "profile: strict: 5 s, 128 MiB, 0.5 CPUs, guard enforce, listed servers only\n" in text
     assert "commands: tool: FAIL: commands.tool: the executable 'no-such-tool'" in text
     settings = replace(settings, commands=there.settings().commands)
-    assert await doctor(argparse.Namespace(json=True), settings) == 0
+    assert await doctor(SimpleNamespace(json=True), settings) == 0
     document = json.loads(capsys.readouterr().out)
     assert [(check["name"], check["ok"]) for check in document["commands"]] == [("tool", True)]
     assert document["profile"]["memory_bytes"] == 128 << 20
@@ -136,5 +136,5 @@ async def test_without_an_engine_the_error_is_about_engines(there: Place) -> Non
         {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER
     )
     with pytest.raises(NoSandboxError) as refused:
-        await open_container(settings, settings.commands["tool"])
+        await choose_for(settings, settings.commands["tool"])
     assert "doctor" in refused.value.remedy

@@ -12,8 +12,7 @@ import pytest
 
 from bridge.engine.command_plan import Planner
 from bridge.errors import SettingsError
-from bridge.settings import Settings, load, writable_places
-from bridge.settings.places import packages_dir
+from bridge.settings import Settings, load, packages_dir, writable_places
 
 PROFILE = """
 [commands.tool]

@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.engine.command_backends import Runner
 from bridge.engine.commands import Commands
 from bridge.errors import (
     AuditError,
@@ -28,6 +27,7 @@ from bridge.errors import (
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.redaction_shapes import mask
 from bridge.model import CommandRequest
+from bridge.sandbox.backend import Backend
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
@@ -223,13 +223,13 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
     stray.write_text(f'#!/bin/sh\nexec {real} --ro-bind {there.home} /stray "$@"\n')
     stray.chmod(0o755)
 
-    async def open_runner(settings: Settings, profile: CommandProfile) -> Runner:
+    async def open_runner(settings: Settings, profile: CommandProfile) -> Backend:
         return BubblewrapBackend(environ=settings.environ, bwrap=str(stray))
 
     settings = there.settings(write=["out"])
     asked = json.dumps({"write": ["out/made"]})
     made = there.workspace / "out" / "made"
-    async with Commands(settings, {"process": open_runner}) as commands:
+    async with Commands(settings, open_runner) as commands:
         with pytest.raises(BrokenIsolationError, match="granted-paths-only"):
             await run(commands, ["peek"], stdin=asked)
     assert not made.exists()

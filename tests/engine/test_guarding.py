@@ -10,7 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-from bridge.catalog.guard import MAX_SCANNED_CHARS, Scan, parse
+from bridge.catalog.program.guard import Scan
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
 from bridge.engine import Engine, guarding, open_engine
 from bridge.model import RunRequest, RunResult
 from bridge.settings import GuardMode, Settings
@@ -138,7 +139,7 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
     """Parsing holds up all other runs, a long program for a second."""
     parsed = []
 
-    def counting(code: str) -> ast.Module | Scan:
+    def counting(code: str) -> ast.Module | Unread:
         parsed.append(code)
         return parse(code)
 

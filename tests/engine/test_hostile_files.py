@@ -22,6 +22,7 @@ from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Call, Done, Exited, File, Run
 from bridge.model import Limits
 from bridge.sandbox.failure import classify
+from bridge.store import Store
 from tests.engine.test_program import SimpleSession
 from tests.fuzz.clock import run as played
 
@@ -31,7 +32,7 @@ LIMITS = Limits(out_bytes=1000, out_files=5, timeout=5)
 
 def store(tmp_path: Path, run_bytes: int = 1 << 20) -> ArtifactStore:
     """Return one that is empty."""
-    return ArtifactStore(tmp_path / "kept", total_bytes=1 << 30, run_bytes=run_bytes, days=1)
+    return ArtifactStore(Store(tmp_path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
 def part(name: str, data: bytes = b"x", **more: Any) -> File:
@@ -51,13 +52,8 @@ async def taken(
     listed = {one.uri for one in kept.listed("me")}
     assert listed == {one.uri for one in left.artifacts}
     # Nothing that was begun and not finished stays on the disk.
-    assert not [p for p in (kept_root(kept)).rglob("*") if p.name.startswith("writing-")]
+    assert not list((kept.root / "blobs" / "writing").glob("*"))
     return left, files, {loss.name: loss.why for loss in left.missing}
-
-
-def kept_root(kept: ArtifactStore) -> Path:
-    """Return where a store is."""
-    return kept._shelves.root
 
 
 BAD_NAMES = (
@@ -193,7 +189,7 @@ async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) ->
     intake = Intake(LIMITS, artifacts=kept.of_run("me", RUN))
     await intake.take(part("a", more=True))
     intake.discard()
-    assert [path for path in kept_root(kept).rglob("*") if path.stat().st_size == 1] == []
+    assert [path for path in kept.root.rglob("*") if path.stat().st_size == 1] == []
     assert kept.listed("me") == ()
 
 

@@ -21,6 +21,7 @@ from bridge.engine.input_files import (
 from bridge.errors import InvalidRequestError
 from bridge.guest.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
+from bridge.store import Store
 
 RUN = "0123456789abcdef"
 
@@ -98,7 +99,7 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
     tmp_path: Path,
 ) -> None:
     """Read into the request, within what is left of its bytes."""
-    store = ArtifactStore(tmp_path, total_bytes=MEBIBYTE, run_bytes=MEBIBYTE, days=1)
+    store = ArtifactStore(Store(tmp_path), total_bytes=MEBIBYTE, run_bytes=MEBIBYTE, days=1)
     kept = store.of_run("me", RUN).add("a.bin", b"\0\xff" * 10)
     store.of_run("me", RUN).add("stdout", b"whole\n", kind="stdout")
     request = RunRequest(
@@ -140,7 +141,7 @@ async def test_any_other_address_is_refused_with_what_works(
     tmp_path: Path, uri: str, why: str
 ) -> None:
     """No file and no network is ever opened by it."""
-    store = ArtifactStore(tmp_path, total_bytes=1000, run_bytes=1000, days=1)
+    store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
     request = RunRequest(code="", files=(InputFile(name="named", uri=uri),))
     with pytest.raises(InvalidRequestError) as caught:
         await resolved(request, Limits(), store)
@@ -150,7 +151,7 @@ async def test_any_other_address_is_refused_with_what_works(
 
 async def test_nobody_gets_what_is_kept_for_another(tmp_path: Path) -> None:
     """Whether by its id or the run's."""
-    store = ArtifactStore(tmp_path, total_bytes=1000, run_bytes=1000, days=1)
+    store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
     kept = store.of_run("me", RUN).add("a", b"1", kind="stdout")
     for uri in (kept.uri, f"bridge://runs/{RUN}/stdout"):
         mine = RunRequest(code="", owner="me", files=(InputFile(name="a", uri=uri),))
@@ -164,7 +165,7 @@ async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
     tmp_path: Path,
 ) -> None:
     """Of what is kept by its size alone, before it is read."""
-    store = ArtifactStore(tmp_path, total_bytes=1 << 20, run_bytes=1 << 20, days=1)
+    store = ArtifactStore(Store(tmp_path), total_bytes=1 << 20, run_bytes=1 << 20, days=1)
     kept = store.of_run("", RUN).add("big", bytes(600))
     limits = Limits(workspace_bytes=2000)
     for last in (

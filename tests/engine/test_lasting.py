@@ -16,6 +16,8 @@ from bridge.engine import Engine
 from bridge.engine.skills.review import question
 from bridge.model import Directory, InputFile, RunRequest, RunResult
 from bridge.settings import Settings
+from bridge.store import Store
+from bridge.store.schema import artifacts
 from tests.engine.plan_rig import audited, log, opened
 from tests.fakes.client import FakeClient
 from tests.recorder_rig import recorded, recorder
@@ -201,12 +203,13 @@ async def _found_as_the_worst(engine: Engine, settings: Settings) -> None:
     )
     assert made.status == "success", made.error
     state = settings.state_dir
-    [memory] = state.glob("memories/*/*.json")
-    assert set(json.loads(memory.read_text())) == {
+    with Store(state).reading() as kept:
+        [memory] = kept.listed("memory")
+        [(_, document)] = kept.all("memory", memory.owner)
+    assert set(json.loads(document)) == {
         *("key", "value", "metadata", "created_at", "updated_at"),
     }
-    [entry] = [path for path in state.glob("artifacts/owners/*/*") if path.is_file()]
-    assert set(json.loads(entry.read_text())) == {"name", "type", "size"}
+    assert made.artifacts[0].provenance is None
     skill = state / "skills" / "g.py"
     assert "provenance" not in skill.read_text()
     given = (InputFile(name="old", uri=made.artifacts[0].uri),)
@@ -214,8 +217,11 @@ async def _found_as_the_worst(engine: Engine, settings: Settings) -> None:
     sent = await run(engine, use + SEND.format(what="found"), files=given)
     assert sent.status == "success", sent.error
 
-    memory.write_text(json.dumps({**json.loads(memory.read_text()), "provenance": "none"}))
-    entry.write_text(json.dumps({**json.loads(entry.read_text()), "provenance": [1]}))
+    damaged = json.dumps({**json.loads(document), "provenance": "none"}).encode()
+    with Store(state).writing() as kept:
+        kept.put("memory", memory.owner, memory.name, damaged)
+        assert kept.connection is not None
+        kept.connection.execute(artifacts.update().values(provenance="[1]"))
     text = skill.read_text().replace("# version = 1\n", "# version = 1\n# provenance = 5\n")
     skill.write_text(text)
     by = "(saved by an unknown run)"
@@ -233,8 +239,10 @@ async def test_without_a_policy_nothing_is_written(
     specs = [recorder("log", log, notes={"a": "4711"})]
     async with opened(settings, specs, tmp_path=tmp_path) as engine:
         await keep(engine, "save_memory('a', said)\nopen('out/a', 'w').write(said)")
-    [memory] = settings.state_dir.glob("memories/*/*.json")
-    assert "provenance" not in memory.read_text()
+    with Store(settings.state_dir).reading() as kept:
+        [memory] = kept.listed("memory")
+        [(_, document)] = kept.all("memory", memory.owner)
+    assert b"provenance" not in document
     assert [one.provenance for one in engine.artifacts.listed(None)] == [None]
     assert "found" not in audited(settings)
 

@@ -13,7 +13,6 @@ from bridge.errors import (
     ApprovalRefusedError,
     UnknownPlanError,
 )
-from bridge.gate.audit.reading import find_plan
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.settings import Settings
@@ -28,6 +27,7 @@ from tests.engine.plan_rig import (
     opened,
     planned,
     statuses,
+    traced,
 )
 from tests.fakes.client import FakeClient
 from tests.recorder_rig import recorded, recorder, tools_recorded
@@ -140,10 +140,8 @@ async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path
             await applied(engine, plan, FakeClient(), owner="me")
         with pytest.raises(UnknownPlanError, match="did not approve"):
             await applied(engine, plan, FakeClient(answer=approve), owner="me")
-        trace = await find_plan(engine.gatekeeping.audit, plan.plan_id)
-        assert trace is not None
-        assert trace.applied
-        assert (trace.outcomes, trace.ended["reason"]) == ({}, "policy")
+        outcomes, ended = traced(settings, plan.plan_id)
+        assert (outcomes, ended["reason"]) == ({}, "policy")
         assert recorded(log) == []
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from bridge.errors import UnknownPlanError
 from bridge.model import ApplyRequest
-from tests.engine.plan_victim import engine_for
+from tests.engine.plan_rig import traced
+from tests.engine.plan_victim import engine_for, settings_for
 from tests.recorder_rig import recorded, tools_recorded
 from tests.waiting import until
 
@@ -23,21 +24,21 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("kind", "number", "when", "got", "known"),
     [
-        ("apply", 0, "before", 0, "None of its calls was made"),
-        ("apply", 0, "after", 0, "not done: #1 to #3."),
-        ("call", 2, "before", 1, "done: #1; not done: #2 to #3."),
-        ("call", 2, "after", 1, "done: #1; unknown: #2; not done: #3."),
-        ("never", 0, "never", 2, "done: #1; unknown: #2; not done: #3."),
-        ("outcome", 2, "before", 2, "done: #1; unknown: #2; not done: #3."),
-        ("outcome", 2, "after", 2, "done: #1 to #2; not done: #3."),
-        ("end", 0, "before", 3, "done: #1 to #3."),
+        ("apply", 0, "before", 0, []),
+        ("apply", 0, "after", 0, []),
+        ("call", 2, "before", 1, ["ok"]),
+        ("call", 2, "after", 1, ["ok", "unknown"]),
+        ("never", 0, "never", 2, ["ok", "unknown"]),
+        ("outcome", 2, "before", 2, ["ok", "unknown"]),
+        ("outcome", 2, "after", 2, ["ok", "ok"]),
+        ("end", 0, "before", 3, ["ok", "ok", "ok"]),
     ],
     ids=lambda value: str(value)[:12],
 )
 async def test_after_a_kill_the_audit_log_and_the_server_agree_and_nothing_is_repeated(
-    tmp_path: Path, kind: str, number: int, when: str, got: int, known: str
+    tmp_path: Path, kind: str, number: int, when: str, got: int, known: list[str]
 ) -> None:
-    """What is called done was done, what is called not done was not; the rest is called unknown."""
+    """What it calls done was done, what it does not have was not; the rest is unknown."""
     log = tmp_path / "calls.jsonl"
     words = [str(tmp_path), str(log), kind, str(number), when]
     # Its sandbox's directory is left, as everything is of what is killed.
@@ -57,9 +58,10 @@ async def test_after_a_kill_the_audit_log_and_the_server_agree_and_nothing_is_re
                 victim.kill()
             assert await victim.wait() == -signal.SIGKILL
     assert len(recorded(log)) == got
+    assert list(traced(settings_for(tmp_path), plan_id)[0].values()) == known
     async with engine_for(tmp_path, log) as engine:
         for _ in range(2):
             with pytest.raises(UnknownPlanError) as caught:
                 await engine.apply(ApplyRequest(plan_id=plan_id))
-            assert known in caught.value.message, caught.value.message
+            assert "audit show PLAN" in caught.value.remedy
     assert len(recorded(log)) == got

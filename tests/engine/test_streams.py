@@ -17,6 +17,7 @@ from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Output
 from bridge.model import MEBIBYTE, Limits
+from bridge.store import Store
 
 LIMITS = Limits(output_tokens=1000)
 RUN = "0" * 32
@@ -25,7 +26,7 @@ SECRET = "correct-horse-battery-staple"
 
 def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
     """Return a store of a test's own."""
-    return ArtifactStore(path / "kept", total_bytes=1 << 30, run_bytes=run_bytes, days=1)
+    return ArtifactStore(Store(path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
 async def written(

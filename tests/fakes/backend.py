@@ -78,6 +78,15 @@ class FakeSandbox:
                 message = f"The process does not read any more: {error}."
                 raise ChannelClosedError(message) from error
 
+    def end_input(self) -> None:
+        if self._channel.stdin >= 0:
+            os.close(self._channel.stdin)
+            self._channel.stdin = -1
+
+    async def end_output(self) -> None:
+        """End it, as engines do."""
+        await self.kill()
+
     async def receive(self) -> bytes:
         while True:
             await anyio.lowlevel.checkpoint()

@@ -156,6 +156,13 @@ class HostileSandbox:
                 await self._changed.wait()
             await anyio.lowlevel.checkpoint()
 
+    def end_input(self) -> None:
+        """Let its input end."""
+
+    async def end_output(self) -> None:
+        """End it, as engines do."""
+        await self.kill()
+
     async def receive(self) -> bytes:
         await anyio.lowlevel.checkpoint()
         while not self._portions:

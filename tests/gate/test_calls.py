@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import CallBudgetError, CallDeniedError
-from bridge.gate.calls import READ_RESOURCE, Gate, Grant
-from bridge.gate.sizes import result_size
+from bridge.gate.calls import READ_RESOURCE, Gate, Grant, result_size
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

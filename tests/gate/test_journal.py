@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
-from bridge.gate.journal import MAX_SHOWN, Journals, Replay, RunJournal
-from bridge.gate.journal_entries import ENTRY_BYTES, Entry, key_of, memory_of
+from bridge.gate.journal import (
+    ENTRY_BYTES,
+    MAX_SHOWN,
+    Entry,
+    Journals,
+    Replay,
+    RunJournal,
+    key_of,
+    memory_of,
+)
 from bridge.gate.outcomes import Outcome
 from bridge.model import CallCount, Effect, Json, RetriedReads
 

@@ -25,8 +25,7 @@ from bridge.gate.budget import RunBudget
 from bridge.gate.calls import READ_RESOURCE, Gate, Grant
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
-from bridge.gate.journal import Replay, RunJournal
-from bridge.gate.journal_entries import Entry
+from bridge.gate.journal import Entry, Replay, RunJournal
 from bridge.gate.outcomes import Outcome
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins

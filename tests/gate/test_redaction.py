@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gate.redaction import MAX_DEPTH, Redactor
-from bridge.gate.redaction_needles import _begins_a_character
+from bridge.gate.redaction import MAX_DEPTH, Redactor, _begins_a_character
 from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
 from bridge.text import unlike
 

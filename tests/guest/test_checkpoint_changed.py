@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest.checkpoint_restore import EVERYTHING, MAGIC
+from bridge.guest.checkpoint import EVERYTHING, MAGIC
 from tests.guest.checkpoint_rig import opened, saved
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.display_pictures import mime_of
+from bridge.guest.display import mime_of
 from bridge.guest.wire import Shown
 from tests.guest.finished import Finished
 from tests.png import write_png

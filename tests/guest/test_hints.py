@@ -112,10 +112,9 @@ def test_a_module_that_was_not_imported_is_named() -> None:
     assert hint(error) == ""
 
 
-def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what Python itself says of it is."""
+    # Other tests may have been in a plan.
     monkeypatch.delitem(sys.modules, "bridge.guest.held", raising=False)
     assert hint(TypeError("'builtin_function_or_method' object is not subscriptable"))
     assert not hint(TypeError("a skill is a function, not a builtin_function_or_method"))

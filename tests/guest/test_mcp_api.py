@@ -11,7 +11,7 @@ import pytest
 
 from bridge.guest import values
 from bridge.guest.client import Client
-from bridge.guest.helping import show_help
+from bridge.guest.finding import show_help
 from bridge.guest.mcp_api import PUBLIC, Runtime, build
 from bridge.guest.values import ArgumentsError, MCPError
 from bridge.guest.wire import Call, Run

@@ -11,7 +11,7 @@ import pytest
 from bridge.guest.wire import Call, File, Reply, Stop
 from tests.guest.conftest import ECHO_SERVER, Guest
 from tests.guest.finished import Finished
-from tests.guest.test_nursery import wait_until
+from tests.guest.test_supervisor_workers import wait_until
 
 Start = Callable[[], Guest]
 

@@ -93,15 +93,14 @@ def test_chains_that_bite_their_own_tail_end() -> None:
     assert "ValueError: a" in describe(error, OURS)
 
 
-def test_a_long_stack_is_cut_in_the_middle_before_it_is_read() -> None:
+def test_of_a_long_stack_the_end_is_read() -> None:
     error = failure("def f(n): 1 / 0 if not n else f(n - 1)\nf(5)")
     tb = error.__traceback__
     assert tb is not None
     for _ in range(3000):
         tb = TracebackType(tb, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
     text = describe(error.with_traceback(tb), frozenset())
-    assert text.startswith("[10")
-    assert "more calls of a deep recursion are not shown" in text
+    assert text.count("line ") < 10
     assert text.endswith("ZeroDivisionError: division by zero")
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.guest import validation
 from bridge.guest.parameters import read_parameters
 from bridge.guest.validation import MAX_STEPS, argument_problem, convert, problem
 
@@ -85,8 +84,6 @@ SHAPES: dict[str, Any] = {
          "x[1] must be an integer, not 'x'"),
         ([1, 2], {"prefixItems": [{}], "items": False}, "x must have at most 1 items, not 2"),
         ([1, 2], {"items": [{}], "additionalItems": False}, "x must have at most 1 items, not 2"),
-        ([1, 1.0], {"uniqueItems": True}, "x must have each item once; 1.0 is there twice"),
-        ([[1], [1]], {"uniqueItems": True}, "x must have each item once; [...] is there twice"),
         ("abc", {"maxLength": 2}, "x must have at most 2 characters, not 3"),
         ("a", {"minLength": 2}, "x must have at least 2 characters, not 1"),
         (0, {"minimum": 1}, "x must be at least 1, not 0"),
@@ -94,13 +91,7 @@ SHAPES: dict[str, Any] = {
         (0, {"exclusiveMinimum": 0}, "x must be more than 0, not 0"),
         (0, {"minimum": 0, "exclusiveMinimum": True}, "x must be more than 0, not 0"),
         (1, {"exclusiveMaximum": 1}, "x must be less than 1, not 1"),
-        (7, {"multipleOf": 5}, "x must be a multiple of 5, not 7"),
         ({"a": 1}, {"maxProperties": 0}, "x must have at most 0 keys, not 1"),
-        ("abc", {"pattern": "^[0-9]+$"}, "x must match the pattern '^[0-9]+$', unlike 'abc'"),
-        ({"1": 1}, {"patternProperties": {"^[a-z]+$": {}}, "additionalProperties": False},
-         "x has no key '1'"),
-        ({"a": 1}, {"patternProperties": {"^[a-z]+$": {"type": "string"}}},
-         "x.a must be a string, not int 1; write 1 in quotes, or str(x)"),
         (1.5, {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
          "x must be a string or an integer or None, not float 1.5; write 1.5 in quotes, or str(x)"),
         ("b", {"anyOf": [{"const": "a"}, {"type": "null"}]}, "x must be one of 'a', None, not 'b'"),
@@ -109,13 +100,12 @@ SHAPES: dict[str, Any] = {
         ({"kind": "box", "with": 1}, SHAPES, "x is missing key 'width'; it has 'with'"),
         ({"kind": "circle"}, SHAPES, "x is missing key 'radius'"),
         (1, {"allOf": [{"type": "integer"}, {"minimum": 2}]}, "x must be at least 2, not 1"),
-        ("a", {"not": {"enum": ["a"]}}, "x must not be 'a'"),
         (1, False, "x is not allowed here"),
         (["y" * 500], {"items": {"enum": ["a"]}}, f"x[0] must be 'a', not '{'y' * 60}...'"),
     ],
 )  # fmt: skip
 def test_a_problem_names_place_fault_and_remedy(value: Any, schema: Any, message: str) -> None:
-    assert problem(value, schema, schema, "x", patterns=True) == message
+    assert problem(value, schema, schema, "x") == message
 
 
 def test_numbers_of_thousands_of_digits_are_described() -> None:
@@ -166,14 +156,10 @@ EXPONENTIAL: dict[str, Any] = {
         (1, LOOP),
         (1, {"not": LOOP}),
         (1, EXPONENTIAL),
-        ("x", {"pattern": "(unclosed"}),
-        ("x", {"pattern": r"^\p{L}+$"}),
-        ("x", {"pattern": "[[a-z]--b]"}),
-        ("x" * 5000, {"pattern": "^y$"}),
-        ("x", {"pattern": "(y?)" * 200 + "z"}),
-        (0.3, {"multipleOf": 0.1}),
-        (1e308, {"multipleOf": 1e-308}),
-        (1, {"multipleOf": 0}),
+        ("x", {"pattern": "^y$"}),
+        (7, {"multipleOf": 5}),
+        ([1, 1], {"uniqueItems": True}),
+        ({"b": 1}, {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}),
         (1, {"minimum": "5"}),
         ([1], {"items": 5}),
         ({"a": 1}, {"properties": [], "required": {"b": 1}, "patternProperties": 3}),
@@ -189,16 +175,7 @@ EXPONENTIAL: dict[str, Any] = {
     ],
 )
 def test_what_cannot_be_told_is_fine(value: Any, schema: Any) -> None:
-    assert problem(value, schema, schema, "x", patterns=True) is None
-
-
-def test_patterns_are_tried_only_where_that_harms_nobody() -> None:
-    schema = {"pattern": "^(a+)+$", "maxLength": 3}
-    assert problem("b", schema, schema) is None
-    assert problem("b", schema, schema, patterns=True) is not None
-    assert problem("abcd", schema, schema) == "must have at most 3 characters, not 4"
-    by_pattern = {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}
-    assert problem({"b": 1}, by_pattern, by_pattern) is None
+    assert problem(value, schema, schema, "x") is None
 
 
 def test_none_for_an_optional_argument_is_fine_since_it_is_left_out() -> None:
@@ -239,7 +216,6 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "const": VALUES,
         "required": st.lists(st.sampled_from(["a", "b"]), unique=True),
         "properties": st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
-        "patternProperties": st.dictionaries(st.sampled_from(["^a", "c$"]), inner, max_size=2),
         "additionalProperties": inner,
         "minProperties": small,
         "maxProperties": small,
@@ -247,18 +223,14 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "prefixItems": st.lists(inner, min_size=1, max_size=2),
         "minItems": small,
         "maxItems": small,
-        "uniqueItems": st.booleans(),
         "minLength": small,
         "maxLength": small,
-        "pattern": st.sampled_from(["^a", "b$", "c"]),
         "minimum": st.integers(-2, 2),
         "maximum": st.integers(-2, 2),
         "exclusiveMinimum": st.integers(-2, 2),
         "exclusiveMaximum": st.integers(-2, 2),
-        "multipleOf": st.sampled_from([1, 2, 0.5]),
         "anyOf": st.lists(inner, min_size=1, max_size=3),
         "allOf": st.lists(inner, min_size=1, max_size=2),
-        "not": inner,
         "format": st.just("date"),
         "title": st.just("t"),
     }
@@ -278,10 +250,10 @@ def test_it_agrees_with_the_reference_implementation(
     value: Any, schema: dict[str, Any], a: dict[str, Any], b: dict[str, Any]
 ) -> None:
     # Neither refers to itself in place, which the other implementation does not survive.
-    b = {key: part for key, part in b.items() if key not in ("anyOf", "allOf", "not")}
+    b = {key: part for key, part in b.items() if key not in ("anyOf", "allOf")}
     root = {**schema, "$defs": {"a": a, "b": b}}
     valid = jsonschema.Draft202012Validator(root).is_valid(value)
-    assert (problem(value, root, root, "x", patterns=True) is None) is valid
+    assert (problem(value, root, root, "x") is None) is valid
 
 
 ANY_JSON = st.recursive(
@@ -322,7 +294,7 @@ ANY_JSON = st.recursive(
 
 @given(value=ANY_JSON, schema=ANY_JSON)
 def test_any_json_is_taken_for_a_schema(value: Any, schema: Any) -> None:
-    found = problem(value, schema, schema, "x", patterns=True)
+    found = problem(value, schema, schema, "x")
     assert found is None or (found.startswith("x") and len(found) < 2000)
     convert(value, schema, schema)
 
@@ -342,11 +314,3 @@ def test_a_choice_among_too_many_is_left_to_the_server() -> None:
     """Its values are not all compared."""
     assert problem("x", {"enum": ["y"] * MAX_STEPS}, {}) is None
     assert problem("x", {"enum": ["y"] * (MAX_STEPS // 2)}, {}) is not None
-
-
-def test_patterns_of_keys_are_tried_within_the_bound_on_work() -> None:
-    """Keys and patterns multiply."""
-    schema = {"patternProperties": {f"^{n}$": {"type": "null"} for n in range(3000)}}
-    check = validation._Check(schema, patterns=False)
-    assert check.check(dict.fromkeys(map(str, range(3000)), 1), schema, 0) is None
-    assert check.left > -2 * MAX_STEPS

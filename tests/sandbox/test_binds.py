@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from bridge.errors import BrokenIsolationError, LaunchError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import bind_layers, has_directories, refuse_binds
+from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories, refuse_binds
 from bridge.sandbox.container.facts import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
 from bridge.sandbox.layers import insist, verified
@@ -76,3 +77,12 @@ def test_engines_are_told_in_their_own_words() -> None:
     ]
     without = container_config(replace(spec, binds=()), docker_facts({}), placement)
     assert "Mounts" not in without["HostConfig"]
+
+
+def test_a_command_has_its_users_own_group_and_never_roots() -> None:
+    """Whoever is unknown, or has root's group, gets one that owns nothing."""
+    ordinary = next(user for user in pwd.getpwall() if user.pw_uid != 0 and user.pw_gid != 0)
+    assert group_of(ordinary.pw_uid) == pwd.getpwuid(ordinary.pw_uid).pw_gid
+    assert group_of(0) == STRANGER
+    known = {user.pw_uid for user in pwd.getpwall()}
+    assert group_of(next(uid for uid in range(54321, 65000) if uid not in known)) == STRANGER

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -390,7 +390,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
 ) -> None:
     """`doctor` says so, and what it would not do instead."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
-    assert await doctor(Namespace(json=False), ground.settings()) == 0
+    assert await doctor(SimpleNamespace(json=False), ground.settings()) == 0
     told = capsys.readouterr().out
     assert "Programs run in: bubblewrap\n" in told
     assert "n/a   seatbelt: Only macOS has Seatbelt." in told

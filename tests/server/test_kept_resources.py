@@ -25,6 +25,7 @@ from bridge.server.app import build_server
 from bridge.server.content import MAX_LINKS, cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import MAX_PAGES, PAGE
+from bridge.store import Store
 from tests.server.web_rig import web
 
 PATIENCE_SECONDS = 120.0
@@ -126,9 +127,9 @@ async def test_a_store_that_cannot_be_read_hides_nothing_else(
     engine: Engine, client: Client
 ) -> None:
     artifact = left(engine, "x", b"x")
-    root = engine.settings.state_dir / "artifacts"
-    root.rename(root.with_name("elsewhere"))
-    root.symlink_to("elsewhere")
+    with Store(engine.settings.state_dir).writing() as kept:
+        assert kept.connection is not None
+        kept.connection.exec_driver_sql("DROP TABLE artifacts")
     assert await kept_by(client) == []
     with pytest.raises(MCPError, match="cannot be read") as refused:
         await client.read_resource(artifact.uri)

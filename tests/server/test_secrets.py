@@ -98,6 +98,13 @@ class Recorded:
         self._sent.append(data)
         await self._inner.send(data)
 
+    def end_input(self) -> None:
+        """Let its input end."""
+
+    async def end_output(self) -> None:
+        """End it, as engines do."""
+        await self.kill()
+
     async def receive(self) -> bytes:
         return await self._inner.receive()
 

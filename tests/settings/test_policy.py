@@ -268,7 +268,7 @@ def _when(condition: str) -> str:
         ("budgets.run_calls = true", "policy.budgets.run_calls must be a whole number, not a bool"),
         ('budgets.run_bytes = "50q"', "policy.budgets.run_bytes is '50q', which is not a size"),
         ("budgets.run_bytes = 1.5", 'policy.budgets.run_bytes must be a size such as "50m"'),
-        ("budgets.run_bytes = 0", "policy.budgets.run_bytes must be at least one byte"),
+        ("budgets.run_bytes = 0", "policy.budgets.run_bytes must be from 1 to"),
         ("budgets.per_minute = 60", "policy.budgets.per_minute must be a table"),
         ("budgets.per_minute.x = 0", "policy.budgets.per_minute.x must be from 1 to 1,000,000"),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import SettingsError
 from bridge.settings import load
-from bridge.settings.policy_start import append_policy
+from bridge.settings.policy_edit import append_policy
 
 POLICY = '[policy]\npin = false\n\n[policy.defaults]\nwrite = "deny"\n'
 
@@ -44,10 +44,10 @@ def test_what_stands_in_the_file_stays_and_so_do_its_rights(tmp_path: Path, befo
 @pytest.mark.parametrize(
     ("before", "policy", "said"),
     [
-        ("[policy]\npin = true\n", POLICY, "TOML"),
+        ("[policy]\npin = true\n", POLICY, "Cannot declare"),
         ("", "[policy]\npin = 3\n", "pin"),
         ("", "#" * 1_100_000, "larger"),
-        ("memory = ", POLICY, "TOML"),
+        ("memory = ", POLICY, "Invalid value"),
     ],
 )
 def test_nothing_is_written_that_would_not_parse(

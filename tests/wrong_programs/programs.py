@@ -275,12 +275,6 @@ BEFORE = (
         ("write an `async def` instead",),
     ),
     Wrong(
-        "a sum over awaited values",
-        "n = sum(len(await mcp_git_forge.list_commits('o', r)) for r in ('a', 'b'))",
-        "async-generator",
-        ("`sum([await ... for ...])`",),
-    ),
-    Wrong(
         "gather of a list",
         "import asyncio\nr = await asyncio.gather([mcp_git_forge.get_me() for _ in range(3)])",
         "gather-list",
@@ -365,48 +359,11 @@ BEFORE = (
         "unknown-helper",
         ("runtime.call_tool(server, tool",),
     ),
-    # --- syntax ----------------------------------------------------------------------------------
-    Wrong(
-        "a Markdown fence",
-        "```python\nprint(await mcp_git_forge.get_me())\n```",
-        "syntax",
-        ("without the Markdown fence",),
-    ),
-    Wrong(
-        "JavaScript",
-        "const me = await mcp_git_forge.get_me();\nprint(me)",
-        "syntax",
-        ("without const or let",),
-    ),
-    Wrong(
-        "a shell command",
-        "!pip install requests\nimport requests",
-        "syntax",
-        ("nothing can be installed",),
-    ),
-    Wrong(
-        "Python 2's print",
-        "me = await mcp_git_forge.get_me()\nprint me",
-        "syntax",
-        ("`print(...)`",),
-    ),
-    Wrong(
-        "typographic quotes",
-        "me = await mcp_git_forge.get_me()\nprint(me[\u201clogin\u201d])",
-        "syntax",
-        ("plain quotes",),
-    ),
     Wrong(
         "a result that is returned at the top",
         "me = await mcp_git_forge.get_me()\nreturn me",
         "syntax",
         ("last expression",),
-    ),
-    Wrong(
-        "a block that is not indented",
-        "for n in range(3):\nprint(n)",
-        "syntax",
-        ("line 2", "Indent the block's lines"),
     ),
 )
 """What stops before anything is started."""
@@ -508,7 +465,7 @@ DURING = (
         "a standard module misspelt",
         "import jsno",
         "",
-        ("did you mean `json`",),
+        ("No module named 'jsno'", "use the standard library"),
     ),
     Wrong(
         "the network",
@@ -557,6 +514,49 @@ DURING = (
         "me = await mcp_git_forge.get_me()\nprint(f'{me.login}'",
         "",
         ("line 2", "never closed"),
+    ),
+    # --- syntax ----------------------------------------------------------------------------------
+    Wrong(
+        "a Markdown fence",
+        "```python\nprint(await mcp_git_forge.get_me())\n```",
+        "",
+        ("without the Markdown fence",),
+    ),
+    Wrong(
+        "JavaScript",
+        "const me = await mcp_git_forge.get_me();\nprint(me)",
+        "",
+        ("without const or let",),
+    ),
+    Wrong(
+        "a shell command",
+        "!pip install requests\nimport requests",
+        "",
+        ("shell and notebook commands do not work",),
+    ),
+    Wrong(
+        "Python 2's print",
+        "me = await mcp_git_forge.get_me()\nprint me",
+        "",
+        ("`print(...)`",),
+    ),
+    Wrong(
+        "typographic quotes",
+        "me = await mcp_git_forge.get_me()\nprint(me[\u201clogin\u201d])",
+        "",
+        ("plain quotes",),
+    ),
+    Wrong(
+        "a block that is not indented",
+        "for n in range(3):\nprint(n)",
+        "",
+        ("line 2", "Indent the block's lines"),
+    ),
+    Wrong(
+        "a sum over awaited values",
+        "n = sum(len(await mcp_git_forge.list_commits('o', r)) for r in ('a', 'b'))",
+        "",
+        ("[await f(x) for x in xs]",),
     ),
 )
 """What only running the program shows."""

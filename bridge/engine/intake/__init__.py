@@ -19,7 +19,7 @@ from bridge.engine.intake.streams import LeftStreams, Streams
 from bridge.guest.wire import File, Output, Progress, Shown, State
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
-from bridge.rpc.replies import Clear
+from bridge.rpc.channel import Clear
 
 _NO_STREAMS, _NOTHING_SHOWN, _NO_FILES = LeftStreams(), LeftShownItems(), LeftFilesOut()
 

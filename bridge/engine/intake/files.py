@@ -20,7 +20,7 @@ from bridge.engine.file_names import name_problem, quoted
 from bridge.errors import ArtifactStoreError
 from bridge.guest.wire import File
 from bridge.model import Artifact, Limits, Loss
-from bridge.rpc.replies import Clear, ClearStream
+from bridge.rpc.channel import Clear, ClearStream
 
 MAX_PART_BYTES = 1024 * 1024
 """Of one frame; a supervisor sends a quarter of it."""

@@ -24,7 +24,7 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
-from bridge.rpc.replies import Clear
+from bridge.rpc.channel import Clear
 from bridge.text import valid_text, visible
 
 MAX_PAGE_TEXT = 4_000

@@ -22,6 +22,7 @@ from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.guest.wire import Output
 from bridge.model import Artifact, Limits, Loss
 from bridge.model.kept import ArtifactKind
+from bridge.rpc.channel import Clear
 from bridge.rpc.output import (
     MAX_LINES,
     MEMORY_BYTES,
@@ -31,7 +32,6 @@ from bridge.rpc.output import (
     cut_notice,
     shares,
 )
-from bridge.rpc.replies import Clear
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from bridge.engine.sessions.channel import SessionChannel
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.gate.flow import FlowState
 from bridge.model import RunResult
-from bridge.rpc.pieces import as_base64
+from bridge.rpc.channel import as_base64
 
 MAX_BYTES = 44 * 1024 * 1024
 """Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with

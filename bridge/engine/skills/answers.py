@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bridge.catalog.guard import check
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
 from bridge.engine.callers import principal_of
 from bridge.engine.questions import Answer, answering
 from bridge.engine.servers import Servers
@@ -98,7 +99,7 @@ class SkillAnswers:
         if unknown:
             message = f"The skill cannot be saved: {'; '.join(map(str, unknown))}"
             raise InvalidRequestError(message)
-        scan = check(code.tree)
+        scan = check(Survey(code.tree))
         if self._guard == "enforce" and not scan.allowed:
             message = f"The static guard does not allow the skill: {scan.denial}."
             raise InvalidRequestError(message)
@@ -168,7 +169,7 @@ class SkillAnswers:
         skill = await self._shelf.get(name)
         assert skill.code is not None
         insist_allowed(skill, self._guard)
-        findings = tuple(str(found) for found in check(skill.code.tree).findings)
+        findings = tuple(str(found) for found in check(Survey(skill.code.tree)).findings)
         named = self._shelf.references(skill.code).servers
         for server in named:
             self._gate.admit(server)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.guard import check
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
 from bridge.engine.client import OneRun
 from bridge.errors import (
     ApprovalNeededError,
@@ -198,7 +199,7 @@ def insist_allowed(skill: Skill, guard: GuardMode) -> None:
     """
     if guard != "enforce" or skill.code is None:
         return
-    scan = check(skill.code.tree)
+    scan = check(Survey(skill.code.tree))
     if not scan.allowed:
         message = f"The static guard does not allow the skill {skill.name!r}: {scan.denial}."
         raise CallDeniedError(message, remedy="Do without it.")

@@ -18,9 +18,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from bridge.catalog.checking.foreseen import foreseen_calls
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.preflight import References, references
+from bridge.catalog.program.foreseen import foreseen_calls
+from bridge.catalog.program.servers import References, references
+from bridge.catalog.program.survey import Survey
 from bridge.engine.servers import Servers
 from bridge.errors import LibraryError, UnknownSkillError
 from bridge.gate.lasting import Lasting

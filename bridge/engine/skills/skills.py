@@ -10,9 +10,10 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bridge.catalog.checking.survey import Survey
-from bridge.catalog.guard import Scan, check
-from bridge.catalog.preflight import References
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.servers import References
+from bridge.catalog.program.survey import Survey
 from bridge.engine.callers import principal_of
 from bridge.engine.client import OneRun
 from bridge.engine.memories import MemoryAnswers
@@ -97,13 +98,15 @@ class Skills:
         self.shelf = Shelf(settings, servers)
         self._reviews = Reviews(self.shelf.approvals, self.shelf.approve_as_seen)
 
-    async def of_program(self, request: RunRequest, survey: Survey | Scan, run: OneRun) -> SkillUse:
+    async def of_program(
+        self, request: RunRequest, survey: Survey | Unread, run: OneRun
+    ) -> SkillUse:
         """Return the skills that a program names.
 
         Raises:
             LibraryError: Their folder cannot be read.
         """
-        if PACKAGE not in request.code or isinstance(survey, Scan):
+        if PACKAGE not in request.code or isinstance(survey, Unread):
             return NO_SKILLS
         tree = survey.tree
         named = named_skills(tree)
@@ -247,7 +250,7 @@ def findings_of(skill: Skill) -> tuple[str, ...]:
     """Return what the static guard says of a skill."""
     if skill.code is None:
         return ()
-    return tuple(str(found) for found in check(skill.code.tree).findings)
+    return tuple(str(found) for found in check(Survey(skill.code.tree)).findings)
 
 
 def _imports(tree: ast.Module) -> bool:

@@ -1,31 +1,23 @@
-"""What is in the audit log: its last records, those of one run or plan, and counts of calls."""
+"""What is in the audit log: its last records, those of one run, counts, and whether it is whole."""
 
 from __future__ import annotations
 
 import heapq
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-import anyio.to_thread
-
-from bridge.gate.audit.files import Found, UnsafeError, last_lines, lines, opened
-from bridge.gate.audit.log import AuditLog
-from bridge.gate.audit.records import CALL_KINDS, parsed
+from bridge.gate.audit.log import Found, last_lines, lines, opened
+from bridge.gate.audit.records import CALL_KINDS, Line, Link, before_first, parsed, read_line
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
 MAX_TAIL = 10_000
 """Records that are returned from the end at once."""
-
-SEARCH_BYTES = 512 * 1024 * 1024
-"""Of the newest files, which are looked through for a plan: what takes about a second."""
 
 MAX_SHOWN = 100_000
 """Records about one run: two for each call that it may make, and more."""
@@ -35,6 +27,29 @@ MAX_GROUPS = 10_000
 
 MAX_OPEN = 100_000
 """Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
+
+
+MAX_TOLD = 100
+"""Problems, and notes, that are told one by one; more are counted."""
+
+LEAST_EXPECTED = 16
+"""Digits of a hash that are enough to look for it."""
+
+CHANGED = (
+    "the line is not what a bridge wrote there: something in it was changed, or it was put there. "
+    "What it says cannot be relied on; the records before and after it can"
+)
+MOVED = "records between them were taken away, or one is a copy, was moved, or was put there"
+MISSING = (
+    "it was taken away, or the machine went down before it was on the disk "
+    "(MCP_BRIDGE_AUDIT=sync waits for the disk)"
+)
+BEGUN = (
+    "it ends with a line that was begun and never finished: the bridge or its machine was stopped "
+    "while that was written, and its call was not made; or its end was taken away"
+)
+EMPTY = "it is empty: its bridge was stopped before its first record, or all was taken away"
+OLD = "an earlier version of the bridge wrote it, in one chain for all bridges; it is not checked"
 
 
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
@@ -75,100 +90,33 @@ def _since(
                 yield record
 
 
-def about(
-    directory: Path, wanted: str, *, whole: bool = False, within: float = math.inf
-) -> list[Mapping[str, Json]]:
+def about(directory: Path, wanted: str) -> list[Mapping[str, Json]]:
     """Return all records of runs and plans that begin so, and of the runs that applied the plans.
-
-    Args:
-        whole: Whether `wanted` is the whole of an id.
-        within: Bytes of the newest files to look through.
 
     Raises:
         OSError, UnsafeError: They cannot be read.
     """
-    quoted = json.dumps(wanted)
-    is_wanted = wanted.__eq__ if whole else lambda text: text.startswith(wanted)
-    found = _about(directory, quoted if whole else quoted[1:-1], is_wanted, within)
+    found = _about(directory, json.dumps(wanted)[1:-1], lambda text: text.startswith(wanted))
     applied = {str(record["run"]) for record in found.values() if record.get("kind") == "apply"}
     for run in applied:
-        if not is_wanted(run):
-            found |= _about(directory, json.dumps(run), run.__eq__, within)
+        found |= _about(directory, json.dumps(run), run.__eq__)
     return [found[place] for place in sorted(found)]
 
 
 def _about(
-    directory: Path, needle: str, is_wanted: Callable[[str], bool], within: float
+    directory: Path, needle: str, is_wanted: Callable[[str], bool]
 ) -> dict[tuple[str, int, str, int], Mapping[str, Json]]:
     """Return records by their places."""
     found: dict[tuple[str, int, str, int], Mapping[str, Json]] = {}
     with opened(directory) as (folder, files):
         for file in reversed(files):
-            within -= file.size
-            here = _since(folder, [file] if within >= 0 else [], {}, needle.encode("ascii"))
-            for record in here:
+            for record in _since(folder, [file], {}, needle.encode("ascii")):
                 seq, ids = record.get("seq"), (record.get("run"), record.get("plan"))
                 if any(isinstance(each, str) and is_wanted(each) for each in ids):
                     found[file.day, file.number, file.name, seq if type(seq) is int else 0] = record
                 if len(found) >= MAX_SHOWN:
                     return found
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanTrace:
-    """What the log knows of a plan.
-
-    Attributes:
-        made: The record of its making; empty if that is not in the files that were read.
-        applied: That of its application's beginning; empty if it never was applied.
-        ended: That of its end; empty if it is under way, or was cut off.
-        outcomes: What became of each call by its number: its outcome, "unknown" too for one that
-            went out and has none on record, "not-sent" of one that was refused.
-    """
-
-    made: Mapping[str, Json]
-    applied: Mapping[str, Json]
-    ended: Mapping[str, Json]
-    outcomes: Mapping[int, str]
-
-
-async def find_plan(log: AuditLog, plan_id: str, owner: str | None = None) -> PlanTrace | None:
-    """Return what the newest files know of a plan and its application; None if nothing.
-
-    Args:
-        owner: Whose plan it has to be; None for anybody's.
-
-    Raises:
-        AuditError: They cannot be read.
-    """
-    if log.directory is None:
-        return None
-    try:
-        find = partial(about, log.directory, plan_id, whole=True, within=SEARCH_BYTES)
-        found = await anyio.to_thread.run_sync(find)
-    except FileNotFoundError:
-        # Nothing was recorded yet, or it was removed for its age just now.
-        return None
-    except (OSError, UnsafeError) as error:
-        raise log.failed(error, "read") from error
-    known = {each.get("kind"): each for each in found if each.get("plan") == plan_id}
-    made, applied = known.get("plan", {}), known.get("apply", {})
-    if not (made or applied) or owner not in (None, (made or applied).get("owner", "")):
-        return None
-    outcomes: dict[int, str] = {}
-    ended: Mapping[str, Json] = {}
-    for record in found:
-        kind, number = record.get("kind"), record.get("call", 0)
-        if not applied or record.get("run") != applied.get("run"):
-            continue
-        if kind in CALL_KINDS:
-            outcomes[number] = "unknown" if kind == "call" else "not-sent"
-        elif kind == "outcome":
-            outcomes[number] = str(record.get("outcome"))
-        elif kind == "end":
-            ended = record
-    return PlanTrace(made=made, applied=applied, ended=ended, outcomes=outcomes)
 
 
 @dataclass(kw_only=True)
@@ -240,3 +188,140 @@ class Counting:
 
 def _number(value: Json) -> Json:
     return value if type(value) in (int, float) else 0
+
+
+class Finding(NamedTuple):
+    """Something about one place of the log; `line` is from 1, or 0 for the file as a whole."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}, line {self.line}" if self.line else self.file
+        return f"{where}: {self.what}."
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a log looks like.
+
+    Attributes:
+        head: Hash of the last record of the newest file; empty if there is none.
+        problems: What is wrong.
+        notes: What is not, and may be wondered about.
+        omitted: How many more there are of both.
+        expected: Where the hash that was asked for is; None if it is nowhere.
+    """
+
+    files: int = 0
+    records: int = 0
+    head: str = ""
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    omitted: int = 0
+    expected: Finding | None = None
+
+
+def verify(directory: Path, expect: str = "") -> Report:
+    """Check all of a log.
+
+    Args:
+        expect: A hash, or the beginning of one, that has to be in it.
+
+    Raises:
+        OSError, UnsafeError: It cannot be read.
+    """
+    try:
+        return _Verifier(expect).checked(directory)
+    except FileNotFoundError:
+        # Removed meanwhile for its age; or there is no directory, which then is said.
+        return _Verifier(expect).checked(directory)
+
+
+class _Verifier:
+    """Checks the files in the order in which they were begun."""
+
+    def __init__(self, expect: str) -> None:
+        self._report = Report()
+        self._expect = expect
+        # What first records say of a file: the number of a record, its hash, and who says so.
+        self._ends: dict[str, list[tuple[int, str, str]]] = {}
+        self._kept_since = ""
+
+    def checked(self, directory: Path) -> Report:
+        """Return the report. Files are read as far as they go then, later than they were listed."""
+        with opened(directory) as (folder, files):
+            for file in files:
+                first = next(lines(folder, file.name), (b"", 0))[0]
+                self._learn(file.name, read_line(first))
+            for file in files:
+                self._report.files += 1
+                if file.number:
+                    self._file(folder, file)
+                else:
+                    self._tell(self._report.notes, Finding(file.name, 0, OLD))
+        for name in sorted(self._ends.keys() - {file.name for file in files}):
+            # By its day it may have been removed for its age.
+            if name[:10] >= self._kept_since:
+                what = f"{self._ends[name][0][2]} names it, and it is not there: {MISSING}"
+                self._tell(self._report.problems, Finding(name, 0, what))
+        return self._report
+
+    def _learn(self, file: str, line: Line | None) -> None:
+        previous = line.record.get("previous") if line else None
+        for name, end in previous.items() if isinstance(previous, dict) else ():
+            # Empty of a file that had no record yet, or one that was not as it was written.
+            seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
+            if type(seq) is int:
+                self._ends.setdefault(name, []).append((seq, str(found), file))
+
+    def _file(self, folder: int, file: Found) -> None:
+        report, after, number, torn = self._report, before_first(file.name), 0, False
+        ends = {seq: (found, said_by) for seq, found, said_by in self._ends.get(file.name, ())}
+        for number, (data, _) in enumerate(lines(folder, file.name), 1):
+            line = read_line(data)
+            if not data.endswith(b"\n"):
+                torn = True
+            elif line is None:
+                self._tell(report.problems, Finding(file.name, number, CHANGED))
+                # What follows goes on from it, whatever its hash was.
+                after = Link(after.seq + 1, "")
+            else:
+                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
+                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
+                    self._tell(report.problems, Finding(file.name, number, what))
+                after = line.link
+                self._took(Finding(file.name, number, f"record {after.seq}"), line)
+                wanted, said_by = ends.get(after.seq, (after.hash, ""))
+                if wanted != after.hash:
+                    what = f"record {after.seq} is another than {said_by} says: {MOVED}"
+                    self._tell(report.problems, Finding(file.name, number, what))
+        if torn or not number:
+            self._tell(report.notes, Finding(file.name, number, BEGUN if number else EMPTY))
+        last = max(ends, default=0)
+        if last > after.seq:
+            what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
+            self._tell(report.problems, Finding(file.name, 0, what))
+        report.head = after.hash if after.seq else report.head
+
+    def _took(self, place: Finding, line: Line) -> None:
+        report, record = self._report, line.record
+        report.records += 1
+        if self._expect and line.link.hash.startswith(self._expect):
+            report.expected = place
+        if record.get("kind") == "retention":
+            # No file has a record that its day is too early for.
+            before = min(str(record.get("before")), place.file)
+            self._kept_since = max(self._kept_since, before)
+            what = f"what was older than {record.get('before')} was removed for its age"
+            self._tell(report.notes, place._replace(what=what))
+        elif record.get("kind") == "lost":
+            what = f"{record.get('records')} outcomes of calls could not be recorded"
+            self._tell(report.notes, place._replace(what=what))
+
+    def _tell(self, told: list[Finding], finding: Finding) -> None:
+        if len(told) < MAX_TOLD:
+            told.append(finding)
+        else:
+            self._report.omitted += 1

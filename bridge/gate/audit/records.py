@@ -16,11 +16,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-from bridge.aside import VALUE
 from bridge.gate.approval import Approval
 from bridge.gate.canonical import canonical, digest
 from bridge.model import Json
-from bridge.text import unlike
 
 Record = dict[str, Json]
 
@@ -36,14 +34,9 @@ CALL_KINDS = frozenset(get_args(CallKind))
 MAX_RECORD_BYTES = 32 * 1024
 """Of a record as JSON. A call's arguments are rarely a tenth of it."""
 
-LONG_TEXT = 1000
-"""Characters of one text that are kept in a record that would be too large."""
-
-LONG_LIST = 100
-"""Items of one list or object, likewise."""
-
-MAX_DEPTH = 20
-"""Levels of a value, likewise."""
+FIELDS = 16
+"""Of a record that is too large each field may have this part of what it may have; none has more
+fields."""
 
 _LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
@@ -126,56 +119,21 @@ def _second(seconds: int) -> str:
 def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
     """Return a record, cut if it has more bytes as JSON than it may, saying in "cut" what was.
 
-    That is a field's name to the digest of all of it as canonical JSON.
+    That is a field's name to the digest of all of it as canonical JSON, of which only the beginning
+    is kept, as a text.
     """
-    try:
-        if len(canonical(record)) <= most:
-            return record
-    except RecursionError:
-        pass
-    # With room for what is said of the cuts.
-    left, found, cut = [most * 7 // 8], {}, dict(record.get("cut", {}))
-    names = [name for name in record if name != "cut"]
-    # Texts and numbers first: most are short, and they say whose record it is.
-    for name in sorted(names, key=lambda name: isinstance(record[name], dict | list)):
-        found[name] = shortened(record[name], left)
-        if found[name] != record[name]:
-            try:
-                cut.setdefault(name, digest(canonical(record[name]).encode("ascii")))
-            except RecursionError:
-                cut[name] = ""
-    return {**found, "cut": cut} if cut else found
-
-
-def shortened(
-    value: Json, left: list[int], text: int = LONG_TEXT, items: int = LONG_LIST, depth: int = 0
-) -> Json:
-    """Return as much of a value as there is room for, saying how much is left out.
-
-    Args:
-        left: Bytes as JSON, and `VALUE` for each text or number, that may still be kept; what is
-            kept is taken off.
-        text: Characters of each text.
-        items: Of each list or object.
-    """
-    if isinstance(value, dict | list):
-        if depth >= MAX_DEPTH:
-            return "…"
-        kept: list[Json] = []
-        for item in value.items() if isinstance(value, dict) else value:
-            if left[0] <= 0 or len(kept) >= items:
-                break
-            parts = item if isinstance(item, tuple) else (item,)
-            kept.append([shortened(part, left, text, items, depth + 1) for part in parts])
-        more = len(value) - len(kept)
-        if isinstance(value, list):
-            return [each for (each,) in kept] + ([f"… {more} more"] if more else [])
-        some: Record = {}
-        for name, each in kept:
-            some[unlike(name, some)] = each
-        return {**some, "…": f"{more} more"} if more else some
-    if isinstance(value, str) and len(value) > text:
-        whole = digest(value.encode("utf-8", "surrogatepass"))
-        value = f"{value[:text]}… ({len(value)} characters, {whole})"
-    left[0] -= len(canonical(value)) + VALUE
-    return value if left[0] >= 0 else "…"
+    texts: dict[str, str] = {}
+    for name, value in record.items():
+        try:
+            texts[name] = canonical(value)
+        except RecursionError:
+            texts[name] = ""
+    if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
+        return record
+    found, cut = dict(record), dict(record.get("cut", {}))
+    room = most // FIELDS
+    for name, text in texts.items():
+        if name != "cut" and not 0 < len(text) <= room:
+            found[name] = f"{text[: room // 2]}… ({len(text):,} characters of JSON)"
+            cut.setdefault(name, digest(text.encode("ascii")) if text else "")
+    return {**found, "cut": cut}

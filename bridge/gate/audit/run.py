@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -22,7 +21,6 @@ from bridge.gate.audit.records import (
     Record,
     approval_fields,
     bounded,
-    shortened,
     told,
 )
 from bridge.gate.canonical import arguments_digest, canonical
@@ -33,31 +31,27 @@ from bridge.model import Json, Provenance
 logger = logging.getLogger(__name__)
 
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
-"""In place of arguments that are nested too deeply to be masked."""
+"""In place of arguments that are too large, or nested too deeply."""
 
 SMALL = 2 * 1024
 """Of arguments that fit into a record however their characters are escaped."""
 
 MAX_SEARCHED = 2 * 1024 * 1024
-"""Bytes of arguments that are searched for secrets; what is beyond is not recorded."""
-
-LONGEST_SEARCHED = 128 * 1024
-"""Characters of one text, in those. What a record keeps of it is far from where it is cut, so that
-no half of a secret is left."""
+"""Bytes of arguments that are searched for secrets; larger ones are not recorded."""
 
 RUN_BYTES = 64 * 1024 * 1024
 """Of records of one run's calls, refused ones apart: three times what the 10,000 calls that it may
 make take with `SMALL` arguments. No call is made beyond, for none is made unrecorded."""
 
 WHOLE_RECORDS = 10
-"""Of a kind of refused calls that are recorded one by one; equal ones after them are counted. Each
-time as many were counted as there were before, a record says so, and another at the run's end."""
+"""Of a kind of refused calls that are recorded one by one; equal ones after them are counted, and a
+record at the run's end says how many they were."""
 
 MAX_KINDS = 50
 """Kinds of refused calls that are counted apart; the rest is counted together."""
 
 REFUSAL_BYTES = 256 * 1024
-"""Of records about refused calls in one run, but for what its end adds: a count for each kind."""
+"""Of records about refused calls in one run, but for the counts at its end."""
 
 REFUSED_BYTES = 3 * 1024
 """Of one of them."""
@@ -166,7 +160,7 @@ class RunAudit:
             self._log.later(record)
 
     async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        """Record a call that is not made; of many equal ones, how many they were.
+        """Record a call that is not made; many equal ones are counted instead.
 
         Args:
             why: The code of the error that the program gets.
@@ -175,16 +169,11 @@ class RunAudit:
             AuditError: It could not be.
         """
         kind, found = self._counted(number, call, decision, why)
-        if self._refusal_room <= 0:
+        if self._refusal_room <= 0 or kind == _OTHERS or found.total > WHOLE_RECORDS:
             return
-        if kind != _OTHERS and found.total <= WHOLE_RECORDS:
-            found.pending -= 1
-            record, _ = await self._call("refused", number, call, decision)
-            record = dict(bounded(record | told(kind._asdict()), REFUSED_BYTES))
-        elif found.pending >= max(WHOLE_RECORDS, found.total - found.pending):
-            record = self._summary(kind)
-        else:
-            return
+        found.pending -= 1
+        record, _ = await self._call("refused", number, call, decision)
+        record = dict(bounded(record | told(kind._asdict()), REFUSED_BYTES))
         self._refusal_room -= len(canonical(record))
         self.head = await self._log.append(record)
 
@@ -240,7 +229,9 @@ class RunAudit:
         # Written together with the end.
         for kind, found in self._refused.items():
             if found.pending:
-                self._log.later(self._summary(kind))
+                counted = {"call": found.last, "times": found.pending, **kind._asdict()}
+                self._log.later(self._event("refused", counted))
+                found.pending = 0
         refused = sum(found.total for found in self._refused.values())
         record = self._event("end", {**facts, "refused": refused or None})
         try:
@@ -300,13 +291,10 @@ class RunAudit:
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
         """Return who wanted what, and what was decided."""
-        shown: Json = dict(call.arguments)
-        try:
-            if burden(shown, MAX_SEARCHED) > MAX_SEARCHED:
-                shown = shortened(shown, [MAX_SEARCHED], LONGEST_SEARCHED, sys.maxsize)
-            shown = self._mask(shown, call.schema)
-        except RecursionError:
-            shown = UNREADABLE
+        shown: Json = UNREADABLE
+        if burden(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+            with suppress(RecursionError):
+                shown = self._mask(dict(call.arguments), call.schema)
         facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}
         record = self._event(kind, facts)
         if call.arguments:
@@ -334,13 +322,6 @@ class RunAudit:
         found.pending += 1
         found.last = number
         return kind, found
-
-    def _summary(self, kind: _RefusedKind) -> Record:
-        """Return the record of those of a kind that no record has yet."""
-        found = self._refused[kind]
-        facts = {"call": found.last, "times": found.pending, **kind._asdict()}
-        found.pending = 0
-        return self._event("refused", facts)
 
 
 def _bounded(record: Record) -> tuple[Record, int]:

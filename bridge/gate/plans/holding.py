@@ -1,18 +1,27 @@
-"""The calls that one run in plan mode holds back, and what an approval of them covers.
+"""The calls that a run in plan mode holds back, and plans, each applied once by whoever made it.
 
-Owns their numbers, their bounds and what is kept of each: what it is to be made with, what was
-decided on it and by which rules, its tool's definition, and what had been read by then.
+Owns what is kept of a held call (what it is to be made with, what was decided on it and by which
+rules, its tool's definition, what had been read by then), what an approval of a plan covers, and
+the plans' ids, bounds and expiry. Plans are kept in memory only: what outlives the bridge is the
+audit trail of what was done with them. Makes no call.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from bridge.errors import ApprovalNeededError, CallBudgetError, InvalidRequestError
+from bridge.errors import (
+    ApprovalNeededError,
+    CallBudgetError,
+    InvalidRequestError,
+    UnknownPlanError,
+)
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
@@ -25,7 +34,7 @@ from bridge.gate.plans.arguments import (
     referred,
     shown,
 )
-from bridge.model import Effect, HeldCall, Json
+from bridge.model import Effect, HeldCall, Json, Plan
 
 MAX_CALLS = 1_000
 """In one plan: as many as somebody may still approve of in a list."""
@@ -40,6 +49,22 @@ MAX_NAME = 256
 
 MAX_STALE = 5
 """Tools named of those that read what held calls will change."""
+
+
+PLAN_SECONDS = 30 * 60.0
+"""For which a plan can be applied: longer than it takes to read one, and not so long that what its
+reads found is no longer so."""
+
+MAX_PLANS = 50
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024
+"""Of one owner: plans, and characters of their arguments. The oldest make room."""
+
+MAX_ALL_PLANS = 500
+MAX_ALL_CHARACTERS = 128 * 1024 * 1024
+"""Of all owners."""
+
+MAX_REMEMBERED = 1_000
+"""Plans that are gone of which it is still known what became of them."""
 
 
 class Held(dict[str, Json]):
@@ -231,3 +256,158 @@ class Holding:
             cut=cut,
             digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptPlan:
+    """A plan, with what applying it takes.
+
+    Attributes:
+        plan: As it is shown.
+        run_id: The run that made it.
+        requests: Its calls.
+        characters: How long their arguments are.
+        until: When it expires, on the clock of `Plans`.
+    """
+
+    plan: Plan
+    owner: str
+    run_id: str
+    requests: tuple[HeldRequest, ...]
+    characters: int
+    until: float
+
+    @property
+    def plan_id(self) -> str:
+        """What it is applied by."""
+        return self.plan.plan_id
+
+
+class Plans:
+    """Plans that can be applied, each once, by whoever made it.
+
+    Args:
+        now: Seconds, for expiry.
+        seconds: For how long one can be applied.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, *, seconds: float = PLAN_SECONDS
+    ) -> None:
+        self._now = now
+        self._seconds = seconds
+        self._kept: OrderedDict[str, KeptPlan] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
+
+    def keep(
+        self, holding: Holding, owner: str, *, run_id: str, stopped: str = "", failed: bool = False
+    ) -> Plan:
+        """Keep what a run held back; a plan without an id is shown, and cannot be applied.
+
+        Args:
+            stopped: Why the program did not get to its end, if it stopped where a plan does.
+            failed: It failed, so that what it held is no plan of anything.
+        """
+        calls, stale = holding.shown(), holding.stale
+        stopped = holding.spoiled or stopped
+        if failed or holding.spoiled or not calls:
+            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
+        plan_id = secrets.token_hex(16)
+        plan = Plan(
+            plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped, stale=stale
+        )
+        self._drop_expired()
+        self._kept[plan_id] = KeptPlan(
+            plan=plan,
+            owner=owner,
+            run_id=run_id,
+            requests=tuple(holding.requests),
+            characters=holding.characters,
+            until=self._now() + self._seconds,
+        )
+        self._make_room(owner)
+        return plan
+
+    def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
+        """Take a plan to apply it, which nobody can after that.
+
+        Args:
+            run_id: The run that applies it.
+
+        Raises:
+            UnknownPlanError: It was used, has expired, or is none of this owner's.
+        """
+        self._drop_expired()
+        kept = self._kept.get(plan_id)
+        if kept is None or kept.owner != owner:
+            # The same words for another's as for none: whose it is is nobody else's business.
+            if self.remembers(plan_id, owner):
+                message = f"The plan {plan_id} cannot be applied: {self._gone[plan_id][1]}."
+                raise UnknownPlanError(message)
+            message = f"There is no plan {plan_id!r:.80} for this caller."
+            raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
+        del self._kept[plan_id]
+        self.close(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
+        return kept
+
+    def knows(self, plan_id: str, owner: str) -> bool:
+        """Tell whether this is, or was, the id of one of the owner's plans."""
+        kept = self._kept.get(plan_id)
+        return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
+
+    def remembers(self, plan_id: str, owner: str) -> bool:
+        """Tell whether it is known here what became of a plan that is gone."""
+        gone = self._gone.get(plan_id)
+        return gone is not None and gone[0] == owner
+
+    def withdraw(self, plan: Plan, why: str) -> Plan:
+        """Return a plan as one that cannot be applied, after it was kept."""
+        self._kept.pop(plan.plan_id, None)
+        return replace(plan, plan_id="", seconds=0, stopped=why)
+
+    def give_back(self, kept: KeptPlan) -> None:
+        """Have a plan as if it had never been taken; nothing was done with it."""
+        self._gone.pop(kept.plan_id, None)
+        self._kept[kept.plan_id] = kept
+        self._make_room(kept.owner)
+
+    def close(self, kept: KeptPlan, why: str) -> None:
+        """Say for later what became of a plan that is gone."""
+        self._gone[kept.plan_id] = (kept.owner, why)
+        self._gone.move_to_end(kept.plan_id)
+        if len(self._gone) > MAX_REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def _drop_expired(self) -> None:
+        now = self._now()
+        for kept in [kept for kept in self._kept.values() if kept.until <= now]:
+            minutes = self._seconds / 60
+            self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
+
+    def _make_room(self, owner: str) -> None:
+        """Drop the oldest until what is left is within bounds; the newest always is."""
+        own = [kept for kept in self._kept.values() if kept.owner == owner]
+        self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
+        self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
+
+    def _thin(self, plans: list[KeptPlan], count: int, characters: int) -> None:
+        while len(plans) > count or sum(kept.characters for kept in plans) > characters:
+            self._drop(plans.pop(0), "newer plans took its place; plan again")
+
+    def _drop(self, kept: KeptPlan, why: str) -> None:
+        del self._kept[kept.plan_id]
+        self.close(kept, why)
+
+
+_UNKNOWN_REMEDY = (
+    "Plans are kept in the memory of one bridge, for whoever made them. Run the program in plan "
+    "mode again. If the bridge was started again since, ask the user first for what "
+    "`mcp-code-bridge audit show PLAN` says was done of it."
+)
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

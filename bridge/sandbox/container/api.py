@@ -26,11 +26,7 @@ from bridge.model import Json
 from bridge.sandbox.container import facts, faults
 from bridge.sandbox.container.engines import Endpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind
-from bridge.sandbox.container.stream import AttachedStream, take_over
-
-ANSWER_SECONDS = 60.0
-"""For any answer. Creating takes 0.7 s on rootless podman with the slowest storage; the rest is for
-an engine on a machine that is busy or was asleep."""
+from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
 HELLO_SECONDS = 10.0
 """For the first answer, which is all that a dead engine behind a live socket may cost."""
@@ -43,6 +39,7 @@ OLDEST_API = "1.40"
 """For the ping, whose address has no version in it; what is spoken is what the engine names."""
 
 _DESCRIBE = "describe itself"
+_ATTACH = "attach to a container"
 
 LIBPOD_PREFIX = "/v4.0.0/libpod"
 """podman's own API, oldest version that podman 4 and 5 both serve."""
@@ -54,8 +51,9 @@ _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException,
 class EngineApi:
     """One engine at one endpoint. Made by `connect`; closed by `close`."""
 
-    def __init__(self, client: docker.APIClient, kind: EngineKind) -> None:
+    def __init__(self, client: docker.APIClient, kind: EngineKind, endpoint: Endpoint) -> None:
         self._client = client
+        self._endpoint = endpoint
         self._limiter = anyio.CapacityLimiter(THREADS)
         self.kind: EngineKind = kind
 
@@ -94,12 +92,7 @@ class EngineApi:
 
     async def attach(self, container: str) -> AttachedStream:
         """Connect to a created container's stdin, stdout and stderr."""
-
-        def attach() -> AttachedStream:
-            params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-            return take_over(self._client.attach_socket(container, params=params))
-
-        return await self._change(attach, doing="attach to a container")
+        return await self._change(partial(self._attach, container), doing=_ATTACH)
 
     async def attach_apart(self, container: str) -> AttachedStream:
         """Connect to a created container twice: what it prints comes by another way than its stdin.
@@ -109,21 +102,23 @@ class EngineApi:
         read to its end.
         """
 
-        def attach() -> AttachedStream:
-            outputs = {"stdout": 1, "stderr": 1, "stream": 1}
+        def apart() -> AttachedStream:
             # With the outputs: podman does not read what the monitor writes when nobody wants it,
             # and then the monitor waits.
-            feeding = take_over(
-                self._client.attach_socket(container, params={"stdin": 1, **outputs})
-            )
+            feeding = self._attach(container)
             try:
-                attached = self._client.attach_socket(container, params=outputs)
-                return take_over(attached, feeding)
+                return self._attach(container, feeding)
             except BaseException:
                 feeding.close()
                 raise
 
-        return await self._change(attach, doing="attach to a container")
+        return await self._change(apart, doing=_ATTACH)
+
+    def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
+        stdin = "" if feeding is not None else "&stdin=1"
+        target = f"/v{self._client.api_version}/containers/{container}/attach"
+        target += f"?stream=1&stdout=1&stderr=1{stdin}"
+        return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
         """Start a created container.
@@ -268,7 +263,7 @@ async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
     except ValueError as error:
         message = f"{endpoint.url} is no engine: {error}."
         raise EngineDownError(message, remedy=faults.down_remedy(asked)) from error
-    return EngineApi(client, kind)
+    return EngineApi(client, kind, endpoint)
 
 
 def _client(endpoint: Endpoint, version: str, timeout: float) -> docker.APIClient:

@@ -12,7 +12,6 @@ import resource
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from bridge.errors import (
 )
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.container import faults, hardening, jobs
+from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
@@ -40,13 +39,12 @@ from bridge.sandbox.container.connection import (
 )
 from bridge.sandbox.container.engines import Surroundings
 from bridge.sandbox.container.examining import seen_from_inside
-from bridge.sandbox.container.facts import EngineFacts, runtime_name
+from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, local_name
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
 from bridge.sandbox.container.service import reap_services
-from bridge.sandbox.job import Job, JobSpec
 from bridge.sandbox.kernel import is_gvisor
 from bridge.sandbox.probing import examined, failed_probe, probe_spec
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
@@ -160,16 +158,6 @@ class ContainerBackend:
         async with AsyncExitStack() as stack:
             yield await self._enter(stack, spec)
 
-    @asynccontextmanager
-    async def launch_job(
-        self, spec: JobSpec, on_error: Callable[[bytes], None]
-    ) -> AsyncIterator[Job]:
-        """Start a command; see `JobBackend.launch_job`."""
-        user = await anyio.to_thread.run_sync(jobs.job_user, spec)
-        async with AsyncExitStack() as stack:
-            sandbox = await self._enter(stack, replace(spec, user=user))
-            yield jobs.ContainerJob(sandbox, on_error)
-
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
         spec = probe_spec(self._limits)
@@ -253,8 +241,8 @@ class ContainerBackend:
     async def _launch_on(
         self, connection: Connection, spec: LaunchSpec
     ) -> AsyncIterator[ContainerSandbox]:
-        job = spec if isinstance(spec, JobSpec) else None
-        if not self._image and job is None:
+        command = spec.command
+        if not self._image and command is None:
             message = "No runtime image was chosen."
             raise ImageMissingError(message)
         async with AsyncExitStack() as stack:
@@ -272,10 +260,10 @@ class ContainerBackend:
                 max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
                 max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
             )
-            if job is not None:
-                placement = jobs.placed(placement, job, facts, asked.seccomp)
-            elif spec.binds:
-                placement = await _among_directories(placement, spec, facts)
+            if spec.binds:
+                placement = await anyio.to_thread.run_sync(
+                    hardening.placed, placement, spec, facts, asked.seccomp
+                )
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
                 spec,
@@ -285,12 +273,11 @@ class ContainerBackend:
                 lacking=asked.lacking,
                 host_kernel=connection.host_kernel,
             )
-            if job is not None:
-                config = jobs.job_config(config, job)
+            if command is not None:
                 isolation = await seen_from_inside(
                     connection.api,
                     config,
-                    jobs.job_isolation(isolation, job),
+                    isolation,
                     connection.looked,
                     self._keep_unremoved,
                 )
@@ -304,10 +291,12 @@ class ContainerBackend:
                     knows_oom=facts.limits_memory and facts.kind == "docker",
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
-                    apart=job is not None and facts.kind == "podman",
+                    apart=command is not None and facts.kind == "podman",
                 )
             )
             await self._verify_runtime(connection, sandbox)
+            if command is not None:
+                sandbox.on_error(command.on_error)
             yield sandbox
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
@@ -370,12 +359,6 @@ async def _exchange(sandbox: Sandbox) -> Isolation:
         message = f"The probe's program did not answer: {faults.shorten(said)}."
         raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
     return isolation
-
-
-async def _among_directories(
-    placement: hardening.Placement, spec: LaunchSpec, facts: EngineFacts
-) -> hardening.Placement:
-    return await anyio.to_thread.run_sync(jobs.among_directories, placement, spec, facts)
 
 
 def _tasks(connection: Connection) -> int:

@@ -11,6 +11,8 @@ import errno
 import hashlib
 import json
 import shutil
+import socket
+import ssl
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,6 +64,43 @@ class Endpoint:
         """The socket's path; None when the endpoint is not a local socket."""
         scheme, _, rest = self.url.partition("://")
         return Path("/" + rest.lstrip("/")) if scheme == "unix" else None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, where it is no local socket."""
+        host, _, port = self.url.partition("://")[2].partition("/")[0].rpartition(":")
+        return host.strip("[]"), int(port or PLAIN_TCP_PORT)
+
+    def connect(self, seconds: float) -> socket.socket:
+        """Return a connection that gives up after that time. Blocks.
+
+        Raises:
+            OSError: Nobody is there, or not whom the certificates name.
+        """
+        path = self.socket_path
+        if path is not None:
+            local = socket.socket(socket.AF_UNIX)
+            try:
+                local.settimeout(seconds)
+                local.connect(str(path))
+            except BaseException:
+                local.close()
+                raise
+            return local
+        plain = socket.create_connection(self.address, seconds)
+        here = self.certificates
+        if here is None and not self.url.startswith("https:"):
+            return plain
+        try:
+            context = ssl.create_default_context(cafile=here and here / "ca.pem")
+            if here is not None:
+                context.load_cert_chain(here / "cert.pem", here / "key.pem")
+            if not self.verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            return context.wrap_socket(plain, server_hostname=self.address[0])
+        except BaseException:
+            plain.close()
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +269,7 @@ async def _knock(endpoint: Endpoint) -> None:
     try:
         with anyio.fail_after(CONNECT_SECONDS):
             if path is None:
-                host, _, port = endpoint.url.partition("://")[2].partition("/")[0].rpartition(":")
-                tcp = await anyio.connect_tcp(host.strip("[]"), int(port or PLAIN_TCP_PORT))
+                tcp = await anyio.connect_tcp(*endpoint.address)
                 await tcp.aclose()
                 return
             if not stat.S_ISSOCK(path.stat().st_mode):

@@ -1,7 +1,7 @@
 """What a sandbox's container is created with.
 
 Owns the whole body of the engine's create call, and the account of which layers it puts in force.
-Pure: values in, values out. Everything is written out, even what engines default to, so that an
+Pure but for `placed`. Everything is written out, even what engines default to, so that an
 engine's changed default or a user's engine configuration does not loosen a sandbox.
 
 What engines add to the environment of the process by themselves: docker PATH, HOSTNAME and HOME;
@@ -11,16 +11,19 @@ comes from the host.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
-from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.binds import bind_layers
+from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.kernel import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
+from bridge.sandbox.syscalls import Purpose
 
 WORKSPACE = "/workspace"
 TMP = "/tmp"
@@ -88,6 +91,48 @@ def container_name(run_id: str, nonce: str) -> str:
     return f"{_NAME_PREFIX}-{safe}-{nonce}"
 
 
+_NOBODY = f"{STRANGER}:{STRANGER}"
+
+
+def placed(
+    placement: Placement, spec: LaunchSpec, facts: EngineFacts, seccomp: Mapping[Purpose, str]
+) -> Placement:
+    """Return where and as whom a sandbox runs that is given paths of the host's. Blocks.
+
+    Files there shall belong to whom they belong outside, and be open to no more. It is the bridge's
+    own user, or the owner of the workspace or of what may be written to; never root. Images of
+    commands are their profile's, so nothing is known of what is in them.
+
+    Args:
+        seccomp: Our filters, as far as the engine takes them.
+    """
+    command = spec.command
+    if command is not None:
+        purpose: Purpose = "networked" if command.network else "command"
+        placement = replace(
+            placement, image=command.image, user=_NOBODY, seccomp=seccomp.get(purpose, "")
+        )
+        own = [bind for bind in spec.binds if bind.inside == WORKSPACE]
+    elif has_directories(spec.binds) and placement.user == _NOBODY:
+        own = [bind for bind in spec.binds if bind.writable]
+    else:
+        return placement
+    user = _NOBODY
+    if os.getuid() != 0:
+        user = f"{os.getuid()}:{os.getgid()}"
+    else:
+        owners = {Path(bind.source).stat().st_uid for bind in own} - {0}
+        if len(owners) == 1:
+            uid = owners.pop()
+            user = f"{uid}:{group_of(uid)}"
+    keeps_ids = facts.kind == "podman" and facts.rootless
+    return replace(placement, user=user, user_namespace="keep-id" if keeps_ids else "")
+
+
+def _networked(spec: LaunchSpec) -> bool:
+    return spec.command is not None and spec.command.network
+
+
 def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
     """Make the body of the create call."""
     return {
@@ -96,7 +141,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())],
         "User": placement.user,
-        "WorkingDir": WORKSPACE,
+        "WorkingDir": spec.command.cwd if spec.command is not None else WORKSPACE,
         "Hostname": HOSTNAME,
         "Domainname": "",
         "AttachStdin": True,
@@ -107,7 +152,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
         "StdinOnce": True,
         "Tty": False,
         # Docker then writes no hosts and resolv.conf of its own either.
-        "NetworkDisabled": True,
+        "NetworkDisabled": not _networked(spec),
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
         "Volumes": {},
@@ -118,7 +163,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
 
 def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
     config: dict[str, Json] = {
-        "NetworkMode": "none",
+        "NetworkMode": "default" if _networked(spec) else "none",
         "ReadonlyRootfs": True,
         "Privileged": False,
         "CapAdd": [],
@@ -130,7 +175,7 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "UsernsMode": placement.user_namespace,
         "ShmSize": SHM_BYTES,
         "Tmpfs": _tmpfs(spec, facts, placement.user),
-        "Binds": _binds(facts),
+        "Binds": [] if _networked(spec) else _binds(facts),
         "Devices": [],
         "GroupAdd": [],
         "Ulimits": _ulimits(spec, placement),
@@ -186,10 +231,9 @@ def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
         options += f",nr_inodes={TMPFS_INODES}{_owned_by(user)}"
     else:
         options += ",U"  # podman's word for "owned by the user"; it knows no nr_inodes
-    mounts = {
-        TMP: f"{options},size={spec.limits.tmp_bytes}",
-        WORKSPACE: f"{options},size={spec.limits.workspace_bytes}",
-    }
+    own = (WORKSPACE,) if spec.command is None else spec.command.writable
+    mounts = {TMP: f"{options},size={spec.limits.tmp_bytes}"}
+    mounts |= dict.fromkeys(own, f"{options},size={spec.limits.workspace_bytes}")
     if facts.kind == "podman":
         # On a read-only root podman puts writable, unsized tmpfs here, unless something is there.
         mounts["/run"] = _EMPTY_TMPFS
@@ -223,8 +267,12 @@ def _given(
     """
     words: list[str] = []
     mounts: list[Json] = []
-    for bind in spec.binds:
-        if facts.kind == "podman" and placement.local and ":" not in bind.source:
+    files = spec.command.files if spec.command is not None else ()
+    shown = [Bind(source=file.source, inside=file.inside) for file in files]
+    for bind in (*spec.binds, *shown):
+        # Not for commands, whose directories may hold what they execute.
+        words_for = spec.command is None and facts.kind == "podman" and placement.local
+        if words_for and ":" not in bind.source:
             options = f"{'rw' if bind.writable else 'ro'},nosuid,nodev"
             options += "" if bind.executable else ",noexec"
             words.append(f"{bind.source}:{bind.inside}:{options}")
@@ -238,11 +286,16 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
     files = _at_most(spec.limits.open_files, placement.max_open_files)
     processes = _at_most(USER_PROCESSES, placement.max_processes)
     # Always both: engines' own defaults for them may be more than the host allows.
-    return [
+    made: list[dict[str, Json]] = [
         {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "nproc", "Soft": processes, "Hard": processes},
         {"Name": "core", "Soft": 0, "Hard": 0},
     ]
+    command = spec.command
+    if command is not None:
+        for name, most in (("cpu", command.cpu_seconds), ("fsize", command.file_bytes)):
+            made.append({"Name": name, "Soft": most, "Hard": most})
+    return made
 
 
 def _at_most(wanted: int, ceiling: int | None) -> int:
@@ -266,7 +319,7 @@ def isolation(
         host_kernel: What is under the engine.
     """
     layers = [
-        "no-network",
+        *(() if _networked(spec) else ("no-network",)),
         "read-only-root",
         "sized-tmpfs-noexec",
         "no-capabilities",
@@ -295,13 +348,7 @@ def isolation(
         layers.append("user-namespace")
     weaker += lacking
     _add_limits(layers, weaker, spec, facts, oci_runtime)
-    shown, open_ones = bind_layers(spec.binds)
-    layers += shown
-    weaker += open_ones
-    if any(bind.writable for bind in spec.binds) and not (
-        facts.kind == "podman" and placement.local
-    ):
-        weaker.append("directories: not noexec, so that what is written there can be run")
+    _add_directories(layers, weaker, spec, noexec=facts.kind == "podman" and placement.local)
     return Isolation(
         backend=facts.kind,
         oci_runtime=oci_runtime,
@@ -309,6 +356,20 @@ def isolation(
         weaker=tuple(weaker),
         host_kernel=host_kernel if own_kernel else None,
     )
+
+
+def _add_directories(
+    layers: list[str], weaker: list[str], spec: LaunchSpec, *, noexec: bool
+) -> None:
+    if spec.command is not None:
+        if spec.command.network:
+            weaker.append("no network: the profile grants the engine's default network")
+        return
+    shown, open_ones = bind_layers(spec.binds)
+    layers += shown
+    weaker += open_ones
+    if any(bind.writable for bind in spec.binds) and not noexec:
+        weaker.append("directories: not noexec, so that what is written there can be run")
 
 
 def _add_limits(

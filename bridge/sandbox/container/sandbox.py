@@ -47,10 +47,7 @@ class ContainerCalls(Protocol):
 
 
 class ContainerSandbox:
-    """A started container; see `bridge.sandbox.backend.Sandbox`.
-
-    Attributes:
-    """
+    """A started container; see `bridge.sandbox.backend.Sandbox`."""
 
     def __init__(
         self,
@@ -66,6 +63,7 @@ class ContainerSandbox:
         self._stream = stream
         self._isolation = isolation
         self._knows_oom = knows_oom
+        self._refused = False
         self._ending = anyio.Event()
 
     @property
@@ -78,18 +76,30 @@ class ContainerSandbox:
         """What the backend put in force."""
         return self._isolation
 
-    @property
-    def stream(self) -> AttachedStream:
-        """The attached connection."""
-        return self._stream
+    def on_error(self, take: Callable[[bytes], None]) -> None:
+        """Pass all that is read of stderr to `take` from now on."""
+        self._stream.on_error(take)
+
+    def end_input(self) -> None:
+        """Let stdin end."""
+        self._stream.end_input()
 
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""
         await self._stream.send(data)
 
+    async def end_output(self) -> None:
+        """End the command: both outputs come on one connection, so none can be refused alone.
+
+        The connection goes first: engines wait for their monitor, which waits for whoever reads.
+        """
+        self._refused = True
+        self._stream.close()
+        await self.kill()
+
     async def receive(self) -> bytes:
         """Read from stdout; see `Sandbox.receive`."""
-        data = await self._stream.receive()
+        data = b"" if self._refused else await self._stream.receive()
         if not data:
             self._ending.set()
         return data

@@ -1,8 +1,8 @@
 """The attached connection: a sandbox's stdin, stdout and stderr on one socket.
 
-Owns the socket after the engine has upgraded the HTTP connection to a raw stream, and reads and
-writes it without blocking the event loop, whether it is a local, a TCP or a TLS one. Frames are
-`demux`'s business; asking the engine to attach is `api`'s.
+Owns asking the engine to upgrade an HTTP connection to a raw stream, and reads and writes that
+without blocking the event loop, whether it is a local, a TCP or a TLS one. Frames are `demux`'s
+business.
 
 Nothing is read ahead: bytes stay in the kernel's buffers until somebody calls `receive`, so a
 program that floods its output stops at the kernel's bounds and not at the host's memory.
@@ -10,19 +10,27 @@ program that floods its output stops at the kernel's bounds and not at the host'
 
 from __future__ import annotations
 
+import errno
 import select
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from socket import SHUT_RDWR, SHUT_WR, SocketIO, socket
-from typing import Protocol, cast
+from socket import SHUT_RDWR, SHUT_WR, socket
 
 import anyio
 import anyio.lowlevel
+import h11
 
 from bridge.errors import ChannelClosedError
 from bridge.reader import Reader
+from bridge.sandbox.container import faults
 from bridge.sandbox.container.demux import FrameDecoder, FramingError
+from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.facts import EngineKind
+
+ANSWER_SECONDS = 60.0
+"""For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
+the rest is for an engine on a machine that is busy or was asleep."""
 
 READ_BYTES = 256 * 1024
 """Most read at once; about what a local socket's buffer holds."""
@@ -31,24 +39,13 @@ WRITE_BYTES = 256 * 1024
 """Most offered to the kernel at once, so that a large message is not copied again and again."""
 
 
+SWITCHED = 101
+"""The status of an answer that makes a connection raw."""
+
 DISCARDS = 16
 """Reads in a row of what is thrown away."""
 
 _READ, _WRITE, _WAIT = "read from", "write to", "wait for"
-
-
-class _Body(Protocol):
-    """What is used of the buffered reader under an HTTP response."""
-
-    raw: SocketIO
-
-    def peek(self, size: int = ..., /) -> bytes: ...
-
-
-class Response(Protocol):
-    """What is used of a requests response: closing it returns the connection."""
-
-    def close(self) -> None: ...
 
 
 class AttachedStream:
@@ -57,7 +54,6 @@ class AttachedStream:
     Args:
         connection: The socket.
         leftover: What was read from it already, behind the engine's HTTP header.
-        response: Kept, since closing it is what lets go of the connection.
         feeding: Another connection to the same container, which stdin goes by instead. What it
             brings of the output is thrown away.
     """
@@ -66,14 +62,12 @@ class AttachedStream:
         self,
         connection: socket,
         leftover: bytes,
-        response: Response,
         *,
         feeding: AttachedStream | None = None,
     ) -> None:
         self._feeding = feeding
         self._socket = connection
         self._leftover = leftover
-        self._response = response
         self._decoder = FrameDecoder()
         self._ended = False
         self._closed = False
@@ -224,8 +218,6 @@ class AttachedStream:
         with suppress(OSError, ValueError):
             self._socket.shutdown(SHUT_RDWR)
         with suppress(OSError, ValueError):
-            self._response.close()
-        with suppress(OSError, ValueError):
             self._socket.close()
 
     async def _read(self) -> bytes:
@@ -277,21 +269,48 @@ class AttachedStream:
         return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
 
-def take_over(attached: object, feeding: AttachedStream | None = None) -> AttachedStream:
-    """Make a stream of what the SDK's `attach_socket` returned.
+def attach(
+    endpoint: Endpoint, target: str, *, engine: EngineKind, feeding: AttachedStream | None = None
+) -> AttachedStream:
+    """Ask an engine for a raw connection to a container. Blocks.
 
     Args:
+        target: The path of the request, and its query.
         feeding: See `AttachedStream`.
 
-    The SDK offers no public way to the bytes it read beyond the HTTP header, nor to the response
-    that owns the connection, so both are taken from where requests and http.client keep them.
+    Raises:
+        OSError: It does not answer, or not as an engine does.
+        SandboxError: It refuses.
     """
-    response = attached._response  # type: ignore[attr-defined]  # set by the SDK
-    body = cast("_Body", response.raw._fp.fp)
-    connection = cast("socket", body.raw._sock)  # type: ignore[attr-defined]  # SocketIO's own
-    connection.setblocking(False)
-    # Without blocking, this returns what is buffered, else at most what one read finds.
-    with suppress(ssl.SSLWantReadError):
-        leftover = body.peek()
-        return AttachedStream(connection, leftover, response, feeding=feeding)
-    return AttachedStream(connection, b"", response, feeding=feeding)
+    connection = endpoint.connect(ANSWER_SECONDS)
+    try:
+        leftover = _upgraded(connection, target, engine)
+        connection.setblocking(False)
+    except h11.RemoteProtocolError as error:
+        connection.close()
+        raise OSError(errno.EPROTO, str(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return AttachedStream(connection, leftover, feeding=feeding)
+
+
+def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
+    """Have a connection upgraded; return what came behind the header of the answer."""
+    http = h11.Connection(h11.CLIENT)
+    headers = [("Host", "engine"), ("Connection", "Upgrade"), ("Upgrade", "tcp")]
+    request = h11.Request(method="POST", target=target, headers=[*headers, ("Content-Length", "0")])
+    connection.sendall((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
+    said = b""
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(connection.recv(READ_BYTES))
+        elif isinstance(event, h11.InformationalResponse) and event.status_code == SWITCHED:
+            return http.trailing_data[0]
+        elif isinstance(event, h11.Data):
+            said += event.data
+        # Anything else than the switch is a refusal, and its body says why.
+        if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or len(said) > READ_BYTES:
+            text = said.decode("utf-8", "replace")
+            raise faults.from_text(text, doing="attach to a container", engine=engine)

@@ -14,7 +14,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,9 +27,9 @@ import anyio.to_thread
 
 from bridge.errors import WrongSystemError
 from bridge.model import Limits
-from bridge.sandbox.backend import Bind, LaunchSpec, Probe, Sandbox
-from bridge.sandbox.job import Job, JobSpec
-from bridge.sandbox.process import command, faults, host, jobs, landlock, libseccomp
+from bridge.sandbox import syscalls
+from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.process import command, faults, host, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.compiling import compiled_for, loader_command
 from bridge.sandbox.process.examination import compiled, judged
@@ -37,7 +37,6 @@ from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
 from bridge.sandbox.process.grouping import Grouping
 from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
 from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.job_run import ids, insist_reachable, run_job
 from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
 from bridge.sandbox.process.trial import try_out
 from bridge.sandbox.process.warden import Warden
@@ -134,53 +133,17 @@ class BubblewrapBackend:
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         """Start a sandbox; see `Backend.launch`."""
         found = await self._look_around()
-        if spec.binds and self._uid is not None:
-            await anyio.to_thread.run_sync(_see_reachable, spec.binds, self._uid)
-        async with (
-            self._groups.group(found.shelf, found.owner, spec.limits) as group,
-            run_sandbox(self._start(found, spec, group)) as sandbox,
-        ):
-            if found.systemd_run:
-                await anyio.to_thread.run_sync(sandbox.find_group)
-            yield sandbox
-
-    @asynccontextmanager
-    async def launch_job(
-        self, spec: JobSpec, on_error: Callable[[bytes], None]
-    ) -> AsyncIterator[Job]:
-        """Start a command; see `JobBackend.launch_job`."""
-        found = await self._look_around()
-        uid, gid = await anyio.to_thread.run_sync(partial(ids, spec, stranger=self._uid))
-        code = await self._examining(found)
-        made = jobs.isolation(spec, found.around)
-        refusals = jobs.NETWORK_ARGUMENTS if spec.network else jobs.LOCAL_ARGUMENTS
-        filters = (libseccomp.refusing(refusals, self._seccomp), *found.filters[1:])
+        uid, gid, code = self._uid, self._uid, ""
+        if spec.binds:
+            uid, gid = await anyio.to_thread.run_sync(host.whom, spec, self._uid)
+        if spec.command is not None:
+            code = await self._examining(found)
         async with self._groups.group(found.shelf, found.owner, spec.limits) as group:
-            start = replace(
-                self._start(found, spec, group),
-                stage=lambda descriptors: jobs.stage_input(
-                    spec,
-                    found.interpreter,
-                    found.around,
-                    descriptors,
-                    filters,
-                    code=code,
-                    stage=found.stage,
-                ),
-                options=lambda descriptors: joined(
-                    jobs.options(spec, found.interpreter, found.around, descriptors)
-                ),
-                texts={"passwd": jobs.PASSWD, "group": command.GROUP},
-                data=tuple(file.data for file in spec.files),
-                isolation=made,
-                judge=partial(judged, made, places=jobs.places(spec, found.interpreter)),
-                uid=uid,
-                gid=gid,
-            )
-            async with run_job(start, on_error) as job:
+            start = replace(self._start(found, spec, group, code), uid=uid, gid=gid)
+            async with run_sandbox(start) as sandbox:
                 if found.systemd_run:
-                    await anyio.to_thread.run_sync(job.find_group)
-                yield job
+                    await anyio.to_thread.run_sync(sandbox.find_group)
+                yield sandbox
 
     async def probe(self) -> Probe:
         """Run something in a sandbox; see `Backend.probe`."""
@@ -278,7 +241,7 @@ class BubblewrapBackend:
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
 
-    def _start(self, found: Found, spec: LaunchSpec, group: Group | None) -> Start:
+    def _start(self, found: Found, spec: LaunchSpec, group: Group | None, code: str) -> Start:
         words = [found.bwrap]
         environ: dict[str, str] = {}
         if found.systemd_run:
@@ -286,22 +249,32 @@ class BubblewrapBackend:
             words = [*scope_command(found.systemd_run, spec.limits, unit), found.bwrap]
             environ = self._scope_environment()
         settings = partial(host.kernel_settings, found.bwrap)
+        made, filters = command.isolation(spec, found.around), found.filters
+        asked = spec.command
+        if asked is not None:
+            refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
+            filters = (libseccomp.refusing(refused, self._seccomp), *filters[1:])
         return Start(
             command=words,
             inside=lambda descriptors: loader_command(found.interpreter, str(descriptors.stage)),
             stage=lambda descriptors: command.stage_input(
-                spec, found.interpreter, found.around, descriptors, found.filters, found.stage
+                spec, found.interpreter, found.around, descriptors, filters, found.stage, code
             ),
             options=lambda descriptors: joined(
                 command.options(spec, found.interpreter, found.around, descriptors)
             ),
-            texts={"passwd": command.PASSWD, "group": command.GROUP},
+            texts={"passwd": command.passwd(spec), "group": command.GROUP},
+            data=tuple(file.data for file in asked.files) if asked is not None else (),
+            on_error=asked.on_error if asked is not None else None,
             environ=environ,
             uid=self._uid,
             setpriv=found.setpriv,
             warden=self._warden,
             group=group,
-            isolation=command.isolation(spec, found.around),
+            isolation=made,
+            judge=None
+            if asked is None
+            else partial(judged, made, places=command.places(spec, found.interpreter)),
             bwrap_failed=lambda said: faults.classify(said, settings()),
             stage_failed=lambda said: faults.stage_failed(said, settings()),
         )
@@ -324,21 +297,3 @@ class BubblewrapBackend:
                 "packages": ", ".join(found.interpreter.packages) or "none",
             },
         )
-
-
-def _see_reachable(binds: Sequence[Bind], uid: int) -> None:
-    """See that programs of a bridge that is root, who are nobody, get at what they are given."""
-    for bind in binds:
-        remedy = "The bridge runs as root, and programs as nobody (65534). "
-        if bind.executable:
-            remedy += (
-                "Remove `cache` from [dependencies], or set it to a directory that every user may "
-                "reach; or run the bridge as an ordinary user."
-            )
-        else:
-            mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-            remedy += (
-                f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
-                "an ordinary user."
-            )
-        insist_reachable(bind.source, uid, uid, writable=bind.writable, remedy=remedy)

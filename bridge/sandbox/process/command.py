@@ -3,6 +3,12 @@
 Pure: values in, values out. Everything is written out, and nothing depends on bubblewrap's defaults
 beyond an empty root. bubblewrap makes the namespaces and the read-only tree; `stage`, the first
 thing that runs inside, does what bubblewrap cannot and locks up.
+
+A command of the user's has the same namespaces, filters, limits and Landlock, and of the host's
+files besides the system's libraries only what it is granted. What it may execute is a rule of
+Landlock's: the executables named, their interpreters and the loader. The system's directories of
+programs are not there at all. A program that may be executed can still have the loader run any
+other that it can read or write: what it can do by that it could do by itself as well.
 """
 
 from __future__ import annotations
@@ -10,11 +16,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.backend import HOME, CommandSpec, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.compiling import loaded
@@ -71,8 +78,48 @@ MASKED = (
 )
 """What container engines hide of /proc; those of them that this host has are covered."""
 
-PASSWD = f"sandbox:x:{UID}:{UID}::{WORKSPACE}:/nonexistent\n"
 GROUP = f"sandbox:x:{UID}:\n"
+
+
+def passwd(spec: LaunchSpec) -> str:
+    """Return the one line of /etc/passwd."""
+    home = WORKSPACE if spec.command is None else HOME
+    return f"sandbox:x:{UID}:{UID}::{home}:/nonexistent\n"
+
+
+SYSTEM = (
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/share",
+    "/usr/local/lib",
+    "/usr/local/share",
+    "/lib",
+    "/lib32",
+    "/lib64",
+)
+"""For commands: libraries and data of the system, the same for all its users. Not its programs."""
+
+SYSTEM_FILES = (
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+)
+
+NETWORK_FILES = (
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/etc/resolv.conf",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+
+_BIND_TCP = 0b01
+"""Of Landlock's network rights the one that stays refused with a network."""
 
 PYTHON = ("python3", "-I", "-S", "-c")
 
@@ -127,9 +174,23 @@ def stage_input(
     descriptors: Descriptors,
     filters: Sequence[bytes],
     stage: str | bytes,
+    code: str = "",
 ) -> bytes:
-    """Make what bubblewrap's command reads: the stage, and what it is to do."""
+    """Make what bubblewrap's command reads: the stage, and what it is to do.
+
+    Args:
+        code: What the stage of a command looks around with; see `examination`.
+    """
     plan = stage_plan(spec, interpreter, around, filters)
+    if spec.command is not None:
+        named = interpreter.executable in _executes(spec.command)
+        plan["examine"] = {
+            "code": code,
+            # That one would write to the workspace, which is the user's; the mounts tell it too.
+            "attempts": [x for x in isolation(spec, around).layers if x != "sized-tmpfs-noexec"],
+            "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
+            "leave": descriptors.leave,
+        }
     return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
 
 
@@ -144,14 +205,16 @@ def options(
         *("--hostname", HOSTNAME),
         "--die-with-parent",
         "--new-session",
-        # The guest's supervisor reaps; its end is the end of everything in the pid namespace.
-        "--as-pid-1",
+        # The guest's supervisor reaps; its end is the end of everything in the pid namespace. A
+        # command would get no signals as the first process that it does not handle.
+        *(("--as-pid-1",) if spec.command is None else ()),
         "--clearenv",
         *_environment(spec.env),
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
+        *(("--share-net",) if spec.command is not None and spec.command.network else ()),
         *("--json-status-fd", str(descriptors.info)),
-        *_tree(interpreter, around, descriptors, spec.binds),
+        *_tree(spec, interpreter, around, descriptors),
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
@@ -162,29 +225,85 @@ def _environment(env: Mapping[str, str]) -> list[str]:
 
 
 def _tree(
-    interpreter: Interpreter,
-    around: Surroundings,
-    descriptors: Descriptors,
-    binds: Sequence[Bind],
+    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
 ) -> list[str]:
     made: list[str] = []
-    for bind in interpreter.binds:
-        made += ["--ro-bind", bind.source, bind.inside]
+    command = spec.command
+    bound = _bound(spec, interpreter)
+    for source, place in bound:
+        made += ["--ro-bind", source, place]
+    links = list(interpreter.links)
+    directories = [SHM, TMP, WORKSPACE]
+    shown: list[str] = []
+    if command is not None:
+        # A command may be made of what programs are not to import.
+        shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
+        links += [link for tool in command.executables for link in tool.links]
+        places = [place for _, place in bound]
+        links = [link for link in dict.fromkeys(links) if not _covered(link[1], places)]
+        directories.append(HOME)
     for directory in interpreter.hidden:
-        made += ["--tmpfs", directory, "--remount-ro", directory]
-    for target, place in interpreter.links:
+        if not _covered(directory, shown):
+            made += ["--tmpfs", directory, "--remount-ro", directory]
+    for target, place in links:
         made += ["--symlink", target, place]
     made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
     made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
-    made += pseudo_files(around)
-    for directory in (SHM, TMP, WORKSPACE):
+    made += _pseudo_files(around)
+    for directory in directories:
         made += ["--dir", directory]
-    for given in binds:
+    for given in spec.binds:
         made += ["--bind" if given.writable else "--ro-bind", given.source, given.inside]
+    if command is not None:
+        for file, descriptor in zip(command.files, descriptors.data, strict=True):
+            made += ["--perms", "0444", "--file", str(descriptor), file.inside]
+        for directory in command.writable:
+            made += ["--dir", directory]
     return made
 
 
-def pseudo_files(around: Surroundings) -> list[str]:
+def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
+    """Return what is bound read-only besides what is given: source and place."""
+    command = spec.command
+    own = [(bind.source, bind.inside) for bind in interpreter.binds]
+    if command is None:
+        return own
+    wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
+    files = [*SYSTEM_FILES, *(NETWORK_FILES if command.network else ())]
+    wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
+    wanted += own
+    for tool in command.executables:
+        wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
+    kept: dict[str, str] = {}
+    for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
+        if not _covered(place, kept):
+            kept[place] = source
+    return [(source, place) for place, source in kept.items()]
+
+
+def _is_link(path: str) -> bool:
+    return Path(path).is_symlink()
+
+
+def _covered(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(place + "/") for place in places)
+
+
+def _executes(command: CommandSpec) -> dict[str, None]:
+    """Return all files that may be executed."""
+    return dict.fromkeys(path for tool in command.executables for path in tool.executes)
+
+
+def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
+    """Return what is mounted inside for a command, and whether it may be written to."""
+    made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
+    own = spec.command.writable if spec.command is not None else ()
+    made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
+    made |= {rule.path: True for rule in _device_rules()}
+    return made | {bind.inside: bind.writable for bind in spec.binds}
+
+
+def _pseudo_files(around: Surroundings) -> list[str]:
     """Return the options that make /proc and the few devices."""
     made = ["--proc", "/proc"]
     for path, is_directory in around.masked:
@@ -201,53 +320,51 @@ def stage_plan(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
 ) -> dict[str, Json]:
     """Make what the stage is to do; see `stage`."""
-    limits = spec.limits
-    in_process = spec.argv[:4] == PYTHON and len(spec.argv) == 5
+    limits, command = spec.limits, spec.command
+    in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
+    own = (WORKSPACE,) if command is None else command.writable
+    mounts = [(TMP, limits.tmp_bytes), *((path, limits.workspace_bytes) for path in own)]
     return {
         "argv": list(spec.argv),
+        "file": command.file if command is not None else None,
         "text": spec.argv[4] if in_process else None,
-        "packages": list(interpreter.packages),
-        "cwd": WORKSPACE,
+        "packages": list(interpreter.packages) if command is None else [],
+        "cwd": command.cwd if command is not None else WORKSPACE,
         # bubblewrap sets it, whether asked to or not.
         "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [list(mount) for mount in _mounts(limits)],
+        "mounts": [[path, _tmpfs_options(size)] for path, size in (*mounts, (SHM, SHM_BYTES))],
         # Bubblewrap sees to everything else about them.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
-        "rlimits": rlimits(limits, around),
-        "landlock": landlock_rules(interpreter, around, spec.binds),
+        "rlimits": rlimits(limits, around, command),
+        "landlock": ruleset(_rules(spec, interpreter), around, command),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
 
-def landlock_rules(
-    interpreter: Interpreter, around: Surroundings, binds: Sequence[Bind] = ()
+def ruleset(
+    rules: Iterable[landlock.Rule], around: Surroundings, command: CommandSpec | None = None
 ) -> dict[str, Json] | None:
-    """Return the Landlock ruleset for programs, as the stage takes it."""
-    rules = landlock.ruleset(_rules(interpreter, binds), around.landlock_abi)
-    if rules is None:
+    """Return a Landlock ruleset as the stage takes it; None where there is no Landlock."""
+    made = landlock.ruleset(rules, around.landlock_abi)
+    if made is None:
         return None
+    network = command is not None and command.network
     return {
-        "files": rules.files,
-        "network": rules.network,
-        "scopes": rules.scopes,
-        "rules": [list(rule) for rule in rules.rules],
+        "files": made.files,
+        "network": made.network & _BIND_TCP if network else made.network,
+        "scopes": made.scopes,
+        "rules": [list(rule) for rule in made.rules],
     }
 
 
-def _mounts(limits: Limits) -> tuple[tuple[str, str], ...]:
-    return (
-        (TMP, tmpfs_options(limits.tmp_bytes)),
-        (WORKSPACE, tmpfs_options(limits.workspace_bytes)),
-        (SHM, tmpfs_options(SHM_BYTES)),
-    )
-
-
-def tmpfs_options(size: int) -> str:
+def _tmpfs_options(size: int) -> str:
     """Return the mount options of a writable directory in memory."""
     return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
 
 
-def rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
+def rlimits(
+    limits: Limits, around: Surroundings, command: CommandSpec | None = None
+) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
     address_space = limits.memory_bytes
     if "memory" in around.controllers:
@@ -255,6 +372,8 @@ def rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
     cpu = math.ceil(limits.timeout * around.cpus) + CPU_SPARE_SECONDS
     processes = limits.pids if around.processes_per_namespace else PROCESSES_BACKSTOP
     file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
+    if command is not None:
+        cpu, file_bytes = command.cpu_seconds, command.file_bytes
     return [
         ("RLIMIT_CORE", 0, 0),
         ("RLIMIT_CPU", cpu, cpu + CPU_KILL_SECONDS),
@@ -268,27 +387,53 @@ def rlimits(limits: Limits, around: Surroundings) -> list[tuple[str, int, int]]:
     ]
 
 
-def _rules(interpreter: Interpreter, binds: Sequence[Bind]) -> list[landlock.Rule]:
+def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
     rules = [
-        landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
-        for bind in interpreter.binds
+        *_rules_for_files(spec, interpreter),
+        *(landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP)),
+        *_device_rules(),
+        landlock.Rule(path="/etc", rights=landlock.READ),
     ]
-    rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP, WORKSPACE)]
-    # Code is loaded from what may be read; the right to execute is that of starting programs.
-    rules += [
-        landlock.Rule(path=bind.inside, rights=landlock.WRITE if bind.writable else landlock.READ)
-        for bind in binds
-    ]
+    if spec.command is not None:
+        own = spec.command.writable
+        rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in own]
+        rules.append(landlock.Rule(path=HOME, rights=landlock.READ))
+        return rules
+    rules.append(landlock.Rule(path=WORKSPACE, rights=landlock.WRITE))
     # What is beside the places of several: so that programs can list them.
-    above = {bind.inside.rpartition("/")[0] for bind in binds} - {""}
-    rules += [landlock.Rule(path=path, rights=landlock.READ) for path in sorted(above)]
-    rules += device_rules()
-    rules.append(landlock.Rule(path="/etc", rights=landlock.READ))
-    return rules
+    above = {bind.inside.rpartition("/")[0] for bind in spec.binds} - {""}
+    return rules + [landlock.Rule(path=path, rights=landlock.READ) for path in sorted(above)]
 
 
-def device_rules() -> list[landlock.Rule]:
-    """Return the rules for what `pseudo_files` makes."""
+def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
+    """Return the rules for what is the host's."""
+    # Code is loaded from what may be read; the right to execute is that of starting programs.
+    given = [
+        landlock.Rule(
+            path=bind.inside,
+            rights=landlock.WRITE if bind.writable else landlock.READ,
+            is_file=spec.command is not None and not Path(bind.source).is_dir(),
+        )
+        for bind in spec.binds
+    ]
+    if spec.command is None:
+        own = interpreter.binds
+        runs = [
+            landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
+            for bind in own
+        ]
+        return runs + given
+    reads = [
+        landlock.Rule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
+        for source, place in _bound(spec, interpreter)
+    ]
+    named = _executes(spec.command)
+    runs = [landlock.Rule(path=path, rights=landlock.RUN, is_file=True) for path in named]
+    return reads + runs + given
+
+
+def _device_rules() -> list[landlock.Rule]:
+    """Return the rules for what `_pseudo_files` makes."""
     rules = [
         landlock.Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
         for name in _DEVICES
@@ -326,10 +471,26 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
         weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
     if spec.limits.cpus is not None:
         limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
-    shown, open_ones = bind_layers(spec.binds)
-    layers += shown
-    weaker += open_ones
+    if spec.command is None:
+        shown, open_ones = bind_layers(spec.binds)
+        layers += shown
+        weaker += open_ones
+    else:
+        _add_command(layers, weaker, spec.command, around)
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
+
+
+def _add_command(
+    layers: list[str], weaker: list[str], command: CommandSpec, around: Surroundings
+) -> None:
+    layers.append("granted-paths-only")
+    if around.landlock_abi:
+        layers.append("named-executables-only")
+    else:
+        weaker.append("named executables only: without Landlock whatever is there can be executed")
+    if command.network:
+        layers.remove("no-network")
+        weaker.append("no network: the profile grants the host's, with its loopback services")
 
 
 def limit_layer(

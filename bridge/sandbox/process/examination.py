@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from bridge.errors import LaunchError
-from bridge.model import Isolation, Json
+from bridge.model import Isolation
 from bridge.sandbox.bundle import guest_modules
 from bridge.sandbox.layers import insist, verified
 from bridge.sandbox.process import stage
@@ -30,9 +30,6 @@ Judge = Callable[[Mapping[str, Any]], Isolation]
 
 MAX_SEEN_BYTES = 512 * 1024
 """Of what the stage sees: some kilobytes, and a hundred bytes for each mount."""
-
-_UNTRIED = ("sized-tmpfs-noexec",)
-"""It would write to the workspace, which is the user's; the mounts' options tell it too."""
 
 
 def compiled(executable: str) -> str:
@@ -49,22 +46,8 @@ def compiled(executable: str) -> str:
     return base64.b64encode(marshal.dumps(codes, LIST_VERSION)).decode("ascii")
 
 
-def examination(code: str, isolation: Isolation, *, unnamed: str, leave: int) -> dict[str, Json]:
-    """Make the part of the stage's plan that says what to look at.
-
-    Args:
-        code: What `compiled` returned.
-        isolation: What is to hold.
-        unnamed: An executable that is there and may not be executed; empty for none.
-        leave: The descriptor that the stage reads its leave from.
-    """
-    attempts = [layer for layer in isolation.layers if layer not in _UNTRIED]
-    unnamed = unnamed if "named-executables-only" in attempts else ""
-    return {"code": code, "attempts": attempts, "unnamed": unnamed, "leave": leave}
-
-
 def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, bool]) -> Isolation:
-    """Return the isolation of a job as it was seen from inside.
+    """Return the isolation of a command as it was seen from inside.
 
     Args:
         places: What is mounted: the path inside, and whether it may be written to.

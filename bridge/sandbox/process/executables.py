@@ -1,8 +1,8 @@
 """Which files of the host an executable is made of: itself, its interpreter, the loader.
 
 Owns following links, `#!` lines and ELF headers, once per profile. What directories of the system
-hold is in every sandbox that runs commands (see `jobs`); what is added here is what lies elsewhere,
-such as a virtual environment.
+hold is in every sandbox that runs commands (see `command`); what is added here is what lies
+elsewhere, such as a virtual environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from bridge.sandbox.job import Executable
+from bridge.sandbox.backend import Executable
 
 MAX_INTERPRETERS = 4
 """Of scripts that are interpreted by scripts; the kernel allows about as many."""

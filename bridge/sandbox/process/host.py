@@ -1,6 +1,7 @@
 """What this machine offers: its kernel's settings and features, read once per backend.
 
-Owns the reading; what follows from it is decided in `command`, `groups` and `faults`.
+Owns the reading; what follows from it is decided in `command`, `groups` and `faults`. And whom
+sandboxes are outside, who must be able to reach what they are granted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bridge.sandbox.process.command import MASKED
+from bridge.errors import LaunchError
+from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.binds import group_of
+from bridge.sandbox.process.command import MASKED, WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
 _PER_NAMESPACE_SINCE = (5, 14)
@@ -134,3 +138,84 @@ def text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+_COMMAND_REMEDY = (
+    "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
+    "(65534) if that is root. Give the workspace to an ordinary user who may use all "
+    "these paths, or run the bridge as that user."
+)
+
+
+def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None]:
+    """Return whom a sandbox is outside: user and group; None for the bridge's own. Blocks.
+
+    For commands a bridge that is root becomes the owner of the workspace, so that files there stay
+    that user's; a workspace of root's makes it nobody. Never is it root.
+
+    Args:
+        stranger: Whom programs run as when the bridge is root; None when it is not.
+
+    Raises:
+        LaunchError: Whoever that is cannot reach what is granted.
+    """
+    if stranger is None:
+        return None, None
+    uid, gid = stranger, stranger
+    if spec.command is None:
+        for bind in spec.binds:
+            insist_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+        return uid, gid
+    for bind in spec.binds:
+        if bind.inside == WORKSPACE:
+            owner = Path(bind.source).stat().st_uid
+            if owner != 0 and is_mapped(owner, text("/proc/self/uid_map")):
+                uid, gid = owner, group_of(owner)
+    for bind in spec.binds:
+        insist_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
+    for tool in spec.command.executables:
+        for path in tool.executes:
+            insist_reachable(path, uid, gid, False, _COMMAND_REMEDY)
+    return uid, gid
+
+
+def _program_remedy(bind: Bind) -> str:
+    remedy = "The bridge runs as root, and programs as nobody (65534). "
+    if bind.executable:
+        return remedy + (
+            "Remove `cache` from [dependencies], or set it to a directory that every user may "
+            "reach; or run the bridge as an ordinary user."
+        )
+    mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+    return remedy + (
+        f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
+        "an ordinary user."
+    )
+
+
+def insist_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
+    """See that a user can get at a path of the host. Blocks.
+
+    Raises:
+        LaunchError: The user cannot.
+    """
+    problem = ""
+    for parent in reversed(Path(path).parents):
+        if not _may(parent, uid, gid, 0o1):
+            problem = f"may not enter {parent}"
+            break
+    wanted = 0o4 | (0o2 if writable else 0) | (0o1 if Path(path).is_dir() else 0)
+    if not problem and not _may(Path(path), uid, gid, wanted):
+        problem = f"may not {'write to' if writable else 'read'} it"
+    if problem:
+        message = f"{path} cannot be put into a sandbox: user {uid} {problem}."
+        raise LaunchError(message, remedy=remedy)
+
+
+def _may(path: Path, uid: int, gid: int, wanted: int) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
+    return (stat.S_IMODE(found.st_mode) >> shift) & wanted == wanted

@@ -22,11 +22,11 @@ from pathlib import PurePosixPath
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.process import landlock, plain
-from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits
+from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import Rule
 from bridge.sandbox.process.rundir import RunDirectory
-from bridge.sandbox.syscalls import Refusal
+from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
 
 NAME = "landlock"
 
@@ -36,32 +36,11 @@ TIER = (
     "addresses and connections, and the load on it"
 )
 
-_SOCK_DGRAM, _SOCK_RAW, _SOCKET_TYPES = 2, 3, 0xF
-
 NO_SOCKETS: tuple[Refusal, ...] = (
-    Refusal(
-        call="socket",
-        argument=0,
-        comparison="masked_eq",
-        value=0,
-        mask=0,
-        error=errno.EAFNOSUPPORT,
-    ),
-    Refusal(
-        call="connect", argument=0, comparison="masked_eq", value=0, mask=0, error=errno.EACCES
-    ),
+    refuse("socket", errno.EAFNOSUPPORT),
+    refuse("connect", errno.EACCES),
     # These could be sent to any address after all.
-    *(
-        Refusal(
-            call="socketpair",
-            argument=1,
-            comparison="masked_eq",
-            value=kind,
-            mask=_SOCKET_TYPES,
-            error=errno.EAFNOSUPPORT,
-        )
-        for kind in (_SOCK_DGRAM, _SOCK_RAW)
-    ),
+    *refuse_datagrams("socketpair"),
 )
 """Refused beyond what every sandbox refuses: here the network is the host's."""
 
@@ -82,10 +61,7 @@ _NAMED_PROCESS = {"setpriority": 1}
 _SOCKET_REQUESTS = 0x8900
 
 UNGUARDED: tuple[Refusal, ...] = (
-    *(
-        Refusal(call=call, argument=0, comparison="masked_eq", value=0, mask=0)
-        for call in _WITHOUT_OPENING.split()
-    ),
+    *map(refuse, _WITHOUT_OPENING.split()),
     *(
         Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
         for call in _OF_ANOTHER_PROCESS.split()
@@ -103,7 +79,7 @@ _TRUNCATE_SINCE = 3
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[Refusal, ...] = (
-    Refusal(call="truncate", argument=0, comparison="masked_eq", value=0, mask=0),
+    refuse("truncate"),
     # Opened for reading, which is what Landlock then judges, and emptied.
     *(
         Refusal(
@@ -116,14 +92,7 @@ NO_TRUNCATION: tuple[Refusal, ...] = (
         for call, argument in (("open", 1), ("openat", 2))
     ),
     # Its flags lie in memory; the C library goes without it.
-    Refusal(
-        call="openat2",
-        argument=0,
-        comparison="masked_eq",
-        value=0,
-        mask=0,
-        error=errno.ENOSYS,
-    ),
+    refuse("openat2", errno.ENOSYS),
 )
 """What it lets through before its third version."""
 
@@ -188,18 +157,11 @@ def steps(
     entries: ListEntries,
 ) -> dict[str, Json]:
     """Return what the stage does here."""
-    ruleset = landlock.ruleset(rules(interpreter, place, entries), around.landlock_abi)
-    assert ruleset is not None  # the backend asks for a kernel that has it
     return {
         "bounded": False,
         "oom_score": True,
         "rlimits": rlimits(spec.limits, around),
-        "landlock": {
-            "files": ruleset.files,
-            "network": ruleset.network,
-            "scopes": ruleset.scopes,
-            "rules": [list(rule) for rule in ruleset.rules],
-        },
+        "landlock": ruleset(rules(interpreter, place, entries), around),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 

@@ -30,12 +30,18 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """This end of three pipes. Not safe for two readers or two writers."""
+    """This end of three pipes. Not safe for two readers or two writers.
+
+    Attributes:
+        on_error: Given all of stderr from when it is set, which then has to end before the output
+            counts as ended; without it the end of stderr is kept.
+    """
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+        self.on_error: Callable[[bytes], None] | None = None
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""
-        self._stderr_open = True
+        self._stdout_open = self._stderr_open = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
         # Both outputs behind one descriptor: to wait for two would take two tasks each time.
@@ -63,6 +69,16 @@ class Pipes:
                 message = f"The sandbox does not read any more: {error.strerror}."
                 raise ChannelClosedError(message) from error
 
+    def end_input(self) -> None:
+        """Close stdin. Idempotent."""
+        self._stdin = _let_go(self._stdin)
+
+    def end_output(self) -> None:
+        """Close stdout, so that the next write is answered with SIGPIPE. Idempotent."""
+        self._stdout_open = False
+        self._unwatch(self._stdout)
+        self._stdout = _let_go(self._stdout)
+
     async def receive(self) -> bytes:
         """Return the next bytes of stdout; see `Sandbox.receive`."""
         try:
@@ -83,20 +99,23 @@ class Pipes:
             await self._output()
 
     def _take(self) -> bytes | None:
-        data = read_now(self._stdout)
-        if not data:
-            self._drain()
-        return data
+        data = read_now(self._stdout) if self._stdout_open else b""
+        if data:
+            return data
+        self._drain()
+        if data is None or self.on_error is None:
+            return data
+        if self._stdout_open:
+            self._stdout_open = False
+            self._unwatch(self._stdout)
+        return None if self._stderr_open else b""
 
     def close(self) -> None:
         """Let go of all three; whoever waits on them is told. Idempotent."""
         if self._either is not None:
             self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
-            if descriptor != _CLOSED:
-                with suppress(OSError, ValueError):
-                    anyio.notify_closing(descriptor)
-                os.close(descriptor)
+            _let_go(descriptor)
         if self._either is not None:
             self._either.close()
         self._stdin = self._stdout = self._stderr = _CLOSED
@@ -114,15 +133,18 @@ class Pipes:
             if data is None:
                 return
             if not data:
-                self._end_stderr()
-            self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
+                self._stderr_open = False
+                self._unwatch(self._stderr)
+            if self.on_error is not None:
+                self.on_error(data)
+            else:
+                self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
 
-    def _end_stderr(self) -> None:
-        self._stderr_open = False
+    def _unwatch(self, descriptor: int) -> None:
+        """Wait for it no longer: its end would be reported again and again."""
         if self._either is not None:
-            # Its end would be reported again and again.
             with suppress(OSError, ValueError):
-                self._either.unregister(self._stderr)
+                self._either.unregister(descriptor)
 
     async def _output(self) -> None:
         """Wait until either stream has something, or ends."""
@@ -137,6 +159,14 @@ class Pipes:
         async with anyio.create_task_group() as group:
             group.start_soon(first, self._stdout)
             group.start_soon(first, self._stderr)
+
+
+def _let_go(descriptor: int) -> int:
+    if descriptor != _CLOSED:
+        with suppress(OSError, ValueError):
+            anyio.notify_closing(descriptor)
+        os.close(descriptor)
+    return _CLOSED
 
 
 def read_now(descriptor: int) -> bytes | None:

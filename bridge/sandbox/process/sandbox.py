@@ -72,7 +72,7 @@ class Start:
         texts: Files that are handed down open, by the name of their descriptor.
         data: Contents of further such files.
         gid: Whose group to become with `uid`; None for the one of the same number.
-        pipes: Makes this end of stdin, stdout and stderr.
+        on_error: Given what the program writes to stderr; without it the end of that is kept.
         keeps: Whether it is a keeper: it is told to end by the end of what it reads its options
             from.
         handles: Whether processes are known by descriptors; see `Monitor`.
@@ -99,7 +99,7 @@ class Start:
     handles: bool = True
     data: tuple[bytes, ...] = field(default=(), repr=False)
     gid: int | None = None
-    pipes: Callable[[int, int, int], Pipes] = Pipes
+    on_error: Callable[[bytes], None] | None = None
     judge: Judge | None = None
     warden: Warden | None = None
     setpriv: str = ""
@@ -133,6 +133,15 @@ class ProcessSandbox:
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""
         await self._pipes.send(data)
+
+    def end_input(self) -> None:
+        """Let stdin end."""
+        self._pipes.end_input()
+
+    async def end_output(self) -> None:
+        """Close this end of stdout; see `Sandbox.end_output`."""
+        self._pipes.end_output()
+        await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
         """Read from stdout; see `Sandbox.receive`."""
@@ -195,7 +204,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
         process = _spawn(start, ends)
         info = ends.take(ends.info[0])
         monitor = Monitor(process, info, keeps=start.keeps, handles=start.handles)
-        pipes = start.pipes(
+        pipes = Pipes(
             ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
         )
         told = False
@@ -224,6 +233,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                 raise LaunchError(message)
             if warden is not None:
                 warden.release(monitor.pid)
+            pipes.on_error = start.on_error
             yield ProcessSandbox(monitor, pipes, start.group, isolation)
         finally:
             # Before its options end: half of them would make another sandbox of bubblewrap's.

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast, get_args
 
 from bridge.model import Json
-from bridge.settings import lexical
-from bridge.settings.policy import fields
+from bridge.settings import fields, lexical
 from bridge.settings.policy.shapes import Condition, Test
 
 MAX_CONDITIONS = 32

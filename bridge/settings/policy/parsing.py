@@ -9,8 +9,7 @@ from typing import get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
-from bridge.settings import globs
-from bridge.settings.policy import fields
+from bridge.settings import fields, globs
 from bridge.settings.policy.conditions import parse_when
 from bridge.settings.policy.shapes import (
     DETECTORS,
@@ -39,6 +38,9 @@ MAX_CALLS = 1_000_000_000
 MAX_PER_MINUTE = 1_000_000
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+_ATTRIBUTES = {"server": "servers", "tool": "tools", "effect": "effects", "flow": "flows"}
+"""Of keys that are not called like them."""
 
 _STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
 
@@ -72,22 +74,11 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
         },
         "a policy",
     )
-    spec = PolicySpec(
-        # These alone say nothing of calls, which go on as without a policy.
-        present=not found or not found.keys() <= {"skills", "elicitation", "sampling"},
-        defaults={**PolicySpec().defaults, **found.get("defaults", {})},
-        rules=found.get("rules", ()),
-        servers=found.get("servers", ()),
-        flows=found.get("flow", (LETHAL,)),
-        budgets=found.get("budgets", Budgets()),
-        privacy=found.get("privacy", Privacy()),
-        skills=found.get("skills", "ask"),
-        elicitation=found.get("elicitation", "allow"),
-        sampling=found.get("sampling", "allow"),
-        start=found.get("start", "allow"),
-        pin=found.get("pin", True),
-        path=path,
-    )
+    values = {_ATTRIBUTES.get(key, key): value for key, value in found.items()}
+    values["defaults"] = {**PolicySpec().defaults, **found.get("defaults", {})}
+    # These alone say nothing of calls, which go on as without a policy.
+    present = not found or not found.keys() <= {"skills", "elicitation", "sampling"}
+    spec = PolicySpec(present=present, path=path, **values)
     _check_labels(spec, place)
     return spec
 
@@ -127,17 +118,8 @@ def _rule(value: Json, place: str) -> Rule:
         "a rule",
     )
     _check_given(found, place, "name", "action")
-    return Rule(
-        name=found["name"],
-        action=found["action"],
-        servers=found.get("server", ("*",)),
-        tools=found.get("tool", ("*",)),
-        effects=found.get("effect", frozenset()),
-        when=found.get("when", ()),
-        reason=found.get("reason", ""),
-        digest=found.get("digest", ""),
-        place=place,
-    )
+    values = {_ATTRIBUTES.get(key, key): value for key, value in found.items()}
+    return Rule(place=place, **values)
 
 
 def _digest(value: Json, place: str) -> str:
@@ -225,15 +207,7 @@ def _server(key: str, value: Json, place: str) -> ServerPolicy:
         },
         "a server's policy",
     )
-    return ServerPolicy(
-        servers=key,
-        trust=found.get("trust", False),
-        elicitation=found.get("elicitation"),
-        sampling=found.get("sampling"),
-        start=found.get("start"),
-        labels=found.get("labels", frozenset()),
-        tools=found.get("tools", ()),
-    )
+    return ServerPolicy(servers=key, **found)
 
 
 def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
@@ -245,9 +219,7 @@ def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
 def _tool(key: str, value: Json, place: str) -> ToolPolicy:
     parse: Mapping[str, fields.Parse] = {"effect": fields.effect, "labels": fields.label_set}
     found = fields.record(value, place, parse, "a tool's policy")
-    return ToolPolicy(
-        tools=key, effect=found.get("effect"), labels=found.get("labels", frozenset())
-    )
+    return ToolPolicy(tools=key, **found)
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
@@ -324,7 +296,7 @@ def _budgets(value: Json, place: str) -> Budgets:
         place,
         {
             "run_calls": calls,
-            "run_bytes": fields.size,
+            "run_bytes": fields.size(1),
             "server_calls": calls,
             "per_minute": _per_minute,
         },

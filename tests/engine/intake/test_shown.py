@@ -23,7 +23,8 @@ from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Shown
 from bridge.model import Limits, RunResult
 from bridge.model import Shown as Item
-from bridge.rpc.replies import ClearStream
+from bridge.rpc.channel import ClearStream
+from bridge.store import Store
 from tests.png import write_png
 
 PNG = write_png(8, 4, lambda x, y: (x, y, 0))
@@ -52,7 +53,9 @@ class Rig:
     """A store, and what takes frames."""
 
     def __init__(self, root: Path, *, run_bytes: int = 64 * MEBIBYTE, **limits: Any) -> None:
-        self.store = ArtifactStore(root, total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1)
+        self.store = ArtifactStore(
+            Store(root), total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1
+        )
         self.items = ShownItems(
             Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
         )

@@ -44,6 +44,13 @@ class Scripted:
         self._said += [encode(said) for said in self._answer(frame)]
         self._more.set()
 
+    def end_input(self) -> None:
+        """Let its input end."""
+
+    async def end_output(self) -> None:
+        """End it, as engines do."""
+        await self.kill()
+
     async def receive(self) -> bytes:
         """Say the next frame, once there is one."""
         while not self._said:

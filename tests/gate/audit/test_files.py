@@ -12,8 +12,7 @@ import pytest
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import last_records
-from bridge.gate.audit.verifying import BEGUN, OLD
+from bridge.gate.audit.reading import BEGUN, OLD, last_records
 from tests.audit_rig import (
     DAY,
     NOON,

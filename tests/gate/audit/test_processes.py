@@ -18,8 +18,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import Counting
-from bridge.gate.audit.verifying import BEGUN, EMPTY
+from bridge.gate.audit.reading import BEGUN, EMPTY, Counting
 from tests.audit_rig import kinds, records, whole, write
 
 ROOT = Path(__file__).parents[3]

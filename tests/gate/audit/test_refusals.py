@@ -54,22 +54,11 @@ async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Pat
         {"number": number} for number in range(WHOLE_RECORDS)
     ]
     assert sum(record.get("times", 1) for record in found) == 4000
-    assert len(found) < 25
+    assert len(found) == WHOLE_RECORDS + 1
     counted = found[WHOLE_RECORDS]
     assert (counted["server"], counted["tool"]) == ("shop", "write")
     assert (counted["rule"], counted["why"]) == (DENIED.rule, "call_denied")
-    # As many again as there were before, each time.
-    assert [record["call"] for record in found[WHOLE_RECORDS:-1]] == [
-        20,
-        40,
-        80,
-        160,
-        320,
-        640,
-        1280,
-        2560,
-    ]
-    assert found[-1]["call"] == 4000
+    assert (counted["call"], counted["times"]) == (4000, 4000 - WHOLE_RECORDS)
     assert records(tmp_path)[-1]["refused"] == 4000
     whole(tmp_path)
 
@@ -106,8 +95,8 @@ async def test_a_refused_calls_arguments_are_cut_and_their_digest_kept(tmp_path:
     """So that it can still be compared with another call's."""
     await _flooded(tmp_path, [a_call(text="x" * 20_000)])
     (found,) = _refused(tmp_path)
-    assert found["arguments"]["text"].startswith("xxx")
-    assert len(found["arguments"]["text"]) < 3000
+    assert found["arguments"].startswith('{"text":"xxx')
+    assert len(found["arguments"]) < 3000
     assert len(found["cut"]["arguments"]) > 60
 
 
@@ -169,5 +158,7 @@ async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
     groups = {key[0]: count for key, count in counting.groups.items()}
     assert (groups["shop"]["made"], groups["mail"]["refused"]) == (1, 150)
     shown = [record for record in about(tmp_path, "r1") if record["kind"] == "refused"]
-    assert [(record["call"], record["times"]) for record in shown[-1:]] == [(100, 51)]
+    denied, beyond = shown[-2:]
+    assert (denied["call"], denied["times"]) == (100, 99 - WHOLE_RECORDS)
+    assert (beyond["call"], beyond["times"]) == (100, 51)
     assert sum(record.get("times", 1) for record in shown) == 150

@@ -6,8 +6,13 @@ import tracemalloc
 from pathlib import Path
 
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.reading import Counting, about, find_plan, last_records, records_since
-from bridge.gate.audit.verifying import verify
+from bridge.gate.audit.reading import (
+    Counting,
+    about,
+    last_records,
+    records_since,
+    verify,
+)
 from tests.audit_rig import ALLOWED, DAY, FakeClock, a_call, log_paths, records, tear, write
 
 
@@ -28,32 +33,6 @@ async def _runs(directory: Path) -> AuditLog:
     await second.called(1, "ok", size=10, ms=2)
     await second.calling(2, a_call("b"), ALLOWED, None)
     return log
-
-
-async def test_a_plan_is_told_with_the_run_that_applied_it(tmp_path: Path) -> None:
-    """After a crash nothing else knows which of its calls were made."""
-    log = await _runs(tmp_path)
-    found = await find_plan(log, "feedfeedfeedfeed", "me")
-    assert found is not None
-    assert found.made["calls"] == 2
-    assert found.applied["run"] == "run-2"
-    # A call without an outcome is unknown: it may have been made.
-    assert found.outcomes == {1: "ok", 2: "unknown"}
-    assert found.ended == {}
-    log.close()
-
-
-async def test_nobody_is_told_of_other_owners_plans(tmp_path: Path) -> None:
-    """An id that was seen somewhere gives nobody an account of what it did."""
-    log = await _runs(tmp_path)
-    assert await find_plan(log, "feedfeedfeedfeed", "") is None
-    assert await find_plan(log, "feedfeedfeedfeed", "somebody") is None
-    # Nor is the beginning of an id one; and an id is whatever a client sends.
-    for other in ("run-2", "feedfeed", "", '"', "é\n\ud800"):
-        assert await find_plan(log, other, "me") is None
-    assert await find_plan(AuditLog(None), "feedfeedfeedfeed") is None
-    assert await find_plan(AuditLog(tmp_path / "none"), "feedfeedfeedfeed") is None
-    log.close()
 
 
 async def test_all_about_a_run_or_a_plan_is_found_by_its_beginning(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class StillEngine:
         near, far = socket.socketpair()
         near.setblocking(False)
         self.sockets += [near, far]
-        return AttachedStream(near, b"", Response())
+        return AttachedStream(near, b"")
 
     async def attach_apart(self, container: str) -> AttachedStream:
         return await self.attach(container)

@@ -9,26 +9,17 @@ from collections.abc import Iterator
 
 import anyio
 import anyio.to_thread
-import docker
 import pytest
 
-from bridge.errors import ChannelClosedError
-from bridge.sandbox.container.stream import AttachedStream, take_over
+from bridge.errors import ChannelClosedError, SandboxError
+from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.stream import AttachedStream, attach
 
 PATIENCE = 120
 
 
 def frame(stream: int, data: bytes) -> bytes:
     return struct.pack(">BxxxL", stream, len(data)) + data
-
-
-class Closable:
-    """Stands for the HTTP response that owns the connection."""
-
-    closed = False
-
-    def close(self) -> None:
-        self.closed = True
 
 
 @pytest.fixture
@@ -47,15 +38,15 @@ NEAR: dict[socket.socket, socket.socket] = {}
 
 
 def stream_to(far: socket.socket, leftover: bytes = b"") -> AttachedStream:
-    return AttachedStream(NEAR[far], leftover, Closable())
+    return AttachedStream(NEAR[far], leftover)
 
 
 async def test_what_is_printed_comes_whole_though_the_input_is_reset(far: socket.socket) -> None:
     """With a connection for each, of which the one for the input brings the output as well."""
     near, feeder = socket.socketpair()
     near.setblocking(False)
-    feeding = AttachedStream(near, b"", Closable())
-    stream = AttachedStream(NEAR[far], b"", Closable(), feeding=feeding)
+    feeding = AttachedStream(near, b"")
+    stream = AttachedStream(NEAR[far], b"", feeding=feeding)
     printed = b"x" * 1_000_000
 
     def engine() -> bytes:
@@ -193,7 +184,7 @@ ANSWER = (
 
 
 @pytest.mark.parametrize("early", [b"", frame(1, b"early") + frame(1, b"bird")[:9]])
-async def test_taking_over_from_the_sdk_loses_no_byte(early: bytes) -> None:
+async def test_an_upgrade_loses_no_byte(early: bytes) -> None:
     """An engine may send output in the same packet as its HTTP header."""
     whole = frame(1, b"early") + frame(1, b"bird")
 
@@ -211,15 +202,50 @@ async def test_taking_over_from_the_sdk_loses_no_byte(early: bytes) -> None:
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
         port = listener.getsockname()[1]
-        client = docker.APIClient(base_url=f"tcp://127.0.0.1:{port}", version="1.41")
-        attached = await anyio.to_thread.run_sync(
-            lambda: client.attach_socket("c", params={"stdin": 1, "stream": 1})
-        )
-        stream = take_over(attached)
+        endpoint = Endpoint(url=f"tcp://127.0.0.1:{port}", origin="the test")
+        target = "/v1.41/containers/c/attach?stdin=1&stream=1"
+        stream = await anyio.to_thread.run_sync(lambda: attach(endpoint, target, engine="docker"))
         await stream.send(b"ping")
         received = b""
         while data := await stream.receive():
             received += data
         assert received == b"earlybirdping"
         server.join()
-        client.close()
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 20\r\n\r\nNo such container: c",
+            SandboxError,
+            "No such container",
+        ),
+        (b"HTTP/1.0 500 Oops\r\n\r\nit broke", SandboxError, "it broke"),
+        (b"220 mail.example ESMTP\r\n\r\n", OSError, "."),
+        (b"", OSError, "."),
+    ],
+)
+async def test_a_refusal_is_told_and_leaves_no_connection(
+    answer: bytes, error: type[Exception], told: str
+) -> None:
+    """Of an engine, and of what is none."""
+    ends: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+            connection.shutdown(socket.SHUT_WR)
+            ends.append(connection.recv(1))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, anyio.fail_after(PATIENCE):
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        endpoint = Endpoint(url=f"tcp://127.0.0.1:{listener.getsockname()[1]}", origin="the test")
+        with pytest.raises(error, match=told):
+            await anyio.to_thread.run_sync(lambda: attach(endpoint, "/attach", engine="docker"))
+        server.join()
+    assert ends == [b""]

@@ -14,7 +14,7 @@ import pytest
 from bridge.errors import BrokenIsolationError, LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.examination import compiled, examination, hear, judged, strays
+from bridge.sandbox.process.examination import compiled, hear, judged, strays
 from tests.waiting import PATIENCE_SECONDS
 
 PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
@@ -72,15 +72,6 @@ def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
     """A path too many, or an executable."""
     with pytest.raises(BrokenIsolationError, match=layer):
         judged(ISOLATION, {**FACTS, **seen}, PLACES)
-
-
-def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed() -> None:
-    """Executing what is not named would start it, where nothing forbids that."""
-    wanted = examination("code", ISOLATION, unnamed="/usr/bin/python3", leave=9)
-    assert "sized-tmpfs-noexec" not in wanted["attempts"]
-    assert wanted["unnamed"] == "/usr/bin/python3"
-    bare = Isolation(backend="bubblewrap", layers=("no-network",))
-    assert examination("code", bare, unnamed="/usr/bin/python3", leave=9)["unnamed"] == ""
 
 
 @pytest.fixture

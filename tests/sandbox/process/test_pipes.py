@@ -9,12 +9,11 @@ import anyio
 import pytest
 
 from bridge.errors import ChannelClosedError
-from bridge.sandbox.process.job_run import JobPipes
 from bridge.sandbox.process.pipes import Pipes
 from tests.waiting import PATIENCE_SECONDS
 
 
-class Drains(JobPipes):
+class Drains(Pipes):
     """Counts how often its stderr is looked at."""
 
     drains = 0

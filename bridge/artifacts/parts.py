@@ -1,0 +1,455 @@
+"""Parts of what is kept: which are asked for, where they are, and what of them one answer has.
+
+Owns what may follow the "?" of a URI, content that is open, with the check of the whole against its
+digest, the bound on one answer, and how the rest is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import parse_qsl
+
+from bridge.artifacts.mime import is_text
+from bridge.errors import ArtifactStoreError, InvalidRequestError
+from bridge.model import Artifact
+
+MAX_ANSWER = 1024 * 1024
+"""Bytes of content in one answer; clients have limits of a few megabytes on a message."""
+
+_CHARACTER = 4
+"""Bytes that a character of UTF-8 takes at most."""
+
+SPARE = 2 * _CHARACTER
+"""Bytes that are looked at beyond what is wanted: a character may begin late, and end later."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What of something is asked for: bytes, or lines.
+
+    Attributes:
+        length: None for all that follows.
+        first: The first line, from 1; 0 where bytes are asked for; below it, from the end.
+        last: The last line, which is in it; None for all that follow.
+    """
+
+    offset: int = 0
+    length: int | None = None
+    first: int = 0
+    last: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Where lines are.
+
+    Attributes:
+        start, end: Bytes.
+        first, last: The numbers of the lines that there are between; `last` is lower if none.
+        total: How many lines there are in all.
+    """
+
+    start: int
+    end: int
+    first: int
+    last: int
+    total: int
+
+
+def parse_part(query: str) -> Part:
+    """Return what the query of a URI asks for.
+
+    Raises:
+        InvalidRequestError: It asks for nothing that there could be; the text says what would do.
+    """
+    given: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise _unusable(query) from None
+    for key, value in pairs:
+        if key not in ("offset", "length", "lines") or key in given:
+            raise _unusable(query)
+        given[key] = value
+    lines = given.pop("lines", None)
+    if lines is not None:
+        if given:
+            raise _unusable(query)
+        return _lines(lines, query)
+    if not all(_NUMBER.fullmatch(value) for value in given.values()):
+        raise _unusable(query)
+    length = given.get("length")
+    return Part(
+        offset=int(given.get("offset", "0")), length=None if length is None else int(length)
+    )
+
+
+def _lines(text: str, query: str) -> Part:
+    found = _LINES.fullmatch(text)
+    if found is None:
+        raise _unusable(query)
+    first, last = found["first"], found["last"]
+    if not first:
+        if not last or not int(last):
+            raise _unusable(query)
+        return Part(first=-int(last))
+    if not found["dash"]:
+        last = first
+    part = Part(first=int(first), last=int(last) if last else None)
+    if part.first < 1 or (part.last is not None and part.last < part.first):
+        raise _unusable(query)
+    return part
+
+
+def _unusable(query: str) -> InvalidRequestError:
+    message = f"{query!r:.80} is no part of a resource."
+    return InvalidRequestError(
+        message,
+        remedy="Use ?offset=BYTES&length=BYTES, or for text ?lines=100-200, ?lines=100- or "
+        "?lines=-50 for the last fifty.",
+    )
+
+
+def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | None) -> Span:
+    """Return where lines are.
+
+    Args:
+        pieces: Returns the content, part by part, each time it is called.
+        first: From 1; below 0, so many from the end.
+        last: None for the last there is.
+    """
+    if first < 0:
+        total = _after(pieces(), ()).total
+        first, last = max(total + first + 1, 1), None
+    beyond = None if last is None else max(last, first - 1)
+    found = _after(pieces(), (first - 1,) if beyond is None else (first - 1, beyond))
+    start = found.places.get(first - 1, found.size)
+    end = found.size if beyond is None else found.places.get(beyond, found.size)
+    last = found.total if beyond is None else min(beyond, found.total)
+    return Span(start=start, end=end, first=first, last=last, total=found.total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    places: dict[int, int]
+    total: int
+    size: int
+
+
+def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> _Found:
+    """Return the places that so many ends of lines are before."""
+    places = {0: 0}
+    seen, size, end = 0, 0, b"\n"
+    for piece in pieces:
+        more = piece.count(b"\n")
+        for count in counts:
+            if seen < count <= seen + more:
+                places[count] = size + _nth(piece, count - seen) + 1
+        seen, size, end = seen + more, size + len(piece), piece[-1:] or end
+    return _Found(places=places, total=seen + (end != b"\n"), size=size)
+
+
+def _nth(piece: bytes, number: int) -> int:
+    """Return where the so-manieth end of a line is, of at least so many."""
+    low, high = 0, len(piece)
+    # By halves: to look for one after the other takes long where there are a million.
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = piece.count(b"\n", low, middle)
+        if number <= before:
+            high = middle
+        else:
+            low, number = middle, number - before
+    return low
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What of a part one answer has.
+
+    Attributes:
+        start, end: Bytes.
+        text: None where it is not text.
+    """
+
+    start: int
+    end: int
+    text: str | None = None
+
+
+def text_answer(data: bytes, start: int, wanted: int, size: int) -> Answer:
+    """Return as much as is wanted of a text, in whole characters, and at least one.
+
+    Args:
+        data: What is there from `start` on; `wanted` bytes and `SPARE` more, if there are.
+        size: Of the whole.
+    """
+    begin, end = 0, min(wanted, len(data))
+    while start > 0 and begin < min(len(data), _CHARACTER - 1) and _inside(data, begin):
+        begin += 1
+    cut = end
+    while cut > begin and end - cut < _CHARACTER and _inside(data, cut):
+        cut -= 1
+    if cut <= begin:
+        cut = min(begin + 1, len(data)) if wanted else begin
+        while cut < len(data) and cut - begin < _CHARACTER and _inside(data, cut):
+            cut += 1
+    try:
+        text = data[begin:cut].decode()
+    except UnicodeDecodeError:
+        return Answer(start=start, end=min(start + max(end, 0), size))
+    return Answer(start=start + begin, end=start + cut, text=text)
+
+
+def _inside(data: bytes, place: int) -> bool:
+    """Tell whether a place is within a character, and not before one."""
+    return place < len(data) and data[place] & 0xC0 == 0x80
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def translated(doing: str, root: Path) -> Iterator[None]:
+    """Have what the system refuses come out as an error of the bridge.
+
+    Args:
+        doing: What was to be done, as the end of "... cannot be".
+
+    Raises:
+        ArtifactStoreError: It was refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            message = f"Nothing more can be {doing}: the disk is full."
+            remedy = (
+                "Free space on it, or remove what is not needed any more: "
+                "mcp-code-bridge artifacts rm."
+            )
+        else:
+            reason = error.strerror or str(error) or type(error).__name__
+            message = f"What programs leave cannot be {doing}: {reason}."
+            remedy = "The directory has to be one that this user alone can write to."
+        raise ArtifactStoreError(message, remedy=remedy, host_detail=f"[{root}]") from error
+
+
+_PIECE = 1024 * 1024
+
+
+class Content:
+    """Something that is kept, open; it can be read though it is removed meanwhile.
+
+    Args:
+        descriptor: Closed on leaving.
+        root: Of the store, for messages.
+    """
+
+    def __init__(self, artifact: Artifact, descriptor: int, root: Path) -> None:
+        self.artifact = artifact
+        self._descriptor = descriptor
+        self._root = root
+
+    def __enter__(self) -> Content:
+        with translated("read", self._root):
+            size = os.fstat(self._descriptor).st_size
+        if size != self.artifact.size:
+            os.close(self._descriptor)
+            raise self._damaged()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return a part; what is beyond the end is not there.
+
+        Raises:
+            ArtifactStoreError: It cannot be read.
+        """
+        pieces, left = [], max(min(size, self.artifact.size - start), 0)
+        with translated("read", self._root):
+            while left > 0 and (piece := os.pread(self._descriptor, min(left, _PIECE), start)):
+                pieces.append(piece)
+                start, left = start + len(piece), left - len(piece)
+        return b"".join(pieces)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Return it part by part.
+
+        Raises:
+            ArtifactStoreError: It cannot be read, or at the end: it was not what was kept.
+        """
+        digest, start = hashlib.sha256(), 0
+        while piece := self.read(start, _PIECE):
+            digest.update(piece)
+            start += len(piece)
+            yield piece
+        if digest.hexdigest() != self.artifact.digest:
+            raise self._damaged()
+
+    def whole(self) -> bytes:
+        """Return all of it.
+
+        Raises:
+            ArtifactStoreError: It cannot be read, or is not what was kept.
+        """
+        return b"".join(self.pieces())
+
+    def lines(self, first: int, last: int | None) -> Span:
+        """Return where lines are; see `line_span`.
+
+        Raises:
+            ArtifactStoreError: It cannot be read.
+        """
+        return line_span(self._unchecked, first, last)
+
+    def _unchecked(self) -> Iterator[bytes]:
+        start = 0
+        while piece := self.read(start, _PIECE):
+            start += len(piece)
+            yield piece
+
+    def _damaged(self) -> ArtifactStoreError:
+        message = f"What is kept as {self.artifact.uri} is damaged: it is not what was kept."
+        return ArtifactStoreError(message, remedy="Run the program again, and remove this.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one answer has.
+
+    Attributes:
+        data: The bytes; empty where there is a text.
+        text: None where it is not text.
+        start, end: Bytes of the whole that it has, of `size`.
+        first, last: Lines that it has, if lines were asked for, of `lines`; a last one may be cut.
+        more: The query that goes on behind it; empty at the end.
+    """
+
+    data: bytes = b""
+    text: str | None = None
+    start: int
+    end: int
+    size: int
+    first: int = 0
+    last: int = 0
+    lines: int = 0
+    more: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing."""
+        return self.start == 0 and self.end == self.size
+
+    def told(self, uri: str) -> str:
+        """Return what of the whole it is, and how to read on.
+
+        Args:
+            uri: Of the whole.
+        """
+        if self.lines:
+            what = f"lines {self.first:,}-{self.last:,} of {self.lines:,}"
+            if self.last < self.first:
+                what = f"no lines: there are {self.lines:,}"
+        else:
+            what = f"bytes {self.start:,}-{self.end:,} of {self.size:,}"
+        told = f"These are {what}."
+        return f"{told} Read on with {uri}?{self.more}" if self.more else told
+
+
+def read_part(content: Content, part: Part) -> Reading:
+    """Read a part, or as much of it as one answer has. Blocks.
+
+    Raises:
+        InvalidRequestError: Lines are asked for of what is not text.
+        ArtifactStoreError: It cannot be read, or is not what was kept.
+    """
+    text = is_text(content.artifact.mime_type)
+    if not part.first:
+        return _read_bytes(content, part, text=text)
+    if not text:
+        message = f"{content.artifact.name!r} is no text, and has no lines."
+        raise InvalidRequestError(message, remedy="Use ?offset=BYTES&length=BYTES.")
+    return _read_lines(content, part)
+
+
+def _read_bytes(content: Content, part: Part, *, text: bool) -> Reading:
+    size = content.artifact.size
+    start = min(part.offset, size)
+    wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
+    # The whole is checked.
+    data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
+    if text:
+        answer = text_answer(data, start, wanted, size)
+        if answer.text is not None:
+            return Reading(
+                text=answer.text,
+                start=answer.start,
+                end=answer.end,
+                size=size,
+                more=_next(answer.end, part.length, size),
+            )
+    data = data[:wanted]
+    end = start + len(data)
+    return Reading(data=data, start=start, end=end, size=size, more=_next(end, part.length, size))
+
+
+def _next(end: int, length: int | None, size: int) -> str:
+    if end >= size:
+        return ""
+    return f"offset={end}" if length is None else f"offset={end}&length={length}"
+
+
+def _read_lines(content: Content, part: Part) -> Reading:
+    size = content.artifact.size
+    span = content.lines(part.first, part.last)
+    last, end = span.last, span.end
+    data = content.read(span.start, min(end - span.start, MAX_ANSWER))
+    more = ""
+    if span.start + len(data) < end:
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        if whole_lines:
+            data = whole_lines
+            last = span.first + data.count(b"\n") - 1
+            more = f"lines={last + 1}-{part.last or ''}"
+        else:
+            last = span.first
+    end = span.start + len(data)
+    answer = text_answer(data, 0, len(data), size)
+    if not more and end < size and last >= span.first:
+        many = span.last - span.first + 1
+        more = f"lines={last + 1}-{last + many}"
+    if last == span.first and not data.endswith(b"\n") and end < size:
+        # One line that is longer than an answer goes on in bytes, from a whole character.
+        answer = text_answer(data + content.read(end, SPARE), 0, len(data), size)
+        end = span.start + answer.end
+        more = f"offset={end}"
+    return Reading(
+        text=answer.text,
+        data=b"" if answer.text is not None else data,
+        start=span.start,
+        end=end,
+        size=size,
+        first=span.first,
+        last=last,
+        lines=span.total,
+        more=more,
+    )

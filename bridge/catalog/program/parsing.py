@@ -1,0 +1,248 @@
+"""A program's text becomes a tree, or a syntax error with advice. Pure.
+
+The program is parsed as the guest parses it, with this interpreter's grammar, which may be older or
+newer than the sandbox's: so no syntax error is certain until the sandbox has confirmed it. What
+only compiling would find is left to the guest: compiling takes quadratic time over some small
+programs, parsing does not. Any text at all is an answer, never an exception.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import sys
+import textwrap
+import warnings
+from dataclasses import dataclass
+
+from bridge.catalog.program.report import lines_of, plainly
+from bridge.model import Finding
+
+MAX_SCANNED_CHARS = 128 * 1024
+"""A tree of so much text takes a second and 130 MB to build. For the longest program that a run
+accepts, ten seconds and 900 MB were measured."""
+
+MAX_BRACES = 10_000
+"""Opened in a program with f-strings. Python 3.11 parses each of their fields by itself: 20,000
+take a third of a second."""
+
+MAX_LINE_CHARS = 640
+"""Of a program's line that advice is looked for in."""
+
+_MAX_REASON_CHARS = 200
+_F_STRING = re.compile("[fF][rR]?['\"]")
+
+SYNTAX = "syntax"
+TOO_DEEP = "too-deep"
+TOO_LONG = "too-long"
+
+_FILENAME = "<program>"
+_PARSE_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """Why a program has no tree."""
+
+    finding: Finding
+
+
+def parse(code: str) -> ast.Module | Unread:
+    """Return a program's tree, or why there is none.
+
+    Belongs in the event loop's thread: it holds the interpreter's lock throughout, and turning
+    warnings off is a matter of the whole process.
+    """
+    if len(code) > MAX_SCANNED_CHARS:
+        message = (
+            f"the program has {len(code):,} characters, and only {MAX_SCANNED_CHARS:,} can be "
+            "checked; load data with tool calls instead of writing it into the program"
+        )
+        return _unread(TOO_LONG, message)
+    braces = code.count("{")
+    if braces > MAX_BRACES and _F_STRING.search(code):
+        message = f'the program has f-strings and "{{" {braces:,} times, more than {MAX_BRACES:,}'
+        return _unread(TOO_LONG, message)
+    source = code.removeprefix("\ufeff")
+    try:
+        with warnings.catch_warnings():
+            # Doubtful escapes in the user's strings are the user's affair.
+            warnings.simplefilter("ignore")
+            return _parse(source)
+    except SyntaxError as error:
+        return _syntax(error.msg, error.lineno, error.offset)
+    except UnicodeEncodeError as error:
+        line = source.count("\n", 0, error.start) + 1
+        return _syntax(f"{source[error.start]!r} is no character", line, 0)
+    except (ValueError, OverflowError, SystemError) as error:
+        # Null bytes, in some releases; numbers of lines and columns past what a tree can hold.
+        return _syntax(str(error), 0, 0)
+    except (RecursionError, MemoryError):
+        message = "the program is nested too deeply to be checked; split up its expressions"
+        return _unread(TOO_DEEP, message)
+
+
+def _parse(source: str) -> ast.Module:
+    try:
+        return _compile(source)
+    except IndentationError:
+        # The guest takes a program that is indented as a whole for its inside.
+        dedented = textwrap.dedent(source)
+        if dedented == source:
+            raise
+        try:
+            return _compile(dedented)
+        except SyntaxError:
+            pass
+        # The first error has the author's own lines.
+        raise
+
+
+def _compile(source: str) -> ast.Module:
+    tree = compile(source, _FILENAME, "exec", _PARSE_FLAGS, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Unread:
+    return Unread(finding=Finding(line=line, column=column, rule=rule, message=message))
+
+
+def _syntax(message: str | None, line: int | None, column: int | None) -> Unread:
+    said = plainly(message or "not Python", _MAX_REASON_CHARS)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    told = f"syntax error: {said}, as Python {version} reads it"
+    return _unread(SYNTAX, told, max(line or 0, 0), max(column or 0, 0))
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+_FENCE = "Give the program alone, without the Markdown fence around it."
+_COMMENT = "Comments begin with `#` in Python."
+_NEW_TYPES = (
+    "Type parameters and `type` statements need Python 3.12; leave them out, or write `Name = ...`."
+)
+
+_LINE_BEGINS = (
+    (r"```|~~~", _FENCE),
+    (
+        r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
+        "This is a shell command; write Python. Nothing can be installed: use a server's tool.",
+    ),
+    (
+        r"%{1,2}[a-z]\w*",
+        "This is plain Python, not a notebook: leave out lines that begin with %.",
+    ),
+    (
+        r"(?:const|let|var)\s+[\w{\[$]",
+        "This is JavaScript; write the program in Python: `name = value`, without const or let.",
+    ),
+    (
+        r"(?:async\s+|export\s+)?function\b",
+        "This is JavaScript; write `def name(...):` or `async def name(...):`.",
+    ),
+    (
+        r"import\s+[\w{}*,\s]+\s+from\s+['\"]",
+        "This is JavaScript; write `from module import name`.",
+    ),
+    (r"//|/\*", _COMMENT),
+    (r"new\s+\w+\s*\(", "Write `Name(...)`, without `new`."),
+    (r"else\s+if\b", "Write `elif`."),
+    (r"for\s+\w+\s+of\b", "Write `for x in ...:`."),
+    (r"print\s+[\"'\w]", "Write `print(...)`, with parentheses."),
+    (
+        r"(?:\}\s*)?(?:if|while|for|switch|catch|else|try)\b.{0,400}\{\s*(?:$|[a-z/])",
+        "This is JavaScript; in Python a colon ends the line and the block below is indented.",
+    ),
+    (r"(?:async\s+)?(?:def|class)\s+\w+\s*\[|type\s+\w+.{0,100}=", _NEW_TYPES),
+    (
+        r"except\*?\s+[\w.]+\s*,",
+        "Put several exceptions into parentheses: `except (A, B):`.",
+    ),
+    (r"<[/a-zA-Z]", "Give the program alone, without tags around it."),
+    (
+        r"(?:Here|I|This|Now|Sure|Let|First|The|We)\b[^=(\[]{3,}[.:]?\s*$",
+        "Give the program alone; put words around it into comments that begin with `#`.",
+    ),
+)
+_LINE_HOLDS = (
+    (r"=>\s*[\w({]", "This is JavaScript; write `lambda x: ...` or a `def`."),
+    (r"[^/]//\s+[A-Za-z]", _COMMENT),
+    (r"&&|\|\|", "Write `and` and `or`."),
+    (r"\?\s.{1,400}\s:\s", "Write `a if condition else b`."),
+    (r"(?:\+\+|--)\s*;?\s*$", "Write `x += 1`."),
+    (r"===|!==", "Write `==` and `!=`."),
+    (
+        r"\w\?\.\w",
+        'This is JavaScript; write `x.get("key")`, which gives None where there is none.',
+    ),
+    (
+        r"\b(?:from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
+        'A keyword cannot be an argument\'s name here: pass it as `**{"from": ...}`.',
+    ),
+    ("[“”„‘’‚«»]", "Write plain quotes, ' or \", instead of typographic ones."),
+    (
+        "[\u00a0\u2000-\u200b\u202f\u3000\ufeff]",
+        "Replace the special spaces in the line by plain ones.",
+    ),
+)
+_BY_LINE = tuple(
+    [(re.compile(r"\s{0,40}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_BEGINS]
+    + [(re.compile(".{0,400}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_HOLDS]
+)
+
+_SAME_QUOTES = (
+    "In the braces of an f-string, quotes like those around it need Python 3.12; use the other "
+    "kind: `f\"{x['key']}\"`."
+)
+_BY_MESSAGE = (
+    (
+        "f-string expression part cannot include a backslash",
+        "In an f-string's braces, a backslash needs Python 3.12; give the value a name before.",
+    ),
+    ("f-string: ", _SAME_QUOTES),
+    ("unindent does not match", "Indent the lines of one block alike, with spaces."),
+    ("inconsistent use of tabs", "Indent with spaces only: 4 for each level."),
+    ("unexpected indent", "Indent only what is inside a block."),
+    ("expected an indented block", "Indent the block's lines, or write `pass`."),
+    ("expected ':'", "End the line with a colon."),
+    ("was never closed", "Close the bracket."),
+    ("unmatched ", "Leave it out, or open the bracket before."),
+    ("does not match opening", "Close brackets in the order in which they were opened."),
+    ("unterminated triple-quoted", "Close the text with three quotes."),
+    (
+        "unterminated string",
+        "Close the text with the quote that it began with; for several lines, use three quotes.",
+    ),
+    ("forgot a comma", "Put a comma between the values."),
+    ("instead of '='", "Compare with `==`."),
+    ("cannot contain assignment", "An argument's name has to be a Python name."),
+    ("positional argument follows keyword", "Give arguments by name after those without a name."),
+)
+
+
+def explained(code: str, finding: Finding) -> Finding:
+    """Return a syntax error with advice, as a note: the sandbox's Python has the last word.
+
+    Args:
+        finding: What the parser said, with the line.
+    """
+    lines = lines_of(code)
+    said = finding.message
+    text = lines[finding.line - 1] if 0 < finding.line <= len(lines) else ""
+    advice = _by_line(text[:MAX_LINE_CHARS]) or _by_start(lines, said)
+    advice = advice or next((cure for part, cure in _BY_MESSAGE if part in said), "")
+    message = f"{said}. {advice}" if advice else said
+    return dataclasses.replace(finding, severity="note", message=message, source="preflight")
+
+
+def _by_line(line: str) -> str:
+    return next((advice for pattern, advice in _BY_LINE if pattern.match(line)), "")
+
+
+def _by_start(lines: list[str], said: str) -> str:
+    """A fence around a program shows in its first line, wherever the parser gave up."""
+    written = [line.lstrip() for line in lines if line.strip()]
+    ends = written[:1] + (written[-1:] if "unmatched" in said or "never closed" in said else [])
+    return _FENCE if any(line.startswith("```") for line in ends) else ""

@@ -1,0 +1,399 @@
+"""Which servers does a program name, and what of them can it get at?
+
+Owns the reading of a program before it runs, so that the servers it needs can be made ready and a
+misspelt one reported at once; and the question how much goes into a sandbox beside the program.
+Decides nothing about safety: a program that hides what it uses only makes itself wait, and tools
+that it does not find can still be called by name. Any string is accepted. Nothing is executed.
+
+One that does not parse here (a syntax error, or syntax newer than this interpreter's) or that is
+very long is scanned as text instead, which may find a server in a comment and reports nothing as
+unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.meaning import (
+    HELPER,
+    IMPORTERS,
+    MODULES,
+    SERVERS,
+    Meanings,
+)
+from bridge.catalog.program.survey import Place, Survey, last_name
+from bridge.catalog.prose import clip
+from bridge.text import valid_text
+
+MAX_UNKNOWN = 16
+"""Unknown names reported; more help nobody."""
+
+_MAX_SHOWN_CHARS = 80
+_NEAREST = 3
+
+_PREFIX = "mcp_"
+_PACKAGE = "mcp.servers"
+_CALLS = frozenset(
+    """
+    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
+    list_resources list_tools query_tool_docs read_resource watch_resource
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Of `runtime`: what takes a server first."""
+
+_IMPORTERS = IMPORTERS | {"builtins.import_module"}
+"""In a session an earlier program may have imported it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownReference:
+    """A server that the program names and that does not exist.
+
+    Attributes:
+        text: As the program has it: `mcp_githb`, or the name in quotes.
+        nearest: What may have been meant, spelled the same way, best first.
+    """
+
+    text: str
+    line: int
+    nearest: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        hint = f" Did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        return f"line {self.line}: no server is called {self.text}.{hint}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class References:
+    """What a program says about servers.
+
+    Attributes:
+        servers: Names of those it refers to, in order of first appearance.
+        unknown: References that match no server.
+        dynamic: Whether it also picks among the loaded servers in a way that only running it can
+            tell. Reflection on anything else (`vars(thing)`, `eval`) does not count, as every
+            server there is would be started for it; nor do `runtime` calls with a computed name,
+            which reach servers that are not loaded.
+        parsed: Whether the program was parsed; if not, `servers` comes from its text.
+    """
+
+    servers: tuple[str, ...] = ()
+    unknown: tuple[UnknownReference, ...] = ()
+    dynamic: bool = False
+    parsed: bool = True
+
+
+def references(
+    code: str, survey: Survey | None, aliases: Mapping[str, str], *, more_names: bool = False
+) -> References:
+    """Return the servers that `code` names.
+
+    Args:
+        survey: Of its tree; None if it has none.
+        aliases: Every server's name and alias. A program may use either where it gives a name.
+        more_names: Whether it may use names that it does not bind, as those of a session.
+    """
+    if survey is None:
+        return _scan_text(code, aliases)
+    reader = _Reader(survey, aliases)
+    reader.read()
+    return reader.references(more_names=more_names or bool(survey.stars))
+
+
+class _Reader:
+    """Collects what one program says."""
+
+    def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
+        self._survey = survey
+        self._aliases = aliases
+        self._names = {alias: name for name, alias in aliases.items()}
+        servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
+        self._meanings = Meanings(survey, servers)
+        self._dynamic = False
+        self._found: list[tuple[int, int, str]] = []
+        self._missing: list[tuple[int, int, str, bool]] = []
+        self._consumed: set[int] = set()
+
+    def read(self) -> None:
+        """Collect the uses of the mapping of all servers first: whatever else names it picks."""
+        for node, place in self._survey.every(ast.Import, ast.ImportFrom):
+            self._import(node, place)
+        for node, place in self._survey.every(ast.Call):
+            self._call(node, place)
+        for node, place in self._survey.every(ast.Subscript):
+            if self._is(node.value, place, SERVERS):
+                self._consumed.add(id(node.value))
+                self._dynamic |= not self._literal(node, node.slice, place)
+        for node, place in self._survey.every(ast.Attribute):
+            if self._is(node.value, place, MODULES):
+                self._alias(node, node.attr, place, must_exist=not node.attr.startswith("_"))
+        for node, place in self._survey.every(ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                self._name(node, place)
+
+    def references(self, *, more_names: bool) -> References:
+        """Return what was collected, in the order of the program's text."""
+        servers = dict.fromkeys(name for _, _, name in sorted(self._found))
+        unknown: dict[str, UnknownReference] = {}
+        for line, _, text, is_name in sorted(self._missing):
+            if is_name and (more_names or text in self._survey.names):
+                continue
+            if text not in unknown and len(unknown) < MAX_UNKNOWN:
+                unknown[text] = self._unknown(text, line, is_name)
+        return References(
+            servers=tuple(servers), unknown=tuple(unknown.values()), dynamic=self._dynamic
+        )
+
+    def _unknown(self, text: str, line: int, is_name: bool) -> UnknownReference:
+        shown = valid_text(clip(text, _MAX_SHOWN_CHARS))
+        if is_name:
+            stem = shown.removeprefix(_PREFIX)
+            close = difflib.get_close_matches(stem, self._names, _NEAREST)
+            return UnknownReference(
+                text=f"`{shown}`", line=line, nearest=tuple(f"`{_PREFIX}{near}`" for near in close)
+            )
+        close = difflib.get_close_matches(shown, chain(self._aliases, self._names), _NEAREST)
+        own = dict.fromkeys(self._names.get(near, near) for near in close)
+        return UnknownReference(
+            text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
+        )
+
+    def _is(self, node: ast.expr, place: Place, kind: str) -> bool:
+        return any(
+            one is not None and one.kind == kind for one in self._meanings.all_of(node, place)
+        )
+
+    def _import(self, node: ast.Import | ast.ImportFrom, place: Place) -> None:
+        if isinstance(node, ast.Import):
+            dotted = [item.name for item in node.names]
+        elif node.level or not node.module:
+            return
+        else:
+            dotted = [f"{node.module}.{item.name}" for item in node.names]
+        for name in dotted:
+            if name == f"{_PACKAGE}.*":
+                self._dynamic = True
+            elif name.startswith(f"{_PACKAGE}."):
+                self._alias(node, name.split(".")[2], place)
+
+    def _call(self, node: ast.Call, place: Place) -> None:
+        function = node.func
+        mapping = function.value if isinstance(function, ast.Attribute) else function
+        gets = mapping is not function and last_name(function) == "get" and node.args
+        if gets and self._is(mapping, place, SERVERS):
+            self._consumed.add(id(mapping))
+            # Asking with `get` is how a program copes with a server that is not there.
+            self._dynamic |= not self._literal(node, node.args[0], place, must_exist=False)
+        for meaning in self._meanings.all_of(function, place):
+            if meaning is None:
+                continue
+            if meaning.kind == HELPER and meaning.helper and meaning.helper.owner == "runtime":
+                self._server_argument(node, meaning.helper.name, place)
+            elif meaning.dotted in _IMPORTERS and node.args:
+                self._import_call(node, place)
+            elif meaning.dotted == "builtins.globals":
+                self._dynamic = True
+            elif (
+                meaning.dotted == "builtins.getattr"
+                and node.args
+                and self._is(node.args[0], place, MODULES)
+            ):
+                known = self._literal(node, node.args[-1], place, must_exist=False)
+                self._dynamic |= not known
+
+    def _server_argument(self, node: ast.Call, helper: str, place: Place) -> None:
+        if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
+            # The server may be left out: this is the resource.
+            return
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "server"]
+        for argument in node.args[:1] or named:
+            self._literal(node, argument, place)
+
+    def _import_call(self, node: ast.Call, place: Place) -> None:
+        """Read `import_module("mcp.servers.x")`, where the name may be put together."""
+        name = self._meanings.text(node.args[0], place)
+        if name is None:
+            self._dynamic |= self._meanings.start(node.args[0], place).startswith(f"{_PACKAGE}.")
+        elif name.startswith(f"{_PACKAGE}."):
+            self._alias(node, name.split(".")[2], place)
+
+    def _name(self, node: ast.Name, place: Place) -> None:
+        if node.id == "LOADED_MCP_SERVERS":
+            self._dynamic = True
+        elif node.id == "mcp_servers":
+            self._dynamic |= id(node) not in self._consumed
+        elif node.id.startswith(_PREFIX):
+            self._note(node, self._names.get(node.id.removeprefix(_PREFIX)), node.id, place, True)
+
+    def _literal(
+        self, node: ast.expr, argument: ast.expr, place: Place, *, must_exist: bool = True
+    ) -> bool:
+        """Note the server that `argument` names; return whether it could be read."""
+        value = argument.value if isinstance(argument, ast.Constant) else None
+        if not isinstance(value, str):
+            return False
+        alias = value.removeprefix(_PREFIX) if must_exist else value
+        name = value if value in self._aliases else self._names.get(value, self._names.get(alias))
+        self._note(node, name, value if must_exist else "", place)
+        return True
+
+    def _alias(
+        self, node: ast.stmt | ast.expr, alias: str, place: Place, *, must_exist: bool = True
+    ) -> None:
+        self._note(node, self._names.get(alias), alias if must_exist else "", place)
+
+    def _note(
+        self,
+        node: ast.stmt | ast.expr,
+        name: str | None,
+        missing: str,
+        place: Place,
+        is_name: bool = False,
+    ) -> None:
+        """Note a server, or, where the program would fail for it, that there is none."""
+        if name is not None:
+            self._found.append((node.lineno, node.col_offset, name))
+        elif missing and not place.dead:
+            self._missing.append((node.lineno, node.col_offset, missing, is_name))
+
+
+# --- what of them it can get at ------------------------------------------------------------------
+
+Reach = Mapping[str, frozenset[str] | None]
+"""By server, the attributes that are taken of it; None for one that is used as a whole."""
+
+_PLAIN_MODULES = frozenset(
+    """
+    __future__ abc array asyncio base64 binascii bisect calendar cmath collections colorsys
+    contextlib copy csv dataclasses datetime decimal difflib email enum fractions functools glob
+    gzip hashlib heapq hmac html io itertools json locale math matplotlib mimetypes numbers numpy os
+    pandas pathlib pprint random re secrets shutil statistics string struct tempfile textwrap time
+    typing unicodedata urllib uuid xml zipfile zlib zoneinfo
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""What imports nothing of the program's own, and gives nobody its names by itself."""
+
+_REFLECTIVE = frozenset(
+    """
+    _getframe attrgetter builtins breakpoint compile cr_frame delattr dir eval exec f_back
+    f_builtins f_globals f_locals gc get_type_hints getattr gi_frame ag_frame globals hasattr help
+    importlib inspect locals methodcaller modules query setattr sys tb_frame vars
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Names and attributes by which a program gets at what it does not name."""
+
+_HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
+_EVERYTHING = frozenset({"mcp", "mcp_servers"})
+_OF_RUNTIME = frozenset({"MCPError", "Blob"})
+"""What `runtime` has without looking anything up."""
+
+_TELLTALES = ("__", "mcp", "runtime", "globals")
+"""In a text: it may be a name to be looked up, or a format that looks inside."""
+
+
+def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
+    """Return what the program can get at; None if only running it could tell.
+
+    Ordinary programs write `mcp_github.create_issue(...)`; they then need that tool and not the
+    other five thousand. One that looks around, by whatever means, gets everything.
+
+    Args:
+        aliases: Name and alias of each server that the program names.
+    """
+    names = {f"mcp_{alias}": name for name, alias in aliases.items()}
+    taken: dict[str, set[str]] = {}
+    owned: set[int] = set()
+    whole: set[str] = set()
+    words: list[str] = []
+    for node, _ in survey.every(ast.Attribute):
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if owner in names and not node.attr.startswith("_"):
+            # Whatever a tool is called: `query` is the name of many.
+            owned.add(id(node.value))
+            taken.setdefault(names[owner], set()).add(node.attr)
+            continue
+        if owner == "runtime" and node.attr in _OF_RUNTIME:
+            owned.add(id(node.value))
+        words.append(node.attr)
+    for node, _ in survey.every(ast.Name):
+        if node.id in names:
+            taken.setdefault(names[node.id], set())
+            if id(node) not in owned:
+                whole.add(names[node.id])
+        elif node.id in _EVERYTHING or (node.id == "runtime" and id(node) not in owned):
+            return None
+        else:
+            words.append(node.id)
+    if survey.names & {*_EVERYTHING, "runtime"}:
+        return None
+    words += survey.names
+    whole.update(names[name] for name in survey.names & names.keys())
+    modules = [item.name for node, _ in survey.every(ast.Import) for item in node.names]
+    for node, _ in survey.every(ast.ImportFrom):
+        modules.append("" if node.level else node.module or "")
+        words += [item.name for item in node.names]
+    words += [word for node, _ in survey.every(ast.MatchClass) for word in node.kwd_attrs]
+    texts = (node.value for node, _ in survey.every(ast.Constant) if isinstance(node.value, str))
+    plain = all(map(_plain_word, words)) and all(map(_plain_module, modules))
+    if not plain or any(part in text for text in texts for part in _TELLTALES):
+        return None
+    return {name: None if name in whole else frozenset(got) for name, got in taken.items()}
+
+
+def _plain_module(dotted: str) -> bool:
+    parts = dotted.split(".")
+    return parts[0] in _PLAIN_MODULES and not _REFLECTIVE.intersection(parts)
+
+
+def _plain_word(word: str) -> bool:
+    return word not in _REFLECTIVE and (not word.startswith("__") or word in _HARMLESS)
+
+
+# --- programs that do not parse -----------------------------------------------------------------
+
+_BY_ALIAS = re.compile(
+    r"\bmcp_(?P<name>\w{1,200})|\bmcp\s?\.\s?servers\s?\.\s?(?P<module>\w{1,200})"
+)
+_BY_IMPORT = re.compile(
+    r"\bfrom\s{1,8}mcp\.servers\s{1,8}import\s{1,8}\(?(?P<names>[^\n)]{1,2000})"
+)
+_BY_TEXT = re.compile(
+    r"\b(?:mcp_servers\s{0,8}(?:\[|\.get\()"
+    rf"|(?:{'|'.join(sorted(_CALLS))})\()"
+    r"\s{0,8}(?:server\s{0,8}=\s{0,8})?(?P<quote>['\"])(?P<name>[^'\"\n]{1,200})(?P=quote)"
+)
+_DYNAMIC = re.compile(
+    r"\bmcp_servers\b(?!\s{0,8}(?:\[|\.get\()\s{0,8}['\"])"
+    r"|\bLOADED_MCP_SERVERS\b|\bmcp\.servers\s{1,8}import\s{1,8}\*|\bmcp\.servers\.['\"{]"
+    r"|\bglobals\s{0,8}\(\s{0,8}\)"
+)
+
+
+def _scan_text(code: str, aliases: Mapping[str, str]) -> References:
+    names = {alias: name for name, alias in aliases.items()}
+    found: list[tuple[int, str]] = []
+    for position, word in _words(code):
+        name = word if word in aliases else names.get(word)
+        if name is not None:
+            found.append((position, name))
+    return References(
+        servers=tuple(dict.fromkeys(name for _, name in sorted(found))),
+        dynamic=_DYNAMIC.search(code) is not None,
+        parsed=False,
+    )
+
+
+def _words(code: str) -> Iterator[tuple[int, str]]:
+    for match in _BY_ALIAS.finditer(code):
+        yield match.start(), match["name"] or match["module"]
+    for match in _BY_IMPORT.finditer(code):
+        for item in re.finditer(r"\w{1,200}", match["names"]):
+            yield match.start(), item[0]
+    for match in _BY_TEXT.finditer(code):
+        yield match.start(), match["name"]

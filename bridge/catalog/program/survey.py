@@ -1,0 +1,582 @@
+"""One walk over a program's tree: scopes, what each name is given, where each expression stands.
+
+Owns the one analysis of names that all rules rest on, and what the places say of spots in the
+text: which exceptions are caught around one, whether it is reached in every run, in which function
+and loops it is. Decides nothing about mistakes.
+
+The walk is iterative and visits each node once; a program decides how deep it is nested.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Bound = ast.expr | Function | str | None
+"""What a name is given: an expression, a function, a dotted module; None if that is unclear."""
+
+MAX_SCOPES = 64
+"""Scopes looked through for a name. Python allows a hundred blocks, and lambdas without end."""
+
+EVERYTHING = frozenset({"*"})
+"""Stands for every exception."""
+
+NOTHING: frozenset[str] = frozenset()
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
+_MAX_WORD_CHARS = 64
+
+_TRICKS = frozenset(
+    """
+    __builtins__ __import__ compile delattr eval exec globals locals setattr vars
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Functions with which a program may give names something that its text does not show."""
+
+_TRICK_ATTRIBUTES = frozenset(
+    """
+    __class__ __dict__ __globals__ _getframe f_globals f_locals modules monkeypatch patch
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+_TRICK_MODULES = frozenset({"builtins", "code", "gc", "importlib", "runpy", "unittest"})
+
+
+@dataclass(eq=False)
+class Scope:
+    """One namespace.
+
+    Attributes:
+        kind: "module", "function", "class" or "comprehension".
+        bound: What each name is given here, with the places of these.
+        node: The function, if it is one.
+        generator: Whether the function yields, or a comprehension is a generator.
+        outside: Names that are another scope's, by `global` and `nonlocal`.
+    """
+
+    kind: str
+    parent: Scope | None = None
+    node: Function | None = None
+    bound: dict[str, list[tuple[Bound, Place]]] = field(default_factory=dict)
+    generator: bool = False
+    outside: dict[str, Scope] = field(default_factory=dict)
+
+    def function(self) -> Scope:
+        """Return the scope of the function around, or of the class or module that has none."""
+        scope = self
+        while scope.kind == "comprehension" and scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def holder(self) -> Scope:
+        """Return the scope of the function around, or the module's."""
+        scope = self
+        while scope.kind in ("comprehension", "class") and scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `await` may stand here."""
+        scope = self.function()
+        return scope.kind == "module" or isinstance(scope.node, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a node stands.
+
+    Attributes:
+        caught: Names of exceptions that do not end the program when raised here.
+        conditional: Whether something that is only known at run time decides if it is reached.
+        dead: Whether it is never reached, or an annotation.
+        last: Whether it is the program's last statement.
+        loops: Lines at which loops around it begin, from the outside in.
+    """
+
+    scope: Scope
+    caught: frozenset[str] = NOTHING
+    conditional: bool = False
+    dead: bool = False
+    last: bool = False
+    loops: tuple[int, ...] = ()
+
+    def but(
+        self,
+        *,
+        scope: Scope | None = None,
+        caught: frozenset[str] = NOTHING,
+        conditional: bool = False,
+        dead: bool = False,
+        loop: ast.stmt | ast.expr | None = None,
+    ) -> Place:
+        """Return the place of something inside."""
+        return Place(
+            scope=scope or self.scope,
+            caught=self.caught | caught if caught else self.caught,
+            conditional=self.conditional or conditional,
+            dead=self.dead or dead,
+            loops=self.loops if loop is None else (*self.loops, loop.lineno),
+        )
+
+
+class Survey:
+    """What one tree holds.
+
+    Attributes:
+        tree: What was read.
+        functions: Scopes of all functions.
+        names: Every name that the program binds anywhere.
+        words: Short texts in the program, which may name attributes.
+        caught: All that is caught anywhere.
+        tricky: Whether names may get values that the text does not show.
+        stars: Modules of which all names are imported.
+        stored: Attributes that are assigned to.
+        shared: Names that some function declares another scope's.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.root = Scope(kind="module")
+        self.functions: list[Scope] = []
+        self.names: set[str] = set()
+        self.words: set[str] = set()
+        self.caught: frozenset[str] = NOTHING
+        self.tricky = False
+        self.stars: list[str] = []
+        self.stored: set[str] = set()
+        self.shared: set[str] = set()
+        self._nodes: defaultdict[type, list[tuple[Any, Place]]] = defaultdict(list)
+        self._stack: list[tuple[ast.AST, Place]] = []
+        self._handlers: dict[type, Any] = {
+            ast.FunctionDef: self._function,
+            ast.AsyncFunctionDef: self._function,
+            ast.Lambda: self._function,
+            ast.ClassDef: self._class,
+            **dict.fromkeys(_COMPREHENSIONS, self._comprehension),
+            ast.Try: self._try,
+            getattr(ast, "TryStar", ast.Try): self._try,
+            ast.With: self._with,
+            ast.AsyncWith: self._with,
+            ast.If: self._if,
+            ast.IfExp: self._if,
+            **dict.fromkeys(_LOOPS, self._loop),
+            ast.Match: self._match,
+            ast.BoolOp: self._either,
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._assign,
+            ast.NamedExpr: self._walrus,
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.Global: self._global,
+            ast.Nonlocal: self._global,
+            ast.ExceptHandler: self._handler,
+            ast.Name: self._name,
+            ast.Attribute: self._attribute,
+            ast.Constant: self._constant,
+            ast.Call: self._call,
+            ast.Yield: self._yield,
+            ast.YieldFrom: self._yield,
+        }
+        self._walk(tree)
+        self._move_outside()
+
+    def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Place]]:
+        """Yield the nodes of these kinds that are reached."""
+        return (found for found in self.every(*kinds) if not found[1].dead)
+
+    def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Place]]:
+        """Yield the nodes of these kinds, those too that are never reached."""
+        for kind in kinds:
+            yield from self._nodes.get(kind, ())
+
+    def owner(self, name: str, place: Place) -> Scope | None:
+        """Return the scope that gives `name` its value at a place; None if none does."""
+        scope: Scope | None = place.scope
+        first = True
+        for _ in range(MAX_SCOPES):
+            if scope is None:
+                return None
+            # A class's names are not seen from its methods.
+            if name in scope.bound and (first or scope.kind != "class"):
+                return scope
+            first = first and scope.kind == "comprehension"
+            scope = scope.outside.get(name, scope.parent)
+        return self.root if name in self.root.bound else None
+
+    # --- the walk --------------------------------------------------------------------------------
+
+    def _walk(self, tree: ast.Module) -> None:
+        self._block(tree.body, Place(scope=self.root), last=True)
+        stack, handlers, nodes = self._stack, self._handlers, self._nodes
+        while stack:
+            item = stack.pop()
+            node, place = item
+            kind = type(node)
+            nodes[kind].append(item)
+            handlers.get(kind, self._children)(node, place)
+
+    def _children(self, node: ast.AST, place: Place) -> None:
+        for name in node._fields:
+            value = getattr(node, name, None) if name not in _SKIPPED_FIELDS else None
+            if type(value) is list:
+                self._stack.extend((item, place) for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST):
+                self._stack.append((value, place))
+        # What is captured in patterns, and parameters of types.
+        bound = getattr(node, "rest" if isinstance(node, ast.MatchMapping) else "name", None)
+        if isinstance(bound, str) and not isinstance(node, ast.alias):
+            self._bind(bound, None, place)
+
+    def _block(self, body: Sequence[ast.stmt], place: Place, *, last: bool = False) -> None:
+        for statement in body:
+            if last and statement is body[-1]:
+                place = replace(place, last=True)
+            self._stack.append((statement, place))
+            if place.dead:
+                continue
+            if _leaves(statement):
+                place = place.but(dead=True)
+            elif isinstance(statement, ast.If) and not place.conditional and _may_leave(statement):
+                place = place.but(conditional=True)
+
+    def _bind(self, name: str, value: Bound, place: Place) -> None:
+        place.scope.bound.setdefault(name, []).append((value, place))
+        self.names.add(name)
+
+    def _bind_targets(self, target: ast.expr, value: ast.expr, place: Place) -> None:
+        if isinstance(target, ast.Name):
+            self._bind(target.id, value, place)
+            return
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
+            if len(target.elts) == len(value.elts) and not starred:
+                for part, given in zip(target.elts, value.elts, strict=True):
+                    if isinstance(part, ast.Name):
+                        self._bind(part.id, given, place)
+                    else:
+                        self._stack.append((part, place))
+                return
+        # Items, attributes, parts of something else: whatever they get is unclear.
+        self._stack.append((target, place))
+
+    def _move_outside(self) -> None:
+        """Bind what functions declare to be another scope's there."""
+        for scope in self.functions:
+            for name, home in scope.outside.items():
+                if name in scope.bound:
+                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
+
+    def _name(self, node: ast.Name, place: Place) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._bind(node.id, None, place)
+        elif node.id in _TRICKS:
+            self.tricky = True
+
+    def _attribute(self, node: ast.Attribute, place: Place) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self.stored.add(node.attr)
+        elif node.attr in _TRICK_ATTRIBUTES:
+            self.tricky = True
+        self._stack.append((node.value, place))
+
+    def _constant(self, node: ast.Constant, _: Place) -> None:
+        if isinstance(node.value, str) and len(node.value) <= _MAX_WORD_CHARS:
+            self.words.add(node.value)
+
+    def _call(self, node: ast.Call, place: Place) -> None:
+        watched = isinstance(node.func, ast.Attribute) and node.func.attr in (
+            "exception", "add_done_callback", "wait",
+        )  # fmt: skip
+        if watched or any(keyword.arg == "return_exceptions" for keyword in node.keywords):
+            # What a task raised is looked at rather than raised again.
+            self.caught |= EVERYTHING
+        self._children(node, place)
+
+    def _yield(self, node: ast.AST, place: Place) -> None:
+        place.scope.function().generator = True
+        self._children(node, place)
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign, place: Place) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if isinstance(node, ast.AnnAssign):
+            self._stack.append((node.annotation, place.but(dead=True)))
+        if node.value is None:
+            # An annotation alone binds nothing that could be used.
+            self.names.update(t.id for t in targets if isinstance(t, ast.Name))
+            return
+        for target in targets:
+            self._bind_targets(target, node.value, place)
+        self._stack.append((node.value, place))
+
+    def _walrus(self, node: ast.NamedExpr, place: Place) -> None:
+        self._bind(node.target.id, node.value, place.but(scope=place.scope.function()))
+        self._stack.append((node.value, place))
+
+    def _import(self, node: ast.Import, place: Place) -> None:
+        for item in node.names:
+            top = item.name.partition(".")[0]
+            self.tricky |= top in _TRICK_MODULES
+            name, meaning = (item.asname, item.name) if item.asname else (top, top)
+            self._bind(name, meaning, place)
+
+    def _import_from(self, node: ast.ImportFrom, place: Place) -> None:
+        module = "" if node.level else node.module or ""
+        self.tricky |= module.partition(".")[0] in _TRICK_MODULES
+        for item in node.names:
+            if item.name == "*":
+                self.stars.append(module)
+            else:
+                meaning = f"{module}.{item.name}" if module else None
+                self._bind(item.asname or item.name, meaning, place)
+
+    def _global(self, node: ast.Global | ast.Nonlocal, place: Place) -> None:
+        self.names.update(node.names)
+        # What another function gives a name, and when, does not show.
+        self.shared.update(node.names)
+        scope = place.scope.function()
+        home: Scope | None = self.root
+        if isinstance(node, ast.Nonlocal):
+            home = scope.parent
+            while home is not None and home.kind != "function":
+                home = home.parent
+        scope.outside.update(dict.fromkeys(node.names, home or self.root))
+
+    def _handler(self, node: ast.ExceptHandler, place: Place) -> None:
+        if node.name:
+            self._bind(node.name, None, place)
+        if node.type is not None:
+            self._stack.append((node.type, place))
+        self._block(node.body, place)
+
+    # --- what opens a scope ----------------------------------------------------------------------
+
+    def _function(self, node: Function, place: Place) -> None:
+        own = Scope(kind="function", parent=place.scope, node=node)
+        self.functions.append(own)
+        inner = Place(scope=own, dead=place.dead, loops=place.loops)
+        given = node.args
+        unread = place.but(dead=True)
+        for item in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if item is not None:
+                self._bind(item.arg, None, inner)
+                if item.annotation is not None:
+                    self._stack.append((item.annotation, unread))
+        defaults = (*given.defaults, *given.kw_defaults)
+        self._stack.extend((default, place) for default in defaults if default is not None)
+        if isinstance(node, ast.Lambda):
+            self._stack.append((node.body, inner))
+            return
+        self._bind(node.name, None if node.decorator_list else node, place)
+        self._stack.extend((decorator, place) for decorator in node.decorator_list)
+        if node.returns is not None:
+            self._stack.append((node.returns, unread))
+        self._stack.extend((parameter, inner) for parameter in getattr(node, "type_params", ()))
+        self._block(node.body, inner)
+
+    def _class(self, node: ast.ClassDef, place: Place) -> None:
+        self._bind(node.name, None, place)
+        for item in (*node.bases, *node.decorator_list, *(k.value for k in node.keywords)):
+            self._stack.append((item, place))
+        inner = place.but(scope=Scope(kind="class", parent=place.scope))
+        self._stack.extend((parameter, inner) for parameter in getattr(node, "type_params", ()))
+        self._block(node.body, inner)
+
+    def _comprehension(self, node: Any, place: Place) -> None:
+        own = Scope("comprehension", place.scope, generator=isinstance(node, ast.GeneratorExp))
+        inner = place.but(scope=own, conditional=True, loop=node)
+        for index, generator in enumerate(node.generators):
+            self._stack.append((generator.iter, inner if index else place))
+            self._stack.append((generator.target, inner))
+            self._stack.extend((test, inner) for test in generator.ifs)
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._stack.extend((result, inner) for result in results)
+
+    # --- what decides whether something is reached, and what is caught ---------------------------
+
+    def _try(self, node: Any, place: Place) -> None:
+        caught = _swallowed(node.handlers, node.finalbody)
+        self.caught |= caught
+        within = place.but(caught=caught) if caught else place
+        self._block(node.body, within)
+        self._block(node.orelse, within.but(conditional=True))
+        # Only if something was raised, which is what programs test for.
+        self._stack.extend((handler, place.but(conditional=True)) for handler in node.handlers)
+        self._block(node.finalbody, place)
+
+    def _with(self, node: ast.With | ast.AsyncWith, place: Place) -> None:
+        caught = _swallowed_in_with(node)
+        self.caught |= caught
+        for item in node.items:
+            self._stack.append((item.context_expr, place))
+            if item.optional_vars is not None:
+                self._stack.append((item.optional_vars, place))
+        self._block(node.body, place.but(caught=caught) if caught else place)
+
+    def _if(self, node: ast.If | ast.IfExp, place: Place) -> None:
+        known = truth(node.test)
+        self._stack.append((node.test, place))
+        for branch, never in ((node.body, known is False), (node.orelse, known is True)):
+            within = place.but(dead=never, conditional=known is None)
+            if isinstance(branch, list):
+                self._block(branch, within)
+            else:
+                self._stack.append((branch, within))
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, place: Place) -> None:
+        if isinstance(node, ast.While):
+            known = truth(node.test)
+            self._stack.append((node.test, place.but(loop=node)))
+        else:
+            known = None
+            self._stack += [(node.iter, place), (node.target, place)]
+        within = place.but(dead=known is False, conditional=known is None, loop=node)
+        self._block(node.body, within)
+        self._block(node.orelse, place.but(conditional=True))
+
+    def _match(self, node: ast.Match, place: Place) -> None:
+        self._stack.append((node.subject, place))
+        within = place.but(conditional=True)
+        for case in node.cases:
+            self._stack.append((case.pattern, within))
+            if case.guard is not None:
+                self._stack.append((case.guard, within))
+            self._block(case.body, within)
+
+    def _either(self, node: ast.BoolOp, place: Place) -> None:
+        self._stack.append((node.values[0], place))
+        within = place.but(conditional=True)
+        self._stack.extend((value, within) for value in node.values[1:])
+
+
+# --- what becomes of an exception ----------------------------------------------------------------
+
+_BUILTIN = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+}
+_OWN_PARENTS = {
+    "MCPError": ("RuntimeError",),
+    "ArgumentsError": ("TypeError", "RuntimeError", "MCPError"),
+    "MissingKeyError": ("KeyError",),
+    "JSONDecodeError": ("ValueError",),
+    "CancelledError": ("BaseException",),
+}
+"""Exceptions that are no builtins, and what they are."""
+
+_ENDS = frozenset({"exit", "quit", "_exit", "abort"})
+_SWALLOWING = ("suppress", "raises", "Raises", "ignor", "except", "Except", "catch", "timeout")
+_PLAIN_CONTEXTS = frozenset(
+    """
+    open Lock Semaphore BoundedSemaphore TaskGroup timeout timeout_at TemporaryDirectory
+    NamedTemporaryFile TemporaryFile ZipFile ThreadPoolExecutor closing StringIO BytesIO
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+
+def catches(caught: frozenset[str], kind: str) -> bool:
+    """Return whether one of the names catches an exception, builtin or one of `runtime`'s."""
+    if not caught:
+        return False
+    names = {"*", kind, *_OWN_PARENTS.get(kind, ())}
+    for name in names & _BUILTIN.keys():
+        names |= {ancestor.__name__ for ancestor in _BUILTIN[name].__mro__}
+    return not caught.isdisjoint(names)
+
+
+def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
+    """Return the exceptions that some handler, or the `finally`, keeps from going further.
+
+    Where it cannot be told, everything counts as caught: only what is sure to end a program may be
+    called certain.
+    """
+    if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
+        # Whatever was raised is dropped.
+        return EVERYTHING
+    found = NOTHING
+    for handler in handlers:
+        if not _raises_again(handler.body):
+            found |= _exceptions(handler.type)
+    return found
+
+
+def _raises_again(body: Sequence[ast.stmt]) -> bool:
+    """Whether a handler only says something and then raises the same again."""
+    last = body[-1]
+    plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
+    return isinstance(last, ast.Raise) and last.exc is None and plain
+
+
+def _swallowed_in_with(node: ast.With | ast.AsyncWith) -> frozenset[str]:
+    """Return the exceptions that a `with` may keep from going further."""
+    found = NOTHING
+    for item in node.items:
+        context = item.context_expr
+        function = context.func if isinstance(context, ast.Call) else context
+        name = last_name(function)
+        if name in _PLAIN_CONTEXTS:
+            continue
+        if name == "suppress" and isinstance(context, ast.Call):
+            for argument in context.args:
+                found |= _exceptions(argument)
+        elif isinstance(function, ast.Attribute) and not any(part in name for part in _SWALLOWING):
+            continue
+        else:
+            # The program's own, as far as can be told.
+            found |= EVERYTHING
+    return found
+
+
+def _exceptions(node: ast.expr | None) -> frozenset[str]:
+    if isinstance(node, ast.Tuple):
+        return frozenset().union(*map(_exceptions, node.elts))
+    name = last_name(node)
+    if name in _OWN_PARENTS or (name in _BUILTIN and not name.endswith("ExceptionGroup")):
+        return frozenset({name})
+    # A task group wraps whatever its tasks raise.
+    return EVERYTHING
+
+
+def last_name(node: ast.expr | None) -> str:
+    """Return "c" for `c` and for `a.b.c`; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Return whether nothing after a statement runs in its block."""
+    if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
+        return True
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return last_name(statement.value.func) in _ENDS
+    return False
+
+
+def _may_leave(statement: ast.If) -> bool:
+    """Return whether one way through an `if` ends the block around it."""
+    return any(body and _leaves(body[-1]) for body in (statement.body, statement.orelse))
+
+
+def truth(test: ast.expr) -> bool | None:
+    """Return whether a condition holds, where its text says so."""
+    wanted = True
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, wanted = test.operand, not wanted
+    if isinstance(test, ast.Constant):
+        return bool(test.value) is wanted
+    if last_name(test) == "TYPE_CHECKING":
+        return not wanted
+    if isinstance(test, ast.Compare) and last_name(test.left) == "__name__":
+        against, operator = test.comparators[0], test.ops[0]
+        if isinstance(against, ast.Constant) and isinstance(operator, ast.Eq | ast.NotEq):
+            same = against.value == "__main__"
+            return (same is isinstance(operator, ast.Eq)) is wanted
+    return None

@@ -1,0 +1,265 @@
+"""What every program finds in a run besides servers and tools, as data.
+
+Owns the names of `mcp.runtime` with their signatures, the methods of a server object, and which
+functions of Python take data, give something to await, or do neither. A test holds the first two
+against the guest.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """One function that a run has.
+
+    Attributes:
+        positional: Parameters that may be given by position, in order.
+        keywords: Those that may be given by name only.
+        required: How many of `positional` have no default.
+        open: Whether it takes any name besides.
+        owner: What it is an attribute of, as programs write that.
+    """
+
+    name: str
+    asynchronous: bool
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    required: int = 0
+    open: bool = False
+    owner: str = "runtime"
+
+    @property
+    def signature(self) -> str:
+        """How to call it."""
+        parts = list(self.positional[: self.required])
+        parts += [f"{name}=..." for name in self.positional[self.required :]]
+        if self.keywords:
+            parts += ["*", *(f"{name}=..." for name in self.keywords)]
+        if self.open:
+            parts.append("**values")
+        call = f"{self.owner}.{self.name}({', '.join(parts)})"
+        return f"await {call}" if self.asynchronous else call
+
+
+def _helpers(lines: str, owner: str = "runtime") -> Mapping[str, Helper]:
+    """Read lines such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
+    found = {}
+    for line in lines.strip().splitlines():
+        head, _, rest = line.strip().partition("(")
+        name = head.removeprefix("async ")
+        inside = rest.rstrip(")").partition("...")[0]
+        before, _, after = inside.partition("*")
+        listed = [item.strip() for item in before.split(",") if item.strip()]
+        found[name] = Helper(
+            name=name,
+            asynchronous=head.startswith("async "),
+            positional=tuple(item.rstrip("=") for item in listed),
+            keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
+            required=sum(not item.endswith("=") for item in listed),
+            open="..." in rest,
+            owner=owner,
+        )
+    return found
+
+
+HELPERS = _helpers(
+    """
+    async call_tool(server, tool, arguments=)
+    async call_tool_raw(server, tool, arguments=)
+    async complete(server, ref, argument, value=, ...)
+    async get_prompt(server, name, arguments=)
+    async list_prompts(server=)
+    async list_resource_templates(server=)
+    async list_resources(server=)
+    async list_servers()
+    async list_tools(server)
+    async query_tool_docs(server, tool=, detail=)
+    async read_output(run_id, stream=, *, offset=, length=, lines=, find=, limit=)
+    async read_resource(server, uri=, ...)
+    async search_tool_docs(query, *, limit=, detail=)
+    async watch_resource(server, uri, timeout=)
+    capability_summary()
+    delete_memory(key)
+    delete_skill(name)
+    describe_server(name)
+    discovered_servers(detailed=)
+    get_memory_info(key)
+    list_loaded_server_metadata()
+    list_memories()
+    list_servers_sync()
+    list_skills()
+    list_tools_sync(server=)
+    load_memory(key, default=)
+    load_skill(name)
+    memory_exists(key)
+    progress(done, total=, message=)
+    query_tool_docs_sync(server, tool=, detail=)
+    save_memory(key, value, metadata=)
+    save_skill(function, description=, name=)
+    save_tool(function, description=, name=)
+    search_tool_docs_sync(query, *, limit=, detail=)
+    update_memory(key, update_fn)
+    """
+)
+"""The functions of `mcp.runtime`."""
+
+RUNTIME_TYPES = frozenset(
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"}
+)
+
+BY_NAME = frozenset({"call_tool", "call_tool_raw"})
+"""Helpers that take a tool's own arguments as a dict."""
+
+SERVER_METHODS = _helpers(
+    """
+    async get_prompt(name, arguments=)
+    async list_prompts()
+    async list_resource_templates()
+    async list_resources()
+    async list_tools()
+    async read_resource(uri, ...)
+    """,
+    "mcp_<server>",
+)
+"""What a server object has besides its tools."""
+
+NOT_OF_MODULES = frozenset({"list_tools"})
+"""Of these, what `mcp.servers.<alias>` lacks."""
+
+LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xrange"})
+"""Builtins of Python 2, which programs name where they find out that they run on that."""
+
+MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
+"""What `mcp.servers.<alias>` has besides the tools."""
+
+SPARED = frozenset(
+    """
+    delete_memory delete_skill get_memory_info list_memories list_skills load_memory load_skill
+    memory_exists save_memory save_skill save_tool update_memory
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Helpers that need no `await`, and before which the guest takes one out."""
+
+GLOBAL_HELPERS = frozenset(
+    """
+    delete_memory get_memory_info list_memories load_memory memory_exists save_memory save_tool
+    update_memory
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Helpers that are also names of every program."""
+
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob",
+    "LOADED_MCP_SERVERS",
+    "MCPError",
+    "mcp",
+    "mcp_servers",
+    "runtime",
+}
+
+_NEWER_BUILTINS = frozenset(
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    frozendict sentinel
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS | {"display"}
+"""Of this interpreter, what a newer one in the sandbox may have, and what the guest adds."""
+
+STDLIB = frozenset(sys.stdlib_module_names)
+
+DATA_BUILTINS = frozenset(
+    """
+    abs all any bool bytes dict enumerate float frozenset int iter len list max min next
+    range reversed round set sorted sum tuple zip
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Builtins that fail on something to be awaited, or take it for true."""
+
+SHOWING = frozenset({"ascii", "format", "print", "repr", "str"})
+"""Builtins that would show it rather than what comes of it."""
+
+DATA_MEMBERS = frozenset(
+    """
+    json.dump json.dumps json.loads pprint.pformat pprint.pp pprint.pprint collections.Counter
+    pandas.DataFrame re.findall re.match re.search re.split re.sub statistics.mean
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+COROUTINES = frozenset(
+    {"asyncio.sleep", "asyncio.to_thread", "asyncio.wait", "asyncio.wait_for", "anyio.sleep"}
+)
+"""Functions of the library whose calls do nothing until they are awaited."""
+
+FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
+"""Those that begin at once and are awaited for what comes of them."""
+
+MEMBERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"
+    ),
+    **dict.fromkeys(("date", "timedelta", "timezone"), "datetime"),
+    **dict.fromkeys(("dataclass", "asdict", "field"), "dataclasses"),
+    **dict.fromkeys(("lru_cache", "partial", "reduce", "wraps"), "functools"),
+    **dict.fromkeys(("chain", "combinations", "groupby", "islice", "product"), "itertools"),
+    **dict.fromkeys(
+        (
+            "Annotated", "Any", "Callable", "Dict", "Iterable", "List", "Literal", "NamedTuple",
+            "Optional", "Tuple", "TypedDict", "Union",
+        ),
+        "typing",
+    ),
+    **dict.fromkeys(("create_task", "gather", "sleep", "wait_for"), "asyncio"),
+    **dict.fromkeys(("contextmanager", "suppress"), "contextlib"),
+    **dict.fromkeys(("ceil", "floor", "sqrt"), "math"),
+    **dict.fromkeys(("mean", "median", "stdev"), "statistics"),
+    **dict.fromkeys(("dumps", "loads"), "json"),
+    "Decimal": "decimal",
+    "Enum": "enum",
+    "Path": "pathlib",
+    "StringIO": "io",
+    "dedent": "textwrap",
+    "deepcopy": "copy",
+    "pprint": "pprint",
+    "uuid4": "uuid",
+    "ZoneInfo": "zoneinfo",
+}  # fmt: skip
+"""Well-known names and the modules they are imported from."""
+
+SHORT_NAMES: Mapping[str, str] = {
+    "np": "numpy as np",
+    "pd": "pandas as pd",
+    "plt": "matplotlib.pyplot as plt",
+    "dt": "datetime as dt",
+    "numpy": "numpy",
+    "pandas": "pandas",
+}
+
+FOREIGN: Mapping[str, str] = {
+    "true": "Write `True`.",
+    "false": "Write `False`.",
+    "null": "Write `None`.",
+    "nil": "Write `None`.",
+    "undefined": "Write `None`.",
+    "NaN": 'Write `float("nan")`.',
+    "console": "This is Python: write `print(...)`.",
+    "require": "This is Python: write `import ...`; the servers' objects are there already.",
+    "JSON": "This is Python: `import json`, then `json.loads(...)` or `json.dumps(...)`.",
+    "Math": "This is Python: `import math`.",
+    "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
+    "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
+    "xrange": "Write `range(...)`.",
+    "raw_input": "Nobody can type here: put the value into the program.",
+    "unicode": "Write `str`.",
+    "client": "There is no client to be made: call tools as `await mcp_<server>.<tool>(...)`.",
+    "session": "There is no session to be made: call tools as `await mcp_<server>.<tool>(...)`.",
+    "tools": "Tools are called as `await mcp_<server>.<tool>(...)`.",
+    "call_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
+    "call_mcp_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
+}
+"""Names of other languages and libraries, and what to write here."""

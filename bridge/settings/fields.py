@@ -1,0 +1,306 @@
+"""The values of the tables of `config.toml`, each checked and with its place in every error."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, cast, get_args
+
+from bridge.errors import SettingsError
+from bridge.model import Action, Effect, Json
+from bridge.settings import globs, parsers
+from bridge.settings.removed import insist_not_removed
+
+MAX_NAME_CHARS = 100
+"""Of a rule; it stands in every decision and record."""
+
+MAX_REASON_CHARS = 500
+MAX_GLOBS = 100
+"""In one list; more is said by a glob."""
+
+MAX_LABELS = 20
+"""Of one server or tool, or on one side of a flow rule."""
+
+MAX_KEY_CHARS = 80
+"""Of a key in the place that an error names."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_LABEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+Parse = Callable[[Json, str], object]
+"""A value and its place to what it means; raises `SettingsError`."""
+
+
+def fail(place: str, problem: str) -> NoReturn:
+    """Refuse what stands at a place.
+
+    Raises:
+        SettingsError: Always.
+    """
+    raise SettingsError(f"{place} {problem}.")
+
+
+def below(place: str, key: str) -> str:
+    """Return the place of a key of a table, written as TOML would have it."""
+    if _BARE.fullmatch(key):
+        return f"{place}.{key}"
+    cut = key if len(key) <= MAX_KEY_CHARS else f"{key[:MAX_KEY_CHARS]}..."
+    return f"{place}.{json.dumps(cut, ensure_ascii=not cut.isprintable())}"
+
+
+def table(value: Json, place: str, most: int | None = None) -> Mapping[str, Json]:
+    """Return a table, of so many keys at most."""
+    if not isinstance(value, Mapping):
+        fail(place, f"must be a table, not {kind(value)}")
+    if most is not None and len(value) > most:
+        fail(place, f"has {len(value):,} keys; the limit is {most}")
+    return value
+
+
+def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> dict[str, Json]:
+    """Return the parsed fields of a table that are given; other keys are a mistake.
+
+    Args:
+        what: What the table is, for errors ("a rule").
+    """
+    given = table(value, place)
+    name = place.rpartition(" ")[2]
+    for key in given:
+        insist_not_removed(f"{name}.{key}", f"{place}.{key}")
+        if key not in fields:
+            fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
+    return {key: fields[key](value, below(place, key)) for key, value in given.items()}
+
+
+def named_tables(
+    value: Json, place: str, most: int, what: str
+) -> Iterator[tuple[str, Mapping[str, Json], str]]:
+    """Return the tables of a table, of so many at most: the name of each, it, and its place."""
+    name_of_all = place.rpartition(" ")[2]
+    if not isinstance(value, Mapping):
+        fail(place, f"must hold tables, such as [{name_of_all}.one]")
+    if len(value) > most:
+        fail(place, f"holds more than {most} tables")
+    for name, item in value.items():
+        where = f"{place}.{name}"
+        if not _LABEL.fullmatch(name):
+            fail(where, f"is no name of a {what}: it has small letters, digits, - and _ only")
+        if not isinstance(item, Mapping):
+            fail(where, f"must be a table, [{name_of_all}.{name}]")
+        yield name, item, where
+
+
+def tables(value: Json, place: str, most: int) -> list[tuple[Json, str]]:
+    """Return an array of tables, of so many at most, each with its place, counted from 1."""
+    if not isinstance(value, list):
+        last = place.rpartition(" ")[2]
+        fail(place, f"must be an array of tables, each begun with [[{last}]], not {kind(value)}")
+    if len(value) > most:
+        fail(place, f"has {len(value):,} entries; the limit is {most}")
+    return [(item, f"{place}[{index}]") for index, item in enumerate(value, 1)]
+
+
+def kind(value: Json) -> str:
+    """Return what TOML calls a value."""
+    names: Mapping[type, str] = {
+        bool: "a boolean",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a table",
+    }
+    return names.get(type(value), "a date or time")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return what to say of a word that is none of those known."""
+    # Comparing takes time with the square of what is compared.
+    return parsers.suggestion(word[:MAX_KEY_CHARS], known)
+
+
+def flag(value: Json, place: str) -> bool:
+    """Return a truth value."""
+    if not isinstance(value, bool):
+        fail(place, f"must be true or false, not {kind(value)}")
+    return value
+
+
+def line(most: int) -> Parse:
+    """Return a parser of texts to be shown: one line, of so many characters."""
+
+    def parse(value: Json, place: str) -> str:
+        if not isinstance(value, str):
+            fail(place, f"must be a text, not {kind(value)}")
+        text = value.strip()
+        if not text:
+            fail(place, "is empty")
+        if len(text) > most:
+            fail(place, f"has {len(text):,} characters; the limit is {most}")
+        if not text.isprintable():
+            fail(place, "holds a line break or another character that cannot be shown")
+        return text
+
+    return parse
+
+
+def text(value: Json, place: str) -> str:
+    """Return a text without blanks around it, which may be empty."""
+    if not isinstance(value, str) or "\0" in value:
+        fail(place, f"must be a text, not {kind(value)}")
+    return value.strip()
+
+
+def entries(most: int, example: str) -> Callable[[Json, str], tuple[str, ...]]:
+    """Return a parser of lists of texts, each once and none empty."""
+
+    def parse(value: Json, place: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            fail(place, f"must be a list of {example}")
+        if len(value) > most:
+            fail(place, f"has more than {most} entries")
+        if any(not item.strip() or "\0" in item for item in value):
+            fail(place, "has an entry that is empty or holds a NUL")
+        return tuple(dict.fromkeys(value))
+
+    return parse
+
+
+def path(value: Json, place: str) -> Path:
+    """Return a path with a leading ~ expanded; it must be absolute."""
+    try:
+        found = parsers.path(text(value, place))
+    except ValueError as error:
+        fail(place, str(error))
+    if not found.is_absolute():
+        fail(place, f"must be an absolute path (or begin with ~), not {str(found)!r:.200}")
+    return found
+
+
+def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
+    """Return one text, or several of a list, each once."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        wrong = (
+            next((item for item in found if not isinstance(item, str)), "")
+            if (isinstance(found, list))
+            else found
+        )
+        fail(place, f"must be a text or a list of texts, not {kind(wrong)}")
+    if not found:
+        fail(place, "is an empty list, which nothing matches")
+    if len(found) > most:
+        fail(place, f"has {len(found):,} entries; the limit is {most}")
+    return tuple(dict.fromkeys(found))
+
+
+def glob(text: str, place: str) -> str:
+    """Return a glob as it is."""
+    try:
+        globs.parse(text)
+    except ValueError as error:
+        fail(place, f"is {text[:MAX_KEY_CHARS]!r}, which {error}")
+    return text
+
+
+def glob_list(value: Json, place: str) -> tuple[str, ...]:
+    """Return one glob, or several of a list."""
+    return tuple(glob(text, place) for text in texts(value, place, MAX_GLOBS))
+
+
+def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
+    """Return globs of which there may be none."""
+    return () if value == [] else glob_list(value, place)
+
+
+def word(value: Json, place: str, known: Sequence[str]) -> str:
+    """Return one of a few words."""
+    if not isinstance(value, str):
+        fail(place, f"must be one of {', '.join(known)}, not {kind(value)}")
+    if value not in known:
+        fail(place, f"is {value[:MAX_KEY_CHARS]!r}. {suggest(value, known)}".rstrip("."))
+    return value
+
+
+def action(value: Json, place: str) -> Action:
+    """Return an action."""
+    return cast("Action", word(value, place, get_args(Action)))
+
+
+def effect(value: Json, place: str) -> Effect:
+    """Return an effect."""
+    return cast("Effect", word(value, place, get_args(Effect)))
+
+
+def effects(value: Json, place: str) -> frozenset[Effect]:
+    """Return one effect, or several of a list."""
+    known = get_args(Effect)
+    return frozenset(effect(text, place) for text in texts(value, place, len(known)))
+
+
+def label_set(value: Json, place: str) -> frozenset[str]:
+    """Return one label, or several of a list; none if the list is empty."""
+    if value == []:
+        return frozenset()
+    found = texts(value, place, MAX_LABELS)
+    for label in found:
+        if not _LABEL.fullmatch(label):
+            shown = label[:MAX_KEY_CHARS]
+            fail(place, f"has {shown!r}; a label has small letters, digits, - and _ only")
+    return frozenset(found)
+
+
+def choice(known: Sequence[str]) -> Parse:
+    """Return a parser of one of a few words."""
+    return lambda value, place: word(value, place, known)
+
+
+def whole(most: int, least: int = 1) -> Parse:
+    """Return a parser of whole numbers within bounds."""
+
+    def parse(value: Json, place: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            fail(place, f"must be a whole number, not {kind(value)}")
+        if not least <= value <= most:
+            fail(place, f"must be from {least} to {most:,}")
+        return value
+
+    return parse
+
+
+def seconds(most: float) -> Parse:
+    """Return a parser of numbers of seconds, from one."""
+
+    def parse(value: Json, place: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
+            fail(place, f"must be a number of seconds from 1 to {most:g}")
+        return float(value)
+
+    return parse
+
+
+def size(least: int, most: int = parsers.MAX_SIZE_BYTES) -> Parse:
+    """Return a parser of numbers of bytes within bounds."""
+
+    def parse(value: Json, place: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            fail(place, f'must be a size such as "50m", not {kind(value)}')
+        written = str(value)[:MAX_KEY_CHARS]
+        try:
+            found = parsers.parse_size(written)
+        except ValueError as error:
+            fail(place, f"is {written!r}, which {error}")
+        if not least <= found <= most:
+            fail(place, f"must be from {least:,} to {most:,} bytes")
+        return found
+
+    return parse
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question after the nearest of some words; empty if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,185 @@
+"""Parts of what is kept: every byte and line is reached, and none twice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.artifacts import ArtifactStore, Part, Reading, parse_part, read_part
+from bridge.artifacts.parts import MAX_ANSWER, SPARE, line_span, text_answer
+from bridge.errors import ArtifactStoreError, InvalidRequestError
+from tests.artifacts.rig import RUN, store
+
+TEXTS = st.text(alphabet=st.sampled_from("ab\n€𝄞é"), max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("query", "part"),
+    [
+        ("", Part()),
+        ("offset=5", Part(offset=5)),
+        ("length=0&offset=7", Part(offset=7, length=0)),
+        ("lines=3", Part(first=3, last=3)),
+        ("lines=100-200", Part(first=100, last=200)),
+        ("lines=100-", Part(first=100)),
+        ("lines=-50", Part(first=-50)),
+    ],
+)
+def test_a_query_says_which_part(query: str, part: Part) -> None:
+    assert parse_part(query) == part
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "offset",
+        "offset=",
+        "offset=-1",
+        "offset=1&offset=2",
+        "offset=1e3",
+        "offset=\u0663",
+        "offset=" + "9" * 16,
+        "lines=",
+        "lines=-",
+        "lines=0",
+        "lines=-0",
+        "lines=0-5",
+        "lines=5-4",
+        "lines=1-2-3",
+        "lines=1-2&offset=3",
+        "start=1",
+        "&",
+    ],
+)
+def test_any_other_query_is_refused_with_what_would_do(query: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"\?lines=100-200"):
+        parse_part(query)
+
+
+@given(text=TEXTS, size=st.integers(1, 7), first=st.integers(1, 70), count=st.integers(0, 70))
+def test_lines_are_where_a_text_says_whatever_the_pieces(
+    text: str, size: int, first: int, count: int
+) -> None:
+    data = text.encode()
+    lines = data.splitlines(keepends=True) if b"\r" not in data else []
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    span = line_span(lambda: pieces, first, first + count)
+    assert data[span.start : span.end] == b"".join(lines[first - 1 : first + count])
+    assert span.total == len(lines)
+    assert span.last == min(first + count, len(lines))
+    rest = line_span(lambda: pieces, first, None)
+    assert data[rest.start : rest.end] == b"".join(lines[first - 1 :])
+    end = line_span(lambda: pieces, -first, None)
+    assert data[end.start : end.end] == b"".join(lines[-first:])
+    assert end.first == max(len(lines) - first + 1, 1)
+
+
+@given(text=TEXTS, start=st.integers(0, 80), wanted=st.integers(1, 30))
+def test_a_text_is_cut_between_characters_and_always_goes_on(
+    text: str, start: int, wanted: int
+) -> None:
+    data = text.encode()
+    start = min(start, len(data))
+    answer = text_answer(data[start : start + wanted + SPARE], start, wanted, len(data))
+    assert answer.text is not None
+    assert data[answer.start : answer.end].decode() == answer.text
+    assert start <= answer.start < start + 4
+    assert start < answer.end or start == len(data)
+    assert answer.end <= start + max(wanted, 7)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    """One store for many examples."""
+    return store(tmp_path_factory.mktemp("ranges"), total=10**8, run=10**8)
+
+
+def read(kept: ArtifactStore, uri: str, query: str) -> Reading:
+    """Return a part."""
+    with kept.opened("me", uri) as content:
+        return read_part(content, parse_part(query))
+
+
+def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
+    """Return a part with all that follows, as each answer says how, and how many there were."""
+    data, count = b"", 0
+    while True:
+        found = read(kept, uri, query)
+        data += found.data if found.text is None else found.text.encode()
+        count += 1
+        if not found.more:
+            return data, count
+        assert found.told(uri).endswith(f"Read on with {uri}?{found.more}")
+        query = found.more
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=TEXTS, length=st.integers(1, 9), lines=st.integers(1, 4))
+def test_following_the_answers_gives_the_whole_in_bytes_and_in_lines(
+    kept: ArtifactStore, text: str, length: int, lines: int
+) -> None:
+    data = text.encode()
+    artifact = kept.of_run("me", f"run{abs(hash(text))}").add("x.txt", data)
+    assert followed(kept, artifact.uri, f"length={length}")[0] == data
+    assert followed(kept, artifact.uri, f"lines=1-{lines}")[0] == data
+    found = read(kept, artifact.uri, "")
+    assert (found.text, found.whole, found.more) == (text, True, "")
+
+
+def test_one_answer_is_bounded_and_tells_how_to_read_on(kept: ArtifactStore) -> None:
+    line = ("é" * 49 + "x\n").encode()
+    data = line * 30_000
+    artifact = kept.of_run("me", RUN).add("x.log", data)
+    found = read(kept, artifact.uri, "")
+    assert found.text is not None
+    assert found.end == len(found.text.encode())
+    assert MAX_ANSWER - 4 < found.end <= MAX_ANSWER
+    assert found.told("URI") == (
+        f"These are bytes 0-{found.end:,} of 3,000,000. Read on with URI?offset={found.end}"
+    )
+    for query in ("", "length=99999999", "lines=1-", "lines=1-30000"):
+        assert followed(kept, artifact.uri, query) == (data, 3)
+    some = read(kept, artifact.uri, "lines=100-200")
+    assert some.text == line.decode() * 101
+    assert some.told("URI") == "These are lines 100-200 of 30,000. Read on with URI?lines=201-301"
+    last = read(kept, artifact.uri, "lines=-2")
+    assert (last.text, last.first, last.last, last.more) == (line.decode() * 2, 29_999, 30_000, "")
+    none = read(kept, artifact.uri, "lines=40000-")
+    assert (none.text, none.told("URI")) == ("", "These are no lines: there are 30,000.")
+
+
+def test_a_line_that_is_longer_than_an_answer_goes_on_in_bytes(kept: ArtifactStore) -> None:
+    data = b"short\n" + "€".encode() * 700_000 + b"\nlast\n"
+    artifact = kept.of_run("me", RUN).add("x.log", data)
+    found = read(kept, artifact.uri, "lines=2-3")
+    assert found.text is not None
+    assert set(found.text) == {"€"}
+    assert re.fullmatch(r"offset=\d+", found.more)
+    rest, _ = followed(kept, artifact.uri, found.more)
+    assert b"short\n" + found.text.encode() + rest == data
+
+
+def test_bytes_that_are_no_text_come_as_they_are(kept: ArtifactStore) -> None:
+    data = bytes(range(256)) * 5000
+    artifact = kept.of_run("me", RUN).add("x.bin", data)
+    assert read(kept, artifact.uri, "offset=10&length=3").data == b"\x0a\x0b\x0c"
+    assert followed(kept, artifact.uri, "") == (data, 2)
+    with pytest.raises(InvalidRequestError, match="offset=BYTES"):
+        read(kept, artifact.uri, "lines=1-2")
+    # Nor is a text that is in another encoding from somewhere on.
+    odd = kept.of_run("me", RUN).add("x.txt", b"a" * 5000 + b"\xff" * 5000)
+    assert read(kept, odd.uri, "").data == b"a" * 5000 + b"\xff" * 5000
+    assert followed(kept, odd.uri, "length=999")[0] == b"a" * 5000 + b"\xff" * 5000
+    assert read(kept, odd.uri, "offset=20000").end == 10_000
+
+
+def test_the_whole_is_checked_against_its_digest(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    artifact = kept.of_run("me", RUN).add("x.txt", b"good")
+    (tmp_path / "blobs" / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
+    with pytest.raises(ArtifactStoreError, match="damaged"):
+        read(kept, artifact.uri, "")

@@ -1,0 +1,219 @@
+"""What the preflight may call certain, and what it must leave alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.program.checks import Verdict, check_program
+from bridge.catalog.program.parsing import Unread, explained, parse
+from bridge.catalog.program.survey import Survey
+from bridge.model import Tool
+
+ROOT = Path(__file__).parents[3]
+
+TEXT = {"type": "string"}
+HUB = ServerEntry(
+    name="git-hub",
+    alias="hub",
+    tools=tool_entries(
+        [
+            Tool(
+                server="git-hub",
+                name="search",
+                input_schema={
+                    "type": "object",
+                    "properties": {"query": TEXT, "limit": {"type": "integer"}},
+                    "required": ["query"],
+                },
+            ),
+            Tool(server="git-hub", name="anything", input_schema={"type": "object"}),
+        ]
+    ),
+    known=True,
+)
+
+
+def _verdict(code: str) -> Verdict:
+    tree = parse(code)
+    assert isinstance(tree, ast.Module), tree
+    return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
+
+
+def _rules(code: str) -> list[str]:
+    return [found.rule for found in _verdict(code).certain]
+
+
+def _fine() -> list[str]:
+    """Return programs that may well work; a line of `##` says what those after it are about."""
+    text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
+    return plain.split("\n---\n")
+
+
+@pytest.mark.parametrize("code", _fine())
+def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
+    assert [str(found) for found in _verdict(code).certain] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "rules"),
+    [
+        ("try:\n    await mcp_hub.nope()\nexcept ValueError:\n    pass", ["unknown-tool"]),
+        ("try:\n    await mcp_hub.nope()\nexcept MCPError:\n    pass", ["unknown-tool"]),
+        ("try:\n    await mcp_hub.nope()\nexcept Exception:\n    raise", ["unknown-tool"]),
+        ("try:\n    print(1)\nexcept KeyError:\n    mcp_hub.nope", ["unknown-tool"]),
+        ("async def main():\n    await mcp_hub.nope()\nawait main()", ["unknown-tool"]),
+        ("async def main():\n    await mcp_hub.nope()\nmain()", ["unknown-tool"]),
+        (
+            "import asyncio\nasync def main():\n    await mcp_hub.nope()\nasyncio.run(main())",
+            ["unknown-tool"],
+        ),
+        (
+            "import asyncio\nr = await asyncio.gather(mcp_hub.search(), mcp_hub.search(q=1))",
+            ["missing-argument", "unknown-argument"],
+        ),
+        ("try:\n    mcp_hub.search(query='x')\nexcept Exception:\n    pass", ["missing-await"]),
+        ("class A:\n    x = await mcp_hub.search(query='x')", ["await-outside-async"]),
+        ("x = 1\nif x:\n    await mcp_hub.nope()", ["unknown-tool"]),
+        ("await runtime.call_tool('git-hub', 'nope')", ["unknown-tool"]),
+        ("await runtime.call_tool('hub', 'search', {})", ["missing-argument"]),
+        ("await runtime.call_tool_raw('hub', 'nope')", []),
+        ("try:\n    await runtime.call_tool('hub', 'nope')\nexcept MCPError:\n    pass", []),
+        ("try:\n    await mcp_hub.search()\nexcept MCPError:\n    pass", []),
+        ("try:\n    await mcp_hub.search()\nexcept RuntimeError:\n    pass", []),
+        ("try:\n    await mcp_hub.search()\nexcept KeyError:\n    pass", ["missing-argument"]),
+        ("if dir(mcp_hub):\n    await runtime.call_tool('hub', 'nope')", []),
+        ("await mcp_servers['git-hub'].nope()", ["unknown-tool"]),
+        ("await mcp_servers['git-hub']['nope']()", ["unknown-tool"]),
+        ("def f():\n    print(undefined_thing)\nf()", ["undefined-name"]),
+        ("for _ in [1]:\n    r = await mcp_hub.search(querry='x')", ["unknown-argument"]),
+    ],
+)
+def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) -> None:
+    assert _rules(code) == rules
+
+
+def _modules() -> list[Path]:
+    """Return some modules that other people have long been running."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
+    return [path for path in every if path.stat().st_size < 40_000][::3]
+
+
+def test_nothing_certain_is_found_in_modules_that_work() -> None:
+    """Python's own library: scopes, guards and tricks of every kind."""
+    found = []
+    for path in _modules():
+        tree = parse(path.read_text(encoding="utf-8", errors="replace"))
+        if isinstance(tree, ast.Module):
+            found += [f"{path.name}: {one}" for one in check_program(Survey(tree), [], {}).certain]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name
+)
+def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -> None:
+    """Pieces without their beginning may lack names, and nothing else."""
+    for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        tree = parse(code)
+        if isinstance(tree, Unread):
+            continue
+        certain = check_program(Survey(tree), [], {}).certain
+        names = ("undefined-name", "missing-import")
+        assert [str(found) for found in certain if found.rule not in names] == [], code
+
+
+def test_the_demonstrations_program_is_fine() -> None:
+    code = (ROOT / "examples" / "repository_report.py").read_text(encoding="utf-8")
+    tree = parse(f"REPOSITORY = '/repository'\n{code}")
+    assert isinstance(tree, ast.Module)
+    assert check_program(Survey(tree), [], {"git": "git", "time": "time"}).certain == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("me = await mcp_git-forge.get_me()", "Write `mcp_git_forge`"),
+        ("print(mcp_git - forge)", "Write `mcp_git_forge`"),
+        ("r = 1\nprint(query)", "defined nowhere in the program. Every run starts anew"),
+        ("results = 1\nprint(result)", "Did you mean `results`?"),
+        ("prnit(1)", "Did you mean `print`?"),
+    ],
+)
+def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
+    code: str, part: str
+) -> None:
+    tree = parse(code)
+    assert isinstance(tree, ast.Module)
+    (found,) = check_program(Survey(tree), [], {"git": "git", "git-forge": "git_forge"}).certain
+    assert part in found.message
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ('print(f"{d["a"]}")', "use the other kind"),
+        ("""print(f"{', '.join(["a"])}")""", "use the other kind"),
+        ("print(f'{\"\\n\".join(x)}')", "give the value a name"),
+        ("def first[T](x: T) -> T: return x", "leave them out"),
+        ("type Row = dict", "write `Name = ...`"),
+        ("try:\n    pass\nexcept A, B:\n    pass", "`except (A, B):`"),
+        ("x = me?.login", 'x.get("key")'),
+        ("if (me) { print(me) }", "a colon ends the line"),
+        ("if x === 1:\n    pass", "Write `==`"),
+    ],
+)
+def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
+    tree = parse(code)
+    if isinstance(tree, Unread):
+        (found,) = (explained(code, seen) for seen in (tree.finding,))
+        assert found.severity == "note"
+        assert part in found.message
+
+
+def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> None:
+    """Both are foreign."""
+    huge = "x" * 20_000
+    tools = [
+        Tool(server="s", name=f"{huge[:200]}{n}", description=huge, input_schema={"x": huge})
+        for n in range(300)
+    ]
+    server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
+    tree = parse(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)")
+    assert isinstance(tree, ast.Module)
+    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    assert verdict.certain
+    assert len(json.dumps([found.message for found in verdict.findings])) < 5_000
+
+
+def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
+    verdict = _verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
+    assert len(verdict.findings) == 25
+    assert verdict.omitted == 75
+
+
+def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
+    """Words are found for a bounded number of them."""
+    tools = [Tool(server="s", name=f"tool_{n}") for n in range(1000)]
+    server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
+    tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
+    assert isinstance(tree, ast.Module)
+    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    assert len(verdict.certain) == 25
+    assert 0 < verdict.omitted <= 100
+
+
+def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
+    """Whether there are any is not known here."""
+    tree = parse("print(total, json.dumps(rows))")
+    assert isinstance(tree, ast.Module)
+    assert check_program(Survey(tree), [], {}).notes or check_program(Survey(tree), [], {}).certain
+    assert check_program(Survey(tree), [], {}, more_names=True).findings == ()

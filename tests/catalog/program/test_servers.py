@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
+from bridge.catalog.program.servers import (
+    MAX_UNKNOWN,
+    References,
+    UnknownReference,
+    references,
+)
+from bridge.catalog.program.survey import Survey
+
+ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
+
+
+def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
+    tree = parse(code)
+    return references(code, None if isinstance(tree, Unread) else Survey(tree), aliases)
+
+
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            "mcp_git_hub", "mcp_time", "mcp_servers", "[", "]", "(", ")", "'time'", '"', "\n",
+            "    ", "from mcp.servers import ", "import mcp.servers.time", "mcp.servers.", "*",
+            "await ", ".get", "runtime.call_tool(", "x", " = ", ":", "def f", "globals()", "\x00",
+            "\ud800", "match x", "case ", "except E as ", "lambda mcp_a: ", ",", "f'{", "}'", ";",
+        ]
+    ),
+    max_size=25,
+).map("".join)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await mcp_git_hub.create_issue(repo='a')",
+        "x = mcp_servers['git-hub']",
+        "x = mcp_servers['git_hub']",
+        "x = mcp_servers.get('git-hub')",
+        "from mcp.servers import git_hub",
+        "from mcp.servers import git_hub as g",
+        "import mcp.servers.git_hub",
+        "import mcp.servers.git_hub as g",
+        "from mcp.servers.git_hub import create_issue",
+        "from mcp.servers.git_hub import *",
+        "import mcp\nawait mcp.servers.git_hub.create_issue()",
+        "import mcp.servers as s\nawait s.git_hub.x()",
+        "from mcp import servers\nawait servers.git_hub.x()",
+        "from mcp import servers as s\nawait s.git_hub.x()",
+        "await runtime.call_tool('git-hub', 'x')",
+        "await runtime.call_tool('mcp_git_hub', 'x')",
+        "await runtime.call_tool_raw(server='git-hub', tool='x')",
+        "await mcp.runtime.list_tools('git-hub')",
+        "from mcp import runtime as r\nawait r.query_tool_docs('git-hub')",
+        "import mcp.runtime as r\nawait r.list_tools('git-hub')",
+        "from mcp.runtime import call_tool as c\nawait c('git-hub', 'x')",
+        "import importlib\nimportlib.import_module('mcp.servers.git_hub')",
+        "from importlib import import_module\nimport_module('mcp.servers.git_hub')",
+        "import mcp\ngetattr(mcp.servers, 'git_hub')",
+        "async def f():\n    return [await mcp_git_hub.x(i) async for i in y]",
+        "print(f'{await mcp_git_hub.x()}')",
+    ],
+)
+def test_each_way_to_name_a_server_is_found(code: str) -> None:
+    assert referenced_servers(code, ALIASES) == References(servers=("git-hub",))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "vars(thing)",
+        "eval(text)",
+        "doc = (await runtime.search_tool_docs('x'))[0]\nawait runtime.call_tool(doc.server, 'x')",
+    ],
+)
+def test_what_reaches_no_loaded_server_is_not_taken_for_run_time_choice(code: str) -> None:
+    """Every server there is would be started for it."""
+    assert referenced_servers(code, ALIASES) == References()
+
+
+def test_servers_come_in_order_of_first_appearance() -> None:
+    code = (
+        "def later():\n    return mcp_file_system.read()\n"
+        "a = mcp_time.now(); b = mcp_servers['git-hub']; c = mcp_file_system.read()\n"
+    )
+    assert referenced_servers(code, ALIASES).servers == ("file system", "time", "git-hub")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in mcp_servers: print(name)",
+        "mcp_servers[name].x()",
+        "mcp_servers.get(name)",
+        "mcp_servers.items()",
+        "from mcp.servers import *",
+        "for s in LOADED_MCP_SERVERS: print(s)",
+        "globals()['mcp_' + name]",
+        "import importlib; importlib.import_module('mcp.servers.' + name)",
+        "__import__(f'mcp.servers.{name}')",
+        "import mcp\ngetattr(mcp.servers, name)",
+        "from mcp import servers\ngetattr(servers, name)",
+    ],
+)
+def test_picking_a_server_at_run_time_is_noticed(code: str) -> None:
+    found = referenced_servers(code, ALIASES)
+    assert found.dynamic
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('mcp_git_hub')  # mcp_time",
+        "x.mcp_git_hub",
+        "results = {}\nresults.get('git-hub')",
+        "mcp_servers = 1",
+        "runtime.call_tool",
+        "await runtime.call_tool()",
+        "await other.call_tool('git-hub')",
+        "await runtime.search_tool_docs('git-hub')",
+        "await runtime.call_tool(name, 'x')",
+        "await runtime.call_tool(server=name, tool='x')",
+        "await runtime.call_tool(**arguments)",
+        "vars(thing); locals(); eval('1'); exec(text); globals",
+        "import importlib; importlib.import_module('json'); importlib.import_module(name)",
+        "getattr(thing, name); getattr(mcp.servers, 'nothing')",
+        "from . import servers\nfrom .mcp.servers import git_hub",
+        "import os, mcp.servers, mcp.runtime, mcp",
+        "from mcp import runtime, client",
+        "from mcp.runtime import MCPError",
+        "servers.git_hub",
+        "mcp_servers.get()",
+        "mcp_servers.get('nothing')",
+        "import mcp\nprint(mcp.servers.__doc__)",
+        "call_tool('git-hub')",
+        "",
+    ],
+)
+def test_what_names_no_server_is_left_alone(code: str) -> None:
+    found = referenced_servers(code, ALIASES)
+    assert found.servers == ()
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown"),
+    [
+        (
+            "\nawait mcp_githb.x()",
+            UnknownReference(text="`mcp_githb`", line=2, nearest=("`mcp_git_hub`",)),
+        ),
+        (
+            "mcp_servers['Git-Hub']",
+            UnknownReference(text="'Git-Hub'", line=1, nearest=("'git-hub'",)),
+        ),
+        (
+            "from mcp.servers import tim",
+            UnknownReference(text="'tim'", line=1, nearest=("'time'",)),
+        ),
+        ("import mcp.servers.zzz", UnknownReference(text="'zzz'", line=1)),
+        ("import mcp\nmcp.servers.zzz.x()", UnknownReference(text="'zzz'", line=2)),
+        ("await runtime.list_tools('\ud800')", None),
+    ],
+)
+def test_a_misspelt_server_is_reported_with_what_may_be_meant(
+    code: str, unknown: UnknownReference | None
+) -> None:
+    found = referenced_servers(code, ALIASES)
+    assert found.unknown == ((unknown,) if unknown else ())
+
+
+def test_an_unknown_server_reads_as_a_sentence() -> None:
+    first = referenced_servers("mcp_githb.x()", ALIASES).unknown[0]
+    assert str(first) == "line 1: no server is called `mcp_githb`. Did you mean `mcp_git_hub`?"
+    second = referenced_servers("mcp_zzz.x()", ALIASES).unknown[0]
+    assert str(second) == "line 1: no server is called `mcp_zzz`."
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "mcp_results = []\nmcp_results.append(1)",
+        "def f(mcp_client): return mcp_client",
+        "def mcp_f(): ...\nmcp_f()",
+        "class mcp_c: ...\nmcp_c()",
+        "import mcp_tools\nmcp_tools.x()",
+        "from a import b as mcp_b\nmcp_b()",
+        "from a import *\nmcp_anything()",
+        "try: ...\nexcept E as mcp_e: print(mcp_e)",
+        "match x:\n    case [*mcp_rest] as mcp_all: print(mcp_rest, mcp_all)",
+    ],
+)
+def test_the_programs_own_names_are_not_taken_for_servers(code: str) -> None:
+    assert referenced_servers(code, ALIASES).unknown == ()
+
+
+def test_each_unknown_name_is_reported_once_and_only_so_many() -> None:
+    code = "\n".join(f"mcp_nowhere{n}.x(mcp_nowhere{n})" for n in range(50))
+    unknown = referenced_servers(code, ALIASES).unknown
+    assert len(unknown) == MAX_UNKNOWN
+    assert len({reference.text for reference in unknown}) == MAX_UNKNOWN
+
+
+def test_a_very_long_unknown_name_is_cut() -> None:
+    (unknown,) = referenced_servers(f"mcp_{'x' * 10_000}.y()", ALIASES).unknown
+    assert len(unknown.text) < 100
+
+
+@pytest.mark.parametrize(
+    ("line", "server"),
+    [
+        ("await mcp_git_hub.x()", "git-hub"),
+        ("mcp.servers.time.now()", "time"),
+        ("from mcp.servers import (a, git_hub)", "git-hub"),
+        ("mcp_servers [ 'file system' ]", "file system"),
+        ('mcp_servers.get("time")', "time"),
+        ("call_tool(server='time')", "time"),
+    ],
+)
+def test_a_program_that_does_not_parse_is_scanned_as_text(line: str, server: str) -> None:
+    """The guest's Python may be newer than ours, and then the program may be right."""
+    found = referenced_servers(f"template t'{{x}}'\n{line}\nmcp_nothing", ALIASES)
+    assert found == References(servers=(server,), parsed=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "dynamic"),
+    [
+        ("mcp_servers[name]", True),
+        ("list(mcp_servers)", True),
+        ("from mcp.servers import *", True),
+        ("globals()", True),
+        ("eval(x)", False),
+        ("import_module('mcp.servers.' + x)", True),
+        ("mcp_servers['time']", False),
+    ],
+)
+def test_the_scan_of_text_notices_run_time_choice_too(line: str, dynamic: bool) -> None:
+    assert referenced_servers(f"not python\n{line}", ALIASES).dynamic is dynamic
+
+
+def test_a_very_long_program_is_scanned_as_text() -> None:
+    code = "x = 1\n" * (MAX_SCANNED_CHARS // 6 + 1) + "mcp_time.now()"
+    assert referenced_servers(code, ALIASES) == References(servers=("time",), parsed=False)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "(" * 5_000,
+        "-" * 50_000 + "1",
+        "a" + ".b" * 50_000,
+        "a" + "+1" * 50_000,
+        "not " * 50_000 + "a",
+        "[" * 150 + "]" * 150,
+        "\n".join("  " * depth + "if x:" for depth in range(200)),
+        "9" * 10_000,
+        "x = '\ud800'",
+        "x\x00",
+        "'\\d'",
+        "assert (1, 'always')",
+        "mcp_servers" * 10_000,
+        "from mcp.servers import " * 5_000,
+        "mcp_servers[" * 10_000,
+        "\x0c\ufeff",
+    ],
+)
+def test_no_program_makes_it_fail(code: str) -> None:
+    referenced_servers(code, ALIASES)
+
+
+@given(code=st.one_of(FRAGMENTS, st.text(st.characters(codec=None))))
+def test_any_text_is_read(code: str) -> None:
+    found = referenced_servers(code, ALIASES)
+    assert set(found.servers) <= set(ALIASES)
+    for unknown in found.unknown:
+        str(unknown).encode()
+
+
+def test_reading_a_resource_names_its_server_but_not_the_resource() -> None:
+    """`read_resource(uri)` is of whichever server is loaded."""
+    code = """
+from mcp.runtime import get_prompt
+await runtime.read_resource("one", "a://b")
+await runtime.list_resources("two")
+await get_prompt("three", "x")
+await runtime.read_resource("books://emma")
+"""
+    found = referenced_servers(code, {"one": "one", "two": "two", "three": "three"})
+    assert found.servers == ("one", "two", "three")
+    assert not found.unknown
+    wrong = referenced_servers('await runtime.read_resource("oen", "a://b")', {"one": "one"})
+    assert [reference.nearest for reference in wrong.unknown]

@@ -1,0 +1,80 @@
+"""Replies with large texts beside them: what is sent, and what the guest makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from bridge.guest.client import Replies, read_reply
+from bridge.guest.wire import Reply, encode
+from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
+
+LARGE = "x" * LARGE_CHARACTERS
+
+
+def received(data: bytes, portion: int = 1 << 20) -> list[Any]:
+    """Return the replies that a guest reads when `data` comes in portions of that size."""
+    replies = Replies()
+    found = []
+    for start in range(0, len(data), portion):
+        for line, texts in replies.feed(data[start : start + portion]):
+            found.append(read_reply(line, texts))
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"json": LARGE},
+        {"json": "é\n+5\n" * LARGE_CHARACTERS},
+        {"json": {"result": LARGE, "more": [1, None]}},
+        {"blob": {"mimeType": "image/png", "data": LARGE}},
+        {"json": {"a": {"b": {"c": LARGE}}}},
+        {"json": [LARGE]},
+        {"json": {"one": LARGE, "two": LARGE + "y", LARGE: 1}},
+        {"json": {"rest": LARGE, "texts": [["rest"]]}},
+        {"json": LARGE + "\udc80"},
+        LARGE,
+        {"json": "short"},
+        None,
+    ],
+)
+def test_a_guest_reads_what_was_answered(value: Any) -> None:
+    after = encode(Reply(id=8, value="the next"))
+    first, second = received(bytes(encode_reply(7, value)) + after)
+    assert first["id"] == 7
+    assert first["value"] == value
+    assert second["value"] == "the next"
+
+
+@pytest.mark.parametrize("portion", [1, 7, 4096])
+def test_however_the_bytes_are_cut(portion: int) -> None:
+    value = {"json": "ä\n" * LARGE_CHARACTERS}
+    (reply,) = received(bytes(encode_reply(7, value)), portion)
+    assert reply["value"] == value
+
+
+def test_a_large_text_is_sent_as_it_is() -> None:
+    data = bytes(encode_reply(7, {"json": '"' * LARGE_CHARACTERS}))
+    assert data.startswith(b"+%d\n" % LARGE_CHARACTERS + b'"' * LARGE_CHARACTERS)
+    assert len(data) < LARGE_CHARACTERS + 200
+
+
+def test_a_small_answer_is_one_line_of_json() -> None:
+    data = encode_reply(7, {"json": {"a": [1, "é"]}})
+    assert json.loads(data) == {
+        "type": "reply",
+        "id": 7,
+        "value": {"json": {"a": [1, "é"]}},
+        "error": None,
+    }
+    assert data.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("value", [{"json": math.nan}, {"json": {"t": LARGE, "n": math.inf}}])
+def test_what_is_not_json_is_refused_with_large_texts_too(value: Any) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        encode_reply(7, value)
