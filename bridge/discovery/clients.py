@@ -61,7 +61,6 @@ _CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
 }
 
 CLAUDE_CODE = Dialect(
-    name="Claude Code",
     transports=_CLAUDE_TRANSPORTS,
     untyped_url=None,
     scalars_as_text=False,
@@ -70,51 +69,36 @@ CLAUDE_CODE = Dialect(
 )
 """As Claude Code 2.1 reads its files: strict, so that both agree on which entries are good."""
 
-CLAUDE_CODE_STATE = replace(CLAUDE_CODE, name="Claude Code's state file", servers_expected=False)
+CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
 
-CLAUDE_CODE_LOCAL = replace(
-    CLAUDE_CODE_STATE, name="Claude Code's state file, per project", per_project=True
-)
+CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)
+"""Its state file, per project."""
 
-CLAUDE_DESKTOP = Dialect(name="Claude Desktop", cwd_at="file")
+CLAUDE_DESKTOP = Dialect(cwd_at="file")
 
 GENERIC = Dialect(
-    name="generic",
-    server_keys=("mcpServers", "servers", "mcp_servers"),
-    servers_expected=True,
-    cwd_at="file",
+    server_keys=("mcpServers", "servers", "mcp_servers"), servers_expected=True, cwd_at="file"
 )
 """Files that no client owns: lenient, for nobody else decides how they are read."""
 
-GENERIC_OR_BARE = replace(GENERIC, name="generic, or one server per file", bare_server=True)
+GENERIC_OR_BARE = replace(GENERIC, bare_server=True)
+"""Files that may be one server, too, named after the file."""
 
-CURSOR = Dialect(name="Cursor", syntax="cursor", env_file="envFile")
+CURSOR = Dialect(syntax="cursor", env_file="envFile")
 
-VSCODE = Dialect(
-    name="VS Code", server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True
-)
+VSCODE = Dialect(server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True)
 
-VSCODE_SETTINGS = replace(
-    VSCODE,
-    name="VS Code's settings, where servers stood before it had a file for them",
-    server_keys=("mcp.servers",),
-)
+VSCODE_SETTINGS = replace(VSCODE, server_keys=("mcp.servers",))
+"""Where servers stood before it had a file for them."""
 
-INTELLIJ = replace(
-    VSCODE,
-    name="Copilot's plugin for JetBrains",
-    header_keys=("headers", "requestInit.headers"),
-)
+INTELLIJ = replace(VSCODE, header_keys=("headers", "requestInit.headers"))
+"""Copilot's plugin for JetBrains."""
 
 WINDSURF = Dialect(
-    name="Windsurf",
-    url_keys=("serverUrl", "url"),
-    syntax="windsurf",
-    without_keys=("disabledTools",),
+    url_keys=("serverUrl", "url"), syntax="windsurf", without_keys=("disabledTools",)
 )
 
 ZED = Dialect(
-    name="Zed",
     server_keys=("context_servers",),
     scalars_as_text=False,
     command_object=True,
@@ -125,7 +109,6 @@ ZED = Dialect(
 )
 
 CONTINUE_YAML = Dialect(
-    name="Continue",
     header_keys=("requestOptions.headers",),
     listed=True,
     foreign_fields=frozenset({"uses"}),
@@ -136,15 +119,11 @@ CONTINUE_YAML = Dialect(
 )
 
 CONTINUE_JSON = Dialect(
-    name="Continue, a file as other clients have them",
-    bare_server=True,
-    servers_expected=True,
-    syntax="braces",
-    expanded=frozenset({"env"}),
+    bare_server=True, servers_expected=True, syntax="braces", expanded=frozenset({"env"})
 )
+"""A file as other clients have them."""
 
 CLINE = Dialect(
-    name="Cline",
     untyped_url="sse",
     scalars_as_text=False,
     type_keys=("type", "transportType"),
@@ -153,26 +132,18 @@ CLINE = Dialect(
     call_timeouts={"timeout": SECOND},
 )
 
-LM_STUDIO = Dialect(name="LM Studio", syntax="", cwd_at="file")
+LM_STUDIO = Dialect(syntax="", cwd_at="file")
 
 KIRO = Dialect(
-    name="Kiro",
-    syntax="braces",
-    expanded=frozenset({"env", "headers"}),
-    without_keys=("disabledTools",),
+    syntax="braces", expanded=frozenset({"env", "headers"}), without_keys=("disabledTools",)
 )
 
-JUNIE = Dialect(name="JetBrains Junie and Air", syntax="")
+JUNIE = Dialect(syntax="")
+"""Air, too."""
 
-ANTIGRAVITY = Dialect(
-    name="Antigravity",
-    url_keys=("serverUrl", "url"),
-    syntax="",
-    without_keys=("disabledTools",),
-)
+ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_keys=("disabledTools",))
 
 CODEX = Dialect(
-    name="Codex",
     server_keys=("mcp_servers",),
     scalars_as_text=False,
     header_keys=("http_headers",),
@@ -187,7 +158,6 @@ CODEX = Dialect(
 )
 
 GEMINI = Dialect(
-    name="Gemini CLI",
     scalars_as_text=False,
     url_keys=("httpUrl", "url"),
     url_transports={"httpUrl": "http"},
@@ -198,7 +168,6 @@ GEMINI = Dialect(
 )
 
 OPENCODE = Dialect(
-    name="OpenCode",
     server_keys=("mcp.servers", "mcp"),
     scalars_as_text=False,
     env_keys=("environment",),
@@ -208,7 +177,6 @@ OPENCODE = Dialect(
 )
 
 GOOSE = Dialect(
-    name="Goose",
     server_keys=("extensions",),
     url_keys=("uri", "url"),
     env_keys=("envs",),
@@ -223,19 +191,13 @@ GOOSE = Dialect(
 )
 
 AMAZON_Q = Dialect(
-    name="Amazon Q",
     scalars_as_text=False,
     syntax="env",
     expanded=frozenset({"env", "headers"}),
     without_keys=("disabledTools",),
 )
 
-COPILOT = Dialect(
-    name="Copilot CLI",
-    syntax="shell",
-    expanded=frozenset({"env", "headers"}),
-    only_keys=("tools",),
-)
+COPILOT = Dialect(syntax="shell", expanded=frozenset({"env", "headers"}), only_keys=("tools",))
 
 # --- where they keep them -------------------------------------------------------------------------
 

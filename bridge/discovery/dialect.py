@@ -35,7 +35,6 @@ class Dialect:
     """How one client spells servers.
 
     Attributes:
-        name: For the reader of a test or a log.
         server_keys: Dotted places of name-to-entry objects; all that are present count.
         transports: Values of `type` and the transport each means.
         untyped_url: What a `url` without `type` means; None means that the entry is skipped.
@@ -71,7 +70,6 @@ class Dialect:
         cwd_at: What a relative `cwd` starts from: the file's directory, or the workspace.
     """
 
-    name: str
     server_keys: tuple[str, ...] = ("mcpServers",)
     transports: Mapping[str, Transport] = field(default_factory=lambda: KNOWN_TRANSPORTS)
     untyped_url: Transport | None = "http"

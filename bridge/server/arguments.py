@@ -131,16 +131,21 @@ def _code(value: Json) -> str:
 def _servers(value: Json) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        message = (
-            f"`servers` must be a list of server names such as "
-            f'["git", "time"], not {kind_of(value)}; or leave it out.'
-        )
+    names = _listed("servers", value, str, 'server names such as ["git", "time"]')
+    if len(names) > MAX_SERVERS:
+        message = f"`servers` names {len(names)} servers; at most {MAX_SERVERS} are taken."
         raise InvalidRequestError(message)
-    if len(value) > MAX_SERVERS:
-        message = f"`servers` names {len(value)} servers; at most {MAX_SERVERS} are taken."
+    return tuple(names)
+
+
+def _listed(name: str, value: Json, of: type, example: str) -> list[Any]:
+    """Return a list of what has one type; an empty one for nothing."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, of) for item in value):
+        message = f"`{name}` must be a list of {example}, not {kind_of(value)}; or leave it out."
         raise InvalidRequestError(message)
-    return tuple(value)
+    return value
 
 
 def _timeout(value: Json) -> float | None:
@@ -194,16 +199,11 @@ def parse_files(value: Json) -> tuple[InputFile, ...]:
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        message = '`files` must be a list such as [{"name": "data.csv", "text": "a,b"}]'
-        message += f", not {kind_of(value)}."
-        raise InvalidRequestError(message)
-    if len(value) > MAX_FILES:
-        message = f"There are {len(value):,} files; a run takes {MAX_FILES}."
+    files = _listed("files", value, dict, 'files such as [{"name": "data.csv", "text": "a,b"}]')
+    if len(files) > MAX_FILES:
+        message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
         raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")
-    return tuple(_file(item) for item in value)
+    return tuple(_file(item) for item in files)
 
 
 _CONTENTS = ("text", "data", "uri")
@@ -268,16 +268,11 @@ def parse_packages(value: Json) -> tuple[str, ...]:
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        message = '`packages` must be a list of requirements such as ["polars==1.*"]'
-        message += f", not {kind_of(value)}."
-        raise InvalidRequestError(message)
-    if len(value) > MAX_PACKAGES or any(len(item) > MAX_PACKAGE_CHARS for item in value):
+    texts = _listed("packages", value, str, 'requirements such as ["polars==1.*"]')
+    if len(texts) > MAX_PACKAGES or any(len(text) > MAX_PACKAGE_CHARS for text in texts):
         message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
         raise InvalidRequestError(message)
-    return tuple(item.strip() for item in value)
+    return tuple(text.strip() for text in texts)
 
 
 def kind_of(value: Json) -> str:

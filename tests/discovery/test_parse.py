@@ -27,7 +27,7 @@ from bridge.discovery.parse import (
 from tests.discovery.parsing import Found, Origin, parse_config
 
 SECRET = "s3cr3t-value"
-DIALECTS = tuple({location.dialect.name: location.dialect for location in LOCATIONS}.values())
+DIALECTS = tuple({repr(location.dialect): location.dialect for location in LOCATIONS}.values())
 FORMATS: tuple[Format, ...] = ("json", "json with comments", "jsonc", "toml", "yaml")
 
 
