@@ -29,6 +29,7 @@ from bridge.gate.policy import Policy
 from bridge.gate.redaction import Redactor
 from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
+from bridge.store import Store
 
 RULES = 200
 SECRETS = 20
@@ -112,7 +113,7 @@ def _oversight(directory: Path, journals: Journals, run_id: str) -> Oversight:
         policy=policy,
         flow=Flow(policy.spec.flows),
         budget=RunBudget(policy.spec.budgets, Rates()),
-        pins=Pins(directory / "pins.json"),
+        pins=Pins(Store(directory)),
         audit=RunAudit(AuditLog(directory / "audit"), run_id, mask=redactor.arguments),
         journal=journals.begin(run_id, "me"),
     )

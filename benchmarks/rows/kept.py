@@ -120,7 +120,7 @@ async def checkpoint(bench: Bench, engine: Engine) -> list[Measurement]:
     sizes: set[int] = set()
     async with open_bridge(bench, engine) as bridge:
         await bridge.run(HOLDS, session=SESSION)
-        place = bridge.home / "state" / "sessions"
+        place = bridge.home / "state" / "blobs"
         await _until_saved(place, {})
         for _ in range(bench.count(*RUNS)):
             await anyio.sleep(PACE_SECONDS)

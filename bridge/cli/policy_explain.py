@@ -20,6 +20,7 @@ from bridge.settings import Settings
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule
 from bridge.settings.policy_edit import toml_value
+from bridge.store import Store
 
 MAX_RULES = 20
 """Rules shown that did not match; with more, those that are about other tools are left out."""
@@ -71,7 +72,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
             server_definition=spec.definition,
         ),
         "read" if requested else None,
-        Pins(settings.state_dir / "pins.json"),
+        Pins(Store(settings.state_dir)),
         start,
     )
     if arguments.json:

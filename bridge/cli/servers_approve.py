@@ -29,6 +29,7 @@ from bridge.gate.question import because, server_lines
 from bridge.gate.starts import Starts
 from bridge.model import ServerSpec
 from bridge.settings import Settings
+from bridge.store import Store
 from bridge.text import counted
 
 LEAST_DIGITS = 32
@@ -134,8 +135,8 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
     await _approve(spec, settings)
     # Anew, as another bridge reads it.
     if _starts(settings).decide(spec).action != "allow":
-        message = f"That {spec.name} may be started cannot be kept in pins.json."
-        raise UsageError(message, remedy=f"See to that file in {settings.state_dir}.")
+        message = f"That {spec.name} may be started cannot be kept."
+        raise UsageError(message, remedy=f"See to store.db in {settings.state_dir}.")
     told = f"{spec.name} may be started as long as its definition stays as it is."
     write_err(visible(told, keep="") + "\n")
     return True
@@ -151,7 +152,7 @@ async def _approve(spec: ServerSpec, settings: Settings) -> None:
 
 
 def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
-    pins = Pins(settings.state_dir / "pins.json")
+    pins = Pins(Store(settings.state_dir))
     return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 

@@ -37,6 +37,7 @@ from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Too
 from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_returned
 from bridge.settings import Settings
+from bridge.store import Store
 from bridge.upstream.asking import current_caller
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Gatekeeping:
         self._servers = servers
         self.audit = log_of(settings)
         self._policy = PolicyFile(settings, self.audit.later)
-        self._pins = Pins(state / "pins.json")
+        self._pins = Pins(Store(state))
         self.starts = Starts(self.policy, self.audit, self._pins, _current_asker)
         servers.pool.admission = self.starts
         self._grants = Grants()

@@ -289,6 +289,8 @@ class Gate:
         self, wish: _Wish, base: Decision, request: Request, part: str
     ) -> dict[str, Json]:
         seen, call = self._seen, wish.call
+        if call.definition is not None and seen.policy.spec.present and seen.policy.spec.pin:
+            await seen.pins.look(call.definition, call.server_definition)
         asks = self._decide(wish.real, base)
         decision = strictest(base, *asks)
         if decision.action == "deny":

@@ -1,11 +1,11 @@
 """Tools as they were when they were first allowed, and servers when they were first started.
 
-Owns the digests of definitions, and the file that they are kept in from one bridge to the next. A
-tool belongs to its server's definition, and not to the name that a configuration gives it.
+Owns the digests of definitions, and the document that they are kept in from one bridge to the next.
+A tool belongs to its server's definition, and not to the name that a configuration gives it.
 
-What cannot be read is not taken for empty: where the file is damaged, every tool counts as changed
-until somebody removes it. Nor is a full file emptied: what has no room in it is asked about. The
-file holds digests, names of parameters and hints, and no text that a server wrote.
+What cannot be read is not taken for empty: where the document is damaged, every tool counts as
+changed until somebody removes it. Nor is a full one emptied: what has no room in it is asked about.
+It holds digests, names of parameters and hints, and no text that a server wrote.
 """
 
 from __future__ import annotations
@@ -13,23 +13,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import stat
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
-from bridge.model import MEBIBYTE, Json, Tool, short_digest
-from bridge.saving import replace_file, turn
+from bridge.model import Json, Tool, short_digest
+from bridge.store import Store
 
 logger = logging.getLogger(__name__)
-
-MAX_BYTES = 16 * MEBIBYTE
-"""Of the file; more than as many tools as there may be take, with all of their parameters."""
 
 MAX_SERVERS = 1000
 """Names of servers remembered."""
@@ -57,7 +51,9 @@ HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
 _FORM = 2
-"""Of the file. One of another number is none that this bridge can read, but for the first."""
+"""Of the document. One of another number is none that this bridge can read, but for the first."""
+
+_KIND = "pins"
 
 _FIRST_FORM = 1
 """Had tools by the names of their servers. They go to the definition that is pinned for the name
@@ -124,17 +120,17 @@ to them."""
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a file holds."""
+    """What is remembered."""
 
     tools: _Pinned = field(default_factory=dict)
     servers: _Servers = field(default_factory=dict)
 
 
 class Pins:
-    """What is remembered of tools; None for `path` remembers nothing."""
+    """What is remembered of tools; None for `store` remembers nothing."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, store: Store | None = None) -> None:
+        self._kept = store
         self._state: tuple[int, ...] | None = None
         self._stored = _Stored()
         self._damage = ""
@@ -144,9 +140,9 @@ class Pins:
     def change(self, tool: Tool, server_definition: str = "") -> str:
         """Say what of a tool changed since it was first allowed; nothing if nothing did.
 
-        Looks at the file only if the tool is not known as it is now.
+        Looks at the store only if the tool is not known as it is now; see `look`.
         """
-        if self._path is None or self._knows(tool, server_definition):
+        if self._kept is None or self._knows(tool, server_definition):
             return ""
         self._refresh()
         if self._knows(tool, server_definition):
@@ -169,7 +165,7 @@ class Pins:
         Args:
             anew: Whether it is allowed for good, even if it was another when it was allowed before.
         """
-        if self._path is None or self._knows(tool, server_definition):
+        if self._kept is None or self._knows(tool, server_definition):
             return
         if not anew and self.change(tool, server_definition):
             return
@@ -185,7 +181,7 @@ class Pins:
 
         One that nothing is known of is as it was.
         """
-        if self._path is None:
+        if self._kept is None:
             return ""
         self._refresh()
         if definition in self._unstored_servers.get(server, ()):
@@ -205,7 +201,7 @@ class Pins:
 
     def approved(self, server: str, definition: str) -> bool:
         """Tell whether a person said "always" to a server as it is defined."""
-        if self._path is None:
+        if self._kept is None:
             return False
         self._refresh()
         known = self._stored.servers.get(server, {}) | self._unstored_servers.get(server, {})
@@ -217,7 +213,7 @@ class Pins:
         Args:
             always: Whether a person allowed it for good, even beside others of its name.
         """
-        if self._path is None or self.approved(server, definition):
+        if self._kept is None or self.approved(server, definition):
             return
         if not always and (self.redefined(server, definition) or self._knows_server(server)):
             return
@@ -240,36 +236,37 @@ class Pins:
             return True
         return any(pin.digest == digest for pin in self._before(tool, server_definition))
 
-    def _refresh(self) -> None:
-        """Read the file if it is not as it was when it was last read."""
-        assert self._path is not None
-        state = _state(self._path)
-        if state == self._state:
+    async def look(self, tool: Tool | None = None, server_definition: str = "") -> None:
+        """Read what is remembered, if it may have changed, so that nothing else waits for the disk.
+
+        Args:
+            tool: What is going to be asked about; one that is known as it is needs no look.
+        """
+        if self._kept is None or (tool is not None and self._knows(tool, server_definition)):
             return
-        self._state = state
-        try:
-            self._stored, self._damage = _read(self._path), ""
-        except (OSError, ValueError, RecursionError) as error:
-            logger.warning(
-                "%s cannot be read (%s): every tool counts as changed until it is removed",
-                self._path,
-                error,
-            )
-            self._stored = _Stored()
-            self._damage = (
-                "what it was when it was allowed is not known, because pins.json in the bridge's "
-                "state directory cannot be read; once that file is removed all tools count as new"
-            )
+        state = self._kept.state()
+        if state != self._state:
+            self._take(state, *await anyio.to_thread.run_sync(_read, self._kept))
+
+    def _refresh(self) -> None:
+        """Read what is remembered if it may not be as it was when it was last read."""
+        assert self._kept is not None
+        state = self._kept.state()
+        if state != self._state:
+            self._take(state, *_read(self._kept))
+
+    def _take(self, state: tuple[int, ...], stored: _Stored, damage: str) -> None:
+        self._state, self._stored, self._damage = state, stored, damage
 
     async def _store(self) -> None:
         """Write down what is not yet.
 
         What cannot be written is remembered by this bridge alone, and tried again with the next.
         """
-        assert self._path is not None
+        assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
-        stored = await anyio.to_thread.run_sync(_add, self._path, news, servers)
+        stored = await anyio.to_thread.run_sync(_add, self._kept, news, servers)
         if stored is None:
             return
         self._stored = stored
@@ -281,17 +278,17 @@ class Pins:
                 del self._unstored[key]
 
 
-def _add(path: Path, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to what a file remembers, and return all of it; None if that cannot be done.
+def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
+    """Add to what is remembered, and return all of it; None if that cannot be done.
 
     Blocks; for threads.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with turn(path.with_name(f"{path.name}.lock")):
-            stored = _joined(_with_servers(_read(path), servers), news)
-            # A file that is lost after a power cut would let any tool pass for new.
-            replace_file(path, _document(stored), durable=True)
+        # What is lost after a power cut would let any tool pass for new.
+        with store.writing(durable=True) as kept:
+            before = _parsed(kept.get(_KIND, "", ""))
+            stored = _joined(_with_servers(before, servers), news)
+            kept.put(_KIND, "", "", _document(stored))
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
         return None
@@ -384,34 +381,32 @@ def _parameters(
     return f"of its parameters {listed}{f' and {more} more changed' if more > 0 else ''}"
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _read(store: Store) -> tuple[_Stored, str]:
+    """Return what is remembered, and what to say where that is not known. Blocks."""
     try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        with store.reading() as kept:
+            return _parsed(kept.get(_KIND, "", "")), ""
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning(
+            "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
+            store.directory,
+            error,
+        )
+    return _Stored(), (
+        "what it was when it was allowed is not known, because store.db in the bridge's state "
+        "directory cannot be read; once that file (and an earlier version's pins.json there) is "
+        "removed all tools count as new"
+    )
 
 
-def _read(path: Path) -> _Stored:
-    """Return what a file remembers; nothing if there is none.
+def _parsed(data: bytes | None) -> _Stored:
+    """Return what a document remembers; nothing if there is none.
 
     Raises:
-        OSError: It cannot be read.
         ValueError: It is not what a bridge wrote.
     """
-    try:
-        # Not blocking, in case it is a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if data is None:
         return _Stored()
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            message = "it is no regular file"
-            raise ValueError(message)
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        message = f"it is larger than {MAX_BYTES:,} bytes"
-        raise ValueError(message)
     document = json.loads(data)
     try:
         if document["form"] not in (_FORM, _FIRST_FORM):

@@ -103,6 +103,7 @@ class Starts:
             RefusedError: It is not allowed.
             SettingsError: The policy does not parse.
         """
+        await self._pins.look()
         decision = self.decide(spec)
         if decision.action == "allow" or (*_key(spec), self._run) in self._given:
             return
@@ -125,6 +126,7 @@ class Starts:
             RefusedError: It is not allowed, or cannot be recorded; it must not happen.
             SettingsError: The policy does not parse.
         """
+        await self._pins.look()
         decision = self.decide(spec)
         approval = self._given.pop((*_key(spec), self._run), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:

@@ -107,6 +107,17 @@ class Store:
         with self._connected(writes=True, durable=durable) as connection:
             yield Transaction(connection, time.time)
 
+    def state(self) -> tuple[int, ...]:
+        """Return what is another after every change; () of a database that is not there."""
+        if self._file is None:
+            return (time.time_ns(),)
+        found: list[int] = []
+        for name in (self._file.name, f"{self._file.name}-wal"):
+            with suppress(OSError):
+                status = self._file.with_name(name).stat()
+                found += [status.st_mtime_ns, status.st_size, status.st_ino]
+        return tuple(found)
+
     def drop(self, digests: Iterable[str]) -> int:
         """Remove contents that nothing speaks of any more; return how many went.
 

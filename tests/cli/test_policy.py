@@ -23,6 +23,7 @@ from bridge.gate.policy import Policy
 from bridge.model import Tool
 from bridge.settings import Settings, load
 from bridge.settings.policy import parse_policy
+from bridge.store import Store
 from tests.recorder_rig import recorder_entry
 
 POLICY = """
@@ -148,7 +149,7 @@ async def test_a_tool_that_changed_since_it_was_allowed_is_said_to(
     settings = home.settings()
     settings.state_dir.mkdir()
     before = Tool(server="mail", name="read_note", description="Read it.")
-    await Pins(settings.state_dir / "pins.json").keep(before)
+    await Pins(Store(settings.state_dir)).keep(before)
     await home.explain("mail", "read_note")
     shown = capsys.readouterr().out
     assert "-> ask" in shown

@@ -28,6 +28,10 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict
     return status, document
 
 
+def _contents(home: Path) -> list[Path]:
+    return [path for path in (home / "state" / "blobs").rglob("*") if path.is_file()]
+
+
 def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
@@ -37,10 +41,10 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     status, second = _run(capsys, "-c", "[x + 1, open('a.txt').read()]")
     assert (status, second["result"]) == (0, [42, "kept"])
     assert (second["session"]["state"], second["session"]["run"]) == ("restored", 2)
-    assert list((home / "state" / "sessions").rglob("*.session"))
+    assert _contents(home)
     status, ended = _run(capsys, "--end-session")
     assert (status, ended["session"]["state"]) == (0, "ended")
-    assert not list((home / "state" / "sessions").rglob("*.session"))
+    assert not _contents(home)
     began = [each for each in records(home / "state" / "audit") if each["kind"] == "run"]
     assert {(each["principal"], each["clientSays"]) for each in began} == {("terminal", "cli")}
     status, unknown = _run(capsys, "--end-session")

@@ -12,7 +12,8 @@ import pytest
 from bridge.gate import pins as pins_module
 from bridge.gate.pins import MAX_DEFINITIONS, MAX_NAMED, MAX_PARAMETERS, Pins, tool_digest
 from bridge.model import Json, Tool
-from bridge.saving import turn
+from bridge.store import Store
+from bridge.store import schema as schema_module
 
 TOOL = Tool(
     server="git",
@@ -33,37 +34,27 @@ def _with(**properties: Json) -> Tool:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path) -> Store:
     """Where they are kept; its directory is not there yet."""
-    return tmp_path / "state" / "pins.json"
+    return Store(tmp_path / "state")
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+def _write(store: Store, text: str) -> None:
+    with store.writing() as kept:
+        kept.put("pins", "", "", text.encode())
 
 
-def _rewrite(path: Path, text: str) -> None:
-    path.write_text(text)
+def _text(store: Store) -> str:
+    with store.reading() as kept:
+        return (kept.get("pins", "", "") or b"").decode()
 
 
-def _text(path: Path) -> str:
-    return path.read_text()
+def _remove(store: Store) -> None:
+    for path in store.directory.glob("store.db*"):
+        path.unlink()
 
 
-def _mode(path: Path) -> int:
-    return path.stat().st_mode & 0o777
-
-
-def _names(path: Path) -> list[str]:
-    return sorted(found.name for found in path.iterdir())
-
-
-def _remove(path: Path) -> None:
-    path.unlink()
-
-
-async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Path) -> None:
+async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) -> None:
     """Also in a bridge that runs already."""
     first, other = Pins(file), Pins(file)
     assert first.change(TOOL) == other.change(TOOL) == ""
@@ -72,7 +63,6 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Path) -> 
     for pins in (first, other, Pins(file)):
         assert pins.change(TOOL) == ""
         assert pins.change(changed) == "its description changed"
-    assert _mode(file) == 0o600
     assert "Pushes" not in _text(file)
 
 
@@ -117,13 +107,13 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Path) -> 
         ),
     ],
 )
-async def test_what_changed_is_said_in_words(file: Path, tool: Tool, said: str) -> None:
+async def test_what_changed_is_said_in_words(file: Store, tool: Tool, said: str) -> None:
     """By part, and of parameters by name; also after the file was read by another bridge."""
     await Pins(file).keep(TOOL)
     assert Pins(file).change(tool) == said
 
 
-async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Path) -> None:
+async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store) -> None:
     """An answer for one call, or one run, leaves the record as it was."""
     changed = replace(TOOL, description="Other.")
     pins = Pins(file)
@@ -135,7 +125,7 @@ async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Path) 
     assert pins.change(changed) == Pins(file).change(changed) == ""
 
 
-async def test_two_projects_may_use_two_versions_of_a_server(file: Path) -> None:
+async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> None:
     """Both are as they were when they were allowed; of many the first is forgotten."""
     pins = Pins(file)
     versions = [replace(TOOL, description=str(number)) for number in range(MAX_DEFINITIONS + 1)]
@@ -148,7 +138,7 @@ async def test_two_projects_may_use_two_versions_of_a_server(file: Path) -> None
 
 
 async def test_a_bridge_that_was_late_does_not_add_what_another_would_ask_about(
-    file: Path,
+    file: Store,
 ) -> None:
     """Each saw a tool for the first time, and not the same."""
     late = Pins(file)
@@ -160,7 +150,7 @@ async def test_a_bridge_that_was_late_does_not_add_what_another_would_ask_about(
     assert Pins(file).change(TOOL) == "its description changed"
 
 
-async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Path) -> None:
+async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Store) -> None:
     """Neither knew of the other when it looked."""
     other = replace(TOOL, description="Other.")
     async with anyio.create_task_group() as tasks:
@@ -181,12 +171,12 @@ async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Path) -> Non
         "[" * 100_000,
     ],
 )
-async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Path, text: str) -> None:
+async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Store, text: str) -> None:
     """Until it is removed. Only what is allowed for good is known meanwhile."""
     _write(file, text)
     pins = Pins(file)
-    assert "pins.json" in pins.change(TOOL)
-    assert str(file) not in pins.change(TOOL)
+    assert "store.db" in pins.change(TOOL)
+    assert str(file.directory) not in pins.change(TOOL)
     await pins.keep(TOOL)
     assert "cannot be read" in pins.change(TOOL)
     await pins.keep(TOOL, anew=True)
@@ -196,13 +186,40 @@ async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Path, te
     assert pins.change(replace(TOOL, name="pull")) == ""
 
 
-async def test_a_directory_in_the_records_place_is_a_damaged_record(file: Path) -> None:
+@pytest.mark.parametrize("damage", [b"no database", None])
+async def test_a_damaged_database_is_a_damaged_record(file: Store, damage: bytes | None) -> None:
     """Whatever stands there, it is not nothing."""
-    _write(file / "inside", "")
+    place = file.directory / "store.db"
+    if damage is None:
+        (place / "inside").mkdir(parents=True)
+    else:
+        file.directory.mkdir()
+        place.write_bytes(damage)
     assert "cannot be read" in Pins(file).change(TOOL)
 
 
-async def test_a_full_record_forgets_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pins_of_an_earlier_version_are_taken_over(file: Store) -> None:
+    """Before anything is asked: a tool that changed meanwhile must not pass for new."""
+    earlier = Store(file.directory.with_name("earlier"))
+    await Pins(earlier).keep(TOOL)
+    file.directory.mkdir()
+    (file.directory / "pins.json").write_text(_text(earlier))
+    pins = Pins(file)
+    assert pins.change(TOOL) == ""
+    assert pins.change(replace(TOOL, title="x")) == "its title changed"
+
+
+async def test_who_has_looked_asks_without_the_disk(
+    file: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Pins(file).keep(TOOL)
+    pins = Pins(file)
+    await pins.look(TOOL)
+    monkeypatch.delattr(Store, "reading")
+    assert pins.change(replace(TOOL, title="x")) == "its title changed"
+
+
+async def test_a_full_record_forgets_nothing(file: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room in it is asked about."""
     monkeypatch.setattr(pins_module, "MAX_TOOLS", 2)
     pins = Pins(file)
@@ -213,26 +230,28 @@ async def test_a_full_record_forgets_nothing(file: Path, monkeypatch: pytest.Mon
     assert [bool(pins.change(tool)) for tool in tools] == [False, False, True]
 
 
-async def test_what_cannot_be_written_is_remembered_by_this_bridge(file: Path) -> None:
+async def test_what_cannot_be_written_is_remembered_by_this_bridge(
+    file: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And written with the next."""
-    _write(file.with_name("other"), "")
+    monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     pins = Pins(file)
-    with turn(file.with_name("pins.json.lock")):
+    with file.writing():
         await pins.keep(TOOL)
-    assert _names(file.parent) == ["other", "pins.json.lock"]
+    assert not _text(file)
     assert pins.change(TOOL) == ""
     await pins.keep(replace(TOOL, name="pull"))
     assert list(json.loads(_text(file))["servers"]["git"]) == ["pull", "push"]
 
 
-async def test_a_known_tool_costs_no_look_at_the_disk(file: Path) -> None:
+async def test_a_known_tool_costs_no_look_at_the_disk(file: Store) -> None:
     """It is called for every call."""
     pins = Pins(file)
     await pins.keep(TOOL)
     _remove(file)
     assert pins.change(TOOL) == ""
     await pins.keep(TOOL)
-    assert _names(file.parent) == ["pins.json.lock"]
+    assert not (file.directory / "store.db").exists()
 
 
 async def test_without_a_file_nothing_is_remembered() -> None:
@@ -259,7 +278,7 @@ def test_a_digest_is_of_everything_that_the_server_says_and_of_nothing_else() ->
 A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 
 
-async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Path) -> None:
+async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Store) -> None:
     changed = replace(TOOL, description="Pushes elsewhere.")
     pins = Pins(file)
     await pins.keep(TOOL, A)
@@ -270,7 +289,7 @@ async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file
     assert Pins(file).change(renamed, A) == ""
 
 
-async def test_a_server_is_new_once_and_another_definition_is_not(file: Path) -> None:
+async def test_a_server_is_new_once_and_another_definition_is_not(file: Store) -> None:
     pins, other = Pins(file), Pins(file)
     assert pins.redefined("git", A) == other.redefined("git", B) == ""
     await pins.keep_server("git", A)
@@ -290,7 +309,7 @@ async def test_a_server_is_new_once_and_another_definition_is_not(file: Path) ->
     assert pins.redefined("hub", B) == ""
 
 
-async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(file: Path) -> None:
+async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(file: Store) -> None:
     one, two = Pins(file), Pins(file)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.keep_server, "git", A)
@@ -300,13 +319,13 @@ async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(fi
 
 
 async def test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinned(
-    file: Path,
+    file: Store,
 ) -> None:
     """The form of earlier versions, which had no definitions."""
     await Pins(file).keep(TOOL)
     document = json.loads(_text(file))
     del document["starts"]
-    _rewrite(file, json.dumps({**document, "form": 1}))
+    _write(file, json.dumps({**document, "form": 1}))
     changed = replace(TOOL, description="Pushes elsewhere.")
     pins = Pins(file)
     assert pins.change(changed, A) == pins.change(changed, B) == "its description changed"
@@ -318,7 +337,7 @@ async def test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinne
     assert json.loads(_text(file))["form"] == 2
 
 
-async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file: Path) -> None:
+async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file: Store) -> None:
     _write(file, "{")
     pins = Pins(file)
     assert "cannot be read" in pins.redefined("git", A)
@@ -329,7 +348,7 @@ async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file
 
 
 async def test_servers_that_there_is_no_room_for_are_asked_about(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pins_module, "MAX_SERVERS", 1)
     monkeypatch.setattr(pins_module, "MAX_SERVER_DEFINITIONS", 2)

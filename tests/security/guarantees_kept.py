@@ -100,13 +100,12 @@ KEPT_GUARANTEES = (
         tests=(
             f"{STORE}::test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there",
             f"{STORE_DAMAGED}::test_nothing_is_reached_through_a_link",
-            f"{STORE_DAMAGED}::test_a_link_in_place_of_a_content_or_an_entry_is_not_followed",
+            f"{STORE_DAMAGED}::test_a_link_in_place_of_a_content_is_not_followed",
             f"{KEPT_OVER_MCP}::test_what_is_another_owners_is_as_unknown_as_what_never_was",
             f"{REST}::test_names_are_each_owners_and_an_id_opens_nothing_for_others",
             f"{REST}::test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_session",
             f"{CHECKPOINTS}::test_nobody_has_anothers",
-            f"{CHECKPOINTS}::test_files_are_this_users_alone_and_show_no_names",
-            f"{CHECKPOINTS}::test_only_plain_files_are_read",
+            f"{CHECKPOINTS}::test_files_are_this_users_alone",
         ),
     ),
     Guarantee(
@@ -115,7 +114,7 @@ KEPT_GUARANTEES = (
         "constructor and puts no file outside of the workspace; one that was changed is noticed.",
         attacks=(),
         tests=(
-            f"{CHECKPOINTS}::test_any_changed_byte_is_noticed",
+            f"{CHECKPOINTS}::test_a_changed_state_is_noticed",
             f"{CHECKPOINTS}::test_nothing_on_the_host_unpickles",
             f"{SAVED_CHANGED}::test_a_cut_checkpoint_is_refused_wherever_it_is_cut",
             f"{SAVED}::test_restoring_runs_no_constructor_decorator_or_default",

@@ -58,9 +58,9 @@ their number varies; what is left of each sandbox would soon be more than that."
 LASTING = ("oom",)
 """What podman's monitor writes where its service was started, at most once; it goes with that."""
 
-REMEMBERED = "state/shapes"
-"""What the bridge has learnt of the results of tools. It writes that down seconds after the run in
-which it learnt it, so in the midst of whichever attack comes then."""
+REMEMBERED = "store.db"
+"""The database, with what the bridge has learnt of the results of tools. It writes that down
+seconds after the run in which it learnt it, so in the midst of whichever attack comes then."""
 
 AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d-\d{6}(\.jsonl)")
 """A file of the audit log. There is another at midnight and when one is full, in the midst of
@@ -165,7 +165,7 @@ class Arena:
                 allowed = timeout + GRACE_SECONDS + LATE_SECONDS
                 assert outcome.usage.wall_ms <= allowed * 1000, outcome
             if is_kept:
-                shutil.rmtree(self.home / "state" / "artifacts")
+                shutil.rmtree(self.home / "state" / "blobs")
         return Attack(outcome=outcome, sandbox=victims[0])
 
     @asynccontextmanager
@@ -236,7 +236,7 @@ class Arena:
             "descriptors": {
                 kind: n
                 for kind, n in held.items()
-                if kind != "socket" and not kind.startswith("/proc/")
+                if kind != "socket" and not kind.startswith("/proc/") and REMEMBERED not in kind
             },
             "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
             "children": len(children()),
@@ -248,7 +248,7 @@ class Arena:
                     for path in self.home.rglob("*")
                     if not path.name.endswith(".log")
                     and path.name not in LASTING
-                    and not path.is_relative_to(self.home / REMEMBERED)
+                    and not path.name.startswith(REMEMBERED)
                 }
             ),
         }

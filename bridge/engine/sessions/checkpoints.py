@@ -1,16 +1,11 @@
-"""What sessions held when they were last saved, on disk.
+"""What sessions held when they were last saved, in the store.
 
-Owns the files: one for each session, below a directory for each owner, replaced whole, and refused
-if it is not what was written. What a state consists of only a guest knows; this is bytes with a
-line that says whose they are. Everything here blocks, and is for threads.
+Owns a row for each session and the state as a content, replaced together, and refused if the state
+is not what was written. What a state consists of only a guest knows. A disk that fails costs the
+state that was to be saved or read, and no run.
 
-    <digest of the rest>                 hexadecimal, one line
-    <whose it is, of what, as JSON>      one line
-    <the state>
-
-Several bridges may use one directory: each file is whole at every moment, and who saves last wins.
-After a power cut a file is the old one or the new.
-A state is the program's data as it is: readable by this user alone, and not encrypted.
+Several bridges may use one store: who saves last wins, and after a power cut it is the old or the
+new. A state is the program's data as it is: readable by this user alone, and not encrypted.
 """
 
 from __future__ import annotations
@@ -18,89 +13,85 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 from time import time
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import anyio.to_thread
 
 from bridge.engine.intake.state import MAX_LOST, MAX_STATE_BYTES, losses
-from bridge.engine.sessions.surplus import SavedFile, owner_digest, surplus_of
-from bridge.model import Json, Loss
-from bridge.saving import UNFINISHED, replace_file
+from bridge.model import PERSON_OWNERS, Json, Loss
+from bridge.shares import Thing, surplus
+from bridge.store import Store, Transaction, owner_digest
 
-VERSION = 1
+if TYPE_CHECKING:
+    from sqlalchemy import Row, Table
+
+logger = logging.getLogger(__name__)
 
 TOTAL_BYTES = 1024**3
 """Of all sessions of all owners; of too much the oldest of who has most go first."""
 
 MAX_KEPT = 10_000
-"""Sessions in all: their first lines are read in about a second."""
+"""Sessions in all."""
 
 MAX_OF_OWNER = 500
 """Sessions of one owner."""
 
-MAX_HEAD_BYTES = 1024 * 1024
-"""Of the line that says whose a state is."""
+MAX_FACTS_BYTES = 1024 * 1024
+"""Of what is to be known of a session beside its state."""
 
-_DIGEST_CHARS = 64
-_SUFFIX = ".session"
 _DAY = 24 * 3600.0
-
-_LEFT_SECONDS = 3600.0
-"""After which a file that nobody finished was left by a bridge that was killed."""
 
 _TIDY_SECONDS = 600.0
 """After which a save looks at what has expired."""
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DAMAGED = "its checkpoint is damaged, or somebody changed it"
+
+_PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """What there is of one session, but for the state.
+class Saved:
+    """One session's state, as it was saved.
 
     Attributes:
-        run: After which of its runs.
-        lost: What is not in the state.
-        facts: What else the engine wants to know again: servers, packages ...
-        created: When the session was first saved, in seconds since the epoch.
-        saved: When it was last.
-        size: Of the state.
+        run: After which run.
+        data: For a guest to read; empty where only the rest was asked for.
+        lost: What is not in it.
+        facts: What the engine wants to know again; see `Record.facts`.
+        moment: When it was saved, in seconds since the epoch.
     """
 
     session_id: str
     name: str
     run: int
+    data: bytes = field(default=b"", repr=False)
     lost: tuple[Loss, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
-    created: float = 0.0
-    saved: float = 0.0
-    size: int = 0
+    moment: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """What came of opening one.
+class SavedRow(NamedTuple):
+    """What of a session is weighed: when it was saved, whose it is, how large, and which."""
 
-    Attributes:
-        checkpoint: None if there is none, or none that can be used.
-        why: Why it cannot be used, as the end of a sentence; empty if there is none.
-    """
-
-    checkpoint: Checkpoint | None = None
-    data: bytes = field(default=b"", repr=False)
-    why: str = ""
+    saved: float
+    owner: str
+    id: str
+    size: int
+    digest: str
 
 
 class Checkpoints:
-    """The sessions that were saved.
+    """Saves, finds and forgets. What is not async blocks, and is for threads.
 
     Args:
-        root: Where; made when something is first saved.
         days: For how long.
         total_bytes: Of all of them.
         now: Seconds since the epoch.
@@ -108,292 +99,263 @@ class Checkpoints:
 
     def __init__(
         self,
-        root: Path,
+        store: Store,
         *,
         days: int,
         total_bytes: int = TOTAL_BYTES,
         now: Callable[[], float] = time,
     ) -> None:
-        self._root = root
+        self._store = store
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
         self._now = now
         self._tidied = -_TIDY_SECONDS
         self._written = 0
 
-    def save(self, owner: str, checkpoint: Checkpoint, data: bytes) -> None:
-        """Save a session in place of what was saved of it before.
+    # --- for the event loop -----------------------------------------------------------------------
 
-        Sets when it was saved and the size; and when it was created, as long as it is there.
+    async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
+        """Return what is saved by that id or name, but for its data; or what may have been it."""
+        try:
+            return await anyio.to_thread.run_sync(self.found, owner, key)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+            return None, "what is saved of sessions cannot be read"
+
+    async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
+        return await anyio.to_thread.run_sync(self.loaded, owner, session_id)
+
+    async def save(self, owner: str, saved: Saved) -> str:
+        """Save it in place of what was; return why that could not be done, empty if it was."""
+        try:
+            await anyio.to_thread.run_sync(partial(self.write, owner, saved))
+        except OSError as error:
+            return f"the bridge could not write it down ({error.strerror or error})"
+        return ""
+
+    async def forget(self, owner: str, session_id: str) -> None:
+        """Keep nothing of it."""
+        try:
+            await anyio.to_thread.run_sync(self.remove, owner, session_id)
+        except OSError as error:
+            logger.warning("what was saved of a session cannot be removed: %s", error)
+
+    async def listed(self, owner: str) -> tuple[Saved, ...]:
+        """Return what is saved of an owner's sessions, but for their data."""
+        try:
+            return await anyio.to_thread.run_sync(self.all, owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+            return ()
+
+    # --- for threads ------------------------------------------------------------------------------
+
+    def write(self, owner: str, saved: Saved) -> None:
+        """Save a session in place of what was saved of it before.
 
         Raises:
             OSError: It cannot be. What was saved before is as it was.
         """
-        if len(data) > min(MAX_STATE_BYTES, self._total_bytes):
+        if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than what is kept")
+        lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
+        told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
+        facts = json.dumps(told)
+        if len(facts) > MAX_FACTS_BYTES:
+            message = "what is to be known of the session is larger than what is kept"
+            raise OSError(errno.EFBIG, message)
         moment = self._now()
-        folder = self._folder(owner)
-        created = checkpoint.created
-        with suppress(OSError, ValueError):
-            created = _checkpoint(
-                owner, _first_lines(folder / _file_name(checkpoint.session_id))
-            ).created
-        head = _head(owner, replace(checkpoint, created=created), len(data), moment)
-        digest = _digest(head, data)
-        # Each level by itself: parents are made with the usual mode.
-        for place in (self._root, folder):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if place.stat().st_mode & 0o077:
-                place.chmod(0o700)
-        # Nobody waits for it but the session's next run: a few milliseconds for the disk.
-        whole = b"\n".join((digest, head, data))
-        replace_file(folder / _file_name(checkpoint.session_id), whole, durable=True)
-        self._written += len(data)
+        row = {
+            "name": saved.name.encode("utf-8", "replace").decode(),
+            "saved": moment,
+            "size": len(saved.data),
+            "digest": hashlib.sha256(saved.data).hexdigest(),
+            "facts": facts,
+        }
+        self._replace(owner_digest(owner), saved.session_id, row, saved.data)
+        self._written += len(saved.data)
         if moment - self._tidied > _TIDY_SECONDS or self._written > self._total_bytes // 16:
             self.tidy()
 
-    def load(self, owner: str, session_id: str) -> Opened:
+    def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
+        table, key = _sessions(), _id(session_id)
+        before: str | None = None
+        unfinished = self._store.blobs.begin()
+        try:
+            unfinished.write(data)
+            with self._store.writing(durable=True) as kept:
+                assert kept.connection is not None
+                found = _row(kept, owner, session_id)
+                before = None if found is None else found.digest
+                ours = (table.c.owner == owner) & (table.c.id == key)
+                kept.connection.execute(table.delete().where(ours))
+                kept.connection.execute(table.insert().values(owner=owner, id=key, **row))
+                self._store.blobs.place(unfinished, row["digest"], durable=True)
+        except OSError:
+            with suppress(OSError):
+                self._store.drop([row["digest"]])
+            raise
+        finally:
+            self._store.blobs.discard(unfinished)
+        if before not in (None, row["digest"]):
+            with suppress(OSError):
+                self._store.drop([str(before)])
+
+    def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return a session as it was saved, if nothing has changed that since."""
         try:
-            whole = self._read(owner, session_id)
-        except FileNotFoundError:
-            return Opened()
+            with self._store.reading() as kept:
+                row = _row(kept, owner_digest(owner), session_id)
+            if row is None or row.saved < self._oldest():
+                return None, ""
+            data = self._data(row)
         except OSError as error:
-            return Opened(why=f"its checkpoint cannot be read: {error.strerror or error}")
-        digest, _, rest = whole.partition(b"\n")
-        head, _, data = rest.partition(b"\n")
-        if len(digest) != _DIGEST_CHARS or _digest(head, data) != digest:
-            return Opened(why="its checkpoint is damaged, or somebody changed it")
-        try:
-            found = _checkpoint(owner, head)
-        except ValueError as error:
-            return Opened(why=str(error))
-        if found.session_id != session_id or found.size != len(data):
-            return Opened(why="its checkpoint is another session's")
-        if found.saved < self._oldest():
-            return Opened()
-        return Opened(checkpoint=found, data=data)
+            return None, f"its checkpoint cannot be read: {error.strerror or error}"
+        found = _saved(row, data)
+        if found is None or hashlib.sha256(data).hexdigest() != row.digest:
+            return None, _DAMAGED
+        return found, ""
 
-    def find(self, owner: str, key: str) -> Opened:
+    def _data(self, row: Row[Any]) -> bytes:
+        descriptor = self._store.blobs.open(row.digest)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(MAX_STATE_BYTES + 1)
+
+    def found(self, owner: str, key: str) -> tuple[Saved | None, str]:
         """Return what is saved by an id or a name, but for its data; of a name the last saved.
 
-        Whether its state can be used is not known before it is loaded. Where nothing is found and
-        something of the owner's is damaged, `why` says so: it may have been this.
+        Whether its state can be used is not known before it is loaded.
         """
-        every, damaged = self._heads(owner)
+        every = self.all(owner)
         by_id = next((each for each in every if each.session_id == key), None)
-        found = by_id or next((each for each in every if each.name == key), None)
-        if found is not None or not damaged:
-            return Opened(checkpoint=found)
-        if _file_name(key) in damaged:
-            return Opened(why=damaged[_file_name(key)])
-        return Opened(why="the checkpoint of one of your sessions is damaged, maybe of this one")
+        return by_id or next((each for each in every if each.name == key), None), ""
 
-    def listed(self, owner: str) -> tuple[Checkpoint, ...]:
+    def all(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, the last saved first."""
-        return self._heads(owner)[0]
+        with self._store.reading() as kept:
+            if kept.connection is None:
+                return ()
+            table = _sessions()
+            chosen = table.select().where(
+                table.c.owner == owner_digest(owner), table.c.saved >= self._oldest()
+            )
+            rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
+        found = (_saved(row) for row in rows[:MAX_OF_OWNER])
+        return tuple(each for each in found if each is not None)
 
-    def _heads(self, owner: str) -> tuple[tuple[Checkpoint, ...], dict[str, str]]:
-        """Return what files say whose they are, and by name why others are of no use."""
-        found, damaged = list[Checkpoint](), dict[str, str]()
-        oldest = self._oldest()
-        for place in _files(self._folder(owner)):
-            try:
-                checkpoint = _checkpoint(owner, _first_lines(place))
-            except FileNotFoundError:
-                continue  # It has ended since.
-            except ValueError as error:
-                damaged[place.name] = str(error)
-            except OSError as error:
-                damaged[place.name] = f"its checkpoint cannot be read: {error.strerror or error}"
-            else:
-                if checkpoint.saved >= oldest:
-                    found.append(checkpoint)
-        found.sort(key=lambda each: -each.saved)
-        return tuple(found[:MAX_OF_OWNER]), damaged
-
-    def forget(self, owner: str, session_id: str) -> bool:
+    def remove(self, owner: str, session_id: str) -> bool:
         """Keep nothing of a session; tell whether there was anything.
 
         Raises:
             OSError: It cannot be removed.
         """
-        try:
-            (self._folder(owner) / _file_name(session_id)).unlink()
-        except FileNotFoundError:
-            return False
+        with self._store.reading() as kept:
+            if _row(kept, owner_digest(owner), session_id) is None:
+                return False
+        table = _sessions()
+        with self._store.writing(durable=True) as kept:
+            assert kept.connection is not None
+            row = _row(kept, owner_digest(owner), session_id)
+            if row is None:
+                return False
+            ours = (table.c.owner == row.owner) & (table.c.id == row.id)
+            kept.connection.execute(table.delete().where(ours))
+        self._store.drop([row.digest])
         return True
 
     def tidy(self) -> int:
-        """Remove what has expired, is too much, or was left unfinished; return how many."""
+        """Remove what has expired or is too much; return how many."""
         self._tidied, self._written = self._now(), 0
-        goes = surplus_of(
-            tuple(self._every()),
-            oldest=self._oldest(),
-            total_bytes=self._total_bytes,
-            most=MAX_KEPT,
-            most_of_owner=MAX_OF_OWNER,
-        )
-        removed = sum(_remove(file) for file in goes)
-        for folder in _folders(self._root):
-            with suppress(OSError):
-                folder.rmdir()  # refused if anything is in it
-        return removed
-
-    # --- where everything is ----------------------------------------------------------------------
-
-    def _folder(self, owner: str) -> Path:
-        return self._root / owner_digest(owner)
+        table = _sessions()
+        with self._store.writing() as kept:
+            assert kept.connection is not None
+            columns = (table.c.saved, table.c.owner, table.c.id, table.c.size, table.c.digest)
+            rows = kept.connection.execute(table.select().with_only_columns(*columns))
+            goes = surplus_of(
+                [SavedRow(*row) for row in rows],
+                oldest=self._oldest(),
+                total_bytes=self._total_bytes,
+                most=MAX_KEPT,
+                most_of_owner=MAX_OF_OWNER,
+            )
+            for one in goes:
+                ours = (table.c.owner == one.owner) & (table.c.id == one.id)
+                kept.connection.execute(table.delete().where(ours))
+        self._store.drop(one.digest for one in goes)
+        return len(goes)
 
     def _oldest(self) -> float:
         return self._now() - self._seconds
 
-    def _read(self, owner: str, session_id: str) -> bytes:
-        place = self._folder(owner) / _file_name(session_id)
-        limit = _DIGEST_CHARS + MAX_HEAD_BYTES + MAX_STATE_BYTES + 2
-        with _opened(place) as file:
-            return file.read(limit + 1)
 
-    def _every(self) -> Iterator[SavedFile]:
-        """Yield what files there are; remove what is unfinished."""
-        for folder in _folders(self._root):
-            with suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(_SUFFIX):
-                        yield SavedFile(status.st_mtime, status.st_size, Path(entry.path))
-                    elif (
-                        entry.name.startswith(UNFINISHED)
-                        and status.st_mtime < time() - _LEFT_SECONDS
-                    ):
-                        with suppress(OSError):
-                            Path(entry.path).unlink()
+def surplus_of(
+    rows: Sequence[SavedRow], *, oldest: float, total_bytes: int, most: int, most_of_owner: int
+) -> list[SavedRow]:
+    """Return those that go: what has expired, then the oldest of who has most.
 
-
-def _file_name(session_id: str) -> str:
-    # Ids are ours, and yet never part of a path.
-    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:32] + _SUFFIX
-
-
-def _digest(head: bytes, data: bytes) -> bytes:
-    made = hashlib.sha256(head)
-    made.update(b"\n")
-    made.update(data)
-    return made.hexdigest().encode("ascii")
-
-
-def _head(owner: str, checkpoint: Checkpoint, size: int, moment: float) -> bytes:
-    head = json.dumps(
-        {
-            "version": VERSION,
-            "id": checkpoint.session_id,
-            "name": checkpoint.name,
-            "owner": owner_digest(owner),
-            "run": checkpoint.run,
-            "created": checkpoint.created or moment,
-            "saved": moment,
-            "size": size,
-            "lost": [[loss.name, loss.why] for loss in checkpoint.lost[:MAX_LOST]],
-            "facts": dict(checkpoint.facts),
-        }
-    ).encode("ascii")
-    if len(head) > MAX_HEAD_BYTES:
-        raise OSError(errno.EFBIG, "what is to be known of the session is larger than what is kept")
-    return head
-
-
-def _checkpoint(owner: str, head: bytes) -> Checkpoint:
-    """Return what a first line says.
-
-    Raises:
-        ValueError: It is none of this owner's, or of another version; the message says so.
+    Args:
+        oldest: What was saved before has expired.
+        most, most_of_owner: Sessions in all, and of one owner.
     """
-    damaged = "its checkpoint is damaged"
+    goes, stays, of_owner = list[SavedRow](), list[SavedRow](), Counter[str]()
+    for row in sorted(rows, reverse=True):
+        if row.saved >= oldest and of_owner[row.owner] < most_of_owner:
+            of_owner[row.owner] += 1
+            stays.append(row)
+        else:
+            goes.append(row)
+    stays.reverse()
+    for budget, by_size in ((most, False), (total_bytes, True)):
+        things = [
+            Thing(*_whose(row.owner), (row.owner, row.id), row.size if by_size else 1)
+            for row in stays
+        ]
+        gone = set(surplus(things, budget))
+        goes += [row for place, row in enumerate(stays) if place in gone]
+        stays = [row for place, row in enumerate(stays) if place not in gone]
+    return goes
+
+
+def _whose(owner: str) -> tuple[str, str]:
+    """Return an owner's party and caller."""
+    return ("person", "") if owner in _PERSON else ("others", owner)
+
+
+def _sessions() -> Table:
+    from bridge.store.schema import sessions
+
+    return sessions
+
+
+def _id(session_id: str) -> str:
+    # Whatever its length.
+    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
+    if kept.connection is None:
+        return None
+    table = _sessions()
+    chosen = table.select().where(table.c.owner == owner, table.c.id == _id(session_id))
+    return kept.connection.execute(chosen).first()
+
+
+def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
+    """Return what a row says; None if that is not what a bridge writes."""
     try:
-        told = json.loads(head)
-    except (ValueError, RecursionError):
-        raise ValueError(damaged) from None
-    match told:
-        case {"version": int(version)} if version != VERSION:
-            message = (
-                f"its checkpoint is of version {version}, and this bridge reads version {VERSION}"
-            )
-            raise ValueError(message)
-        case {
-            "id": str(session_id),
-            "name": str(name),
-            "owner": str(digest),
-            "run": int(run),
-            "created": float(created) | int(created),
-            "saved": float(saved) | int(saved),
-            "size": int(size),
-            "lost": lost,
-            "facts": dict(facts),
-        } if "version" in told:
-            if digest != owner_digest(owner):
-                message = "its checkpoint is somebody else's"
-                raise ValueError(message)
-            return Checkpoint(
-                session_id=session_id,
-                name=name,
-                run=run,
-                lost=losses(lost),
-                facts=cast("Mapping[str, Json]", facts),
-                created=created,
-                saved=saved,
-                size=size,
-            )
-        case _:
-            pass
-    raise ValueError(damaged)
-
-
-def _first_lines(place: Path) -> bytes:
-    """Return the line that says whose a state is.
-
-    Raises:
-        ValueError: There is none.
-        OSError: It cannot be read.
-    """
-    with _opened(place) as file:
-        file.readline(_DIGEST_CHARS + 1)
-        head = file.readline(MAX_HEAD_BYTES + 1)
-    if not head.endswith(b"\n"):
-        message = "its checkpoint ends in the middle"
-        raise ValueError(message)
-    return head[:-1]
-
-
-def _opened(place: Path) -> BinaryIO:
-    descriptor = os.open(place, _READ)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no plain file")
-    return os.fdopen(descriptor, "rb")
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.name.endswith(_SUFFIX)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _folders(root: Path) -> list[Path]:
-    try:
-        with os.scandir(root) as entries:
-            return [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _remove(file: SavedFile) -> int:
-    """Remove a file, unless another bridge has replaced it since it was looked at."""
-    try:
-        if file.place.lstat().st_mtime > file.saved:
-            return 0
-        file.place.unlink()
-    except OSError:
-        return 0
-    return 1
+        match json.loads(row.facts):
+            case {"id": str(session_id), "run": int(run), "lost": lost, "facts": dict(facts)}:
+                return Saved(
+                    session_id=session_id,
+                    name=row.name,
+                    run=run,
+                    data=data,
+                    lost=losses(lost),
+                    facts=cast("Mapping[str, Json]", facts),
+                    moment=row.saved,
+                )
+            case _:
+                return None
+    except (ValueError, TypeError, RecursionError):
+        return None

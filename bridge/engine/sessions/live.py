@@ -23,7 +23,7 @@ from bridge.engine.packages import NOTHING, Outfit, packages_of
 from bridge.engine.program import Facts, NotStartedError, Program
 from bridge.engine.sandboxes import Reserved
 from bridge.engine.sessions.channel import SessionChannel
-from bridge.engine.sessions.keeping import Saved
+from bridge.engine.sessions.checkpoints import Saved
 from bridge.engine.sessions.record import Identity, Record
 from bridge.engine.sessions.report import with_session
 from bridge.engine.sessions.saving import save_state

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bridge.engine.program import Facts
-from bridge.engine.sessions.keeping import Saved
+from bridge.engine.sessions.checkpoints import Saved
 from bridge.engine.sessions.report import (
     Holdings,
     Past,

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -26,7 +25,7 @@ from bridge.engine.job import Job
 from bridge.engine.packages import NOTHING, Outfit
 from bridge.engine.sandboxes import Reserved
 from bridge.engine.sessions.admission import Admission
-from bridge.engine.sessions.keeping import Keeping, Saved
+from bridge.engine.sessions.checkpoints import Checkpoints, Saved
 from bridge.engine.sessions.live import Session
 from bridge.engine.sessions.record import ID_BYTES, Identity, Record, new_identity
 from bridge.engine.sessions.report import Holdings, holdings_of
@@ -35,6 +34,7 @@ from bridge.engine.sessions.turn import Turn, Work
 from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
 from bridge.model import Limits, Loss, RunRequest, RunResult
 from bridge.settings import Settings
+from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -83,19 +83,19 @@ class Sessions:
     """The sessions. Enter before use; leaving saves and ends every one of them."""
 
     def __init__(
-        self, settings: Settings, reserve: Reserve, directory: Path, dress: Dress | None = None
+        self, settings: Settings, reserve: Reserve, store: Store, dress: Dress | None = None
     ) -> None:
         """Make a table.
 
         Args:
             reserve: Where sandboxes come from.
-            directory: Where what is saved of sessions is.
+            store: Where what is saved of sessions is.
             dress: Settles packages; without it there are none.
         """
         self._settings = settings
         self._reserve = reserve
         self._dress = dress
-        self._keeping = Keeping(directory, days=settings.session_days)
+        self._checkpoints = Checkpoints(store, days=settings.session_days)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
         longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
@@ -191,7 +191,7 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._keeping.listed(owner):
+        for saved in await self._checkpoints.listed(owner):
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,
@@ -253,7 +253,7 @@ class Sessions:
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self._keeping.find(owner, key)
+                saved, damaged = await self._checkpoints.find(owner, key)
                 if saved is not None:
                     identity = Identity(owner=owner, name=saved.name, session_id=saved.session_id)
                     found = self._add(Session(Record(identity, saved), self))
@@ -327,7 +327,7 @@ class Sessions:
 
     async def load(self, session: Session) -> tuple[Saved | None, str]:
         """Return what was saved of it last, or why that is of no use."""
-        return await self._keeping.load(session.identity.owner, session.identity.session_id)
+        return await self._checkpoints.load(session.identity.owner, session.identity.session_id)
 
     async def save(self, session: Session, data: bytes, lost: tuple[Loss, ...]) -> str:
         """Keep its state; return why that could not be done, empty if it was."""
@@ -340,8 +340,8 @@ class Sessions:
             facts=session.record.facts(),
             moment=time.time(),
         )
-        return await self._keeping.save(session.identity.owner, saved)
+        return await self._checkpoints.save(session.identity.owner, saved)
 
     async def forget(self, session: Session) -> None:
         """Keep nothing of it."""
-        await self._keeping.forget(session.identity.owner, session.identity.session_id)
+        await self._checkpoints.forget(session.identity.owner, session.identity.session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bridge.engine.sessions.keeping import Saved
+from bridge.engine.sessions.checkpoints import Saved
 from bridge.engine.sessions.record import Record, new_identity
 from bridge.gate.flow import FlowState
 
