@@ -50,11 +50,9 @@ PURE := \
     bridge/sandbox/failure.py \
     bridge/sandbox/layers.py \
     bridge/sandbox/limits.py \
-    bridge/sandbox/container/demux.py \
     bridge/sandbox/container/facts.py \
     bridge/sandbox/container/faults.py \
     bridge/sandbox/container/hardening.py \
-    bridge/sandbox/container/machine_plan.py \
     bridge/server/arguments.py \
     bridge/server/content.py \
     bridge/settings/* \

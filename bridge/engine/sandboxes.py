@@ -1,7 +1,7 @@
 """Where runs get their sandbox from.
 
-Owns the backend in use and the sandboxes waiting in it. What is done with a sandbox is the engine's
-business; how one waits, `bridge.sandbox.pool`'s.
+Owns the backend in use, the sandboxes waiting in it, and the recipe by which two count as alike.
+What is done with a sandbox is the engine's business; how one waits, `bridge.sandbox.pool`'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import anyio
@@ -23,12 +23,65 @@ from bridge.model import Limits
 from bridge.private import make_directory
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.demand import PoolReport
-from bridge.sandbox.pool import Keep, Reservation, WarmPool, keep_nothing
+from bridge.sandbox.pool import Keep, PoolReport, Reservation, WarmPool, keep_nothing
 from bridge.sandbox.reaper import tidy_up
-from bridge.sandbox.recipe import Recipe, recipe_for
 from bridge.saving import replace_file
 from bridge.settings import Settings
+
+_DEFAULTS = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything of the settings and of a run that is settled when a sandbox starts.
+
+    Attributes:
+        packages: Where programs find packages of the host's, as text; empty for nowhere.
+        binds: What of the host is in it.
+        limits: What the sandbox is started under. Its timeout is the longest that a run may ask
+            for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
+            backends derive from it is set before. What else is enforced later has its default
+            here, since it makes no difference to a sandbox.
+    """
+
+    runtime: str
+    oci_runtime: str
+    image: str
+    profile: str
+    user: str
+    packages: str
+    limits: Limits
+    binds: tuple[Bind, ...] = ()
+
+
+def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
+    """Return what the sandbox of a run is made from.
+
+    Args:
+        limits: The run's own.
+        binds: What of the host it is to have.
+    """
+    return Recipe(
+        runtime=settings.runtime,
+        oci_runtime=settings.oci_runtime,
+        image=settings.image,
+        profile="strict" if settings.strict else settings.profile,
+        user=settings.container_user,
+        packages=str(settings.packages or ""),
+        binds=binds,
+        limits=replace(
+            limits,
+            timeout=max(limits.timeout, limits.longest_timeout),
+            longest_timeout=_DEFAULTS.longest_timeout,
+            output_bytes=_DEFAULTS.output_bytes,
+            output_tokens=_DEFAULTS.output_tokens,
+            result_bytes=_DEFAULTS.result_bytes,
+            frame_bytes=_DEFAULTS.frame_bytes,
+            tool_calls=_DEFAULTS.tool_calls,
+            concurrent_calls=_DEFAULTS.concurrent_calls,
+        ),
+    )
+
 
 logger = logging.getLogger(__name__)
 

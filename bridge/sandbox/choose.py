@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OPENING = "bridge.sandbox.container.opening"
+_OPENING = "bridge.sandbox.container.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -83,7 +83,7 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
-        from bridge.sandbox.container.opening import container_backend, try_backend
+        from bridge.sandbox.container.backend import container_backend, try_backend
 
         engine = container_backend(name, settings)
         return engine, partial(try_backend, engine, settings)
@@ -161,7 +161,7 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     Whoever names either does not get another sandbox, or another Python, without a word.
     """
     if settings.packages is not None:
-        from bridge.sandbox.process.packages import check_environment
+        from bridge.sandbox.process.interpreter import check_environment
 
         check_environment(settings.packages, settings.place("packages"))
     names = candidates(settings.runtime, settings.runtime_order)
@@ -232,8 +232,8 @@ async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
 
 
 async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
+    from bridge.sandbox.container.backend import container_backend
     from bridge.sandbox.container.image import ensure_present
-    from bridge.sandbox.container.opening import container_backend
 
     backend = container_backend(name, settings)
     async with AsyncExitStack() as stack:

@@ -5,18 +5,71 @@ refused when it tried. Where the two disagree, the layer is reported as missing:
 that could be seen not to hold. Where they agree, the layer is named as verified; where nothing can
 be seen (control groups that are not mounted inside, for one) it is not. The report comes from
 inside before any user code runs, so user code cannot shape it.
+
+A kernel of its own, as gVisor and virtual machines give it, is told by what it drew at random when
+it booted; gVisor shows no such number, so after it by its build and its release. Being told so by
+name is no proof: an engine's configuration may let "runsc" start anything.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.binds import READ_ONLY
-from bridge.sandbox.kernel import OWN_KERNEL, own_kernel
+
+OWN_KERNEL = "own-kernel"
+"""The layer's name."""
+
+_GVISOR = re.compile(r"runsc|gvisor", re.IGNORECASE)
+_MACHINES = re.compile(r"kata|krun|crun-vm|firecracker|cloud-hypervisor", re.IGNORECASE)
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def is_gvisor(runtime: str) -> bool:
+    """Tell whether an OCI runtime of that name is gVisor, whatever flavour."""
+    return _GVISOR.search(runtime) is not None
+
+
+def brings_own_kernel(runtime: str) -> bool:
+    """Tell whether an OCI runtime of that name promises a kernel of its own."""
+    return is_gvisor(runtime) or _MACHINES.search(runtime) is not None
+
+
+def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
+    """Tell whether a guest sees another kernel than the host's; None when nothing tells.
+
+    Args:
+        facts: What the guest read.
+        host: The kernel under the engine.
+    """
+    for key, theirs in (
+        ("boot_id", host.boot_id),
+        ("kernel_version", host.version),
+        ("kernel", host.release),
+    ):
+        seen = facts.get(key)
+        if seen and theirs:
+            return bool(seen != theirs)
+    return None
+
+
+def this_kernel() -> HostKernel:
+    """Read this machine's own kernel."""
+    try:
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        boot = ""
+    found = os.uname()
+    return HostKernel(release=found.release, version=found.version, boot_id=boot)
+
 
 PROCESSES_FACTOR = 4
 """Where no cgroup limits processes, the kernel counts them per user id over all sandboxes of that

@@ -7,14 +7,24 @@ put in force is not contradicted from inside.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
-from bridge.errors import BridgeError
+import anyio
+
+from bridge.errors import BridgeError, LaunchError, SandboxError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
 from bridge.sandbox.layers import insist, verified
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 60.0
+"""For a sandbox to start and answer: a tenth of a second, more from a cold disk."""
 
 _SENT = "probe"
 
@@ -99,3 +109,36 @@ def failed_probe(backend: str, error: BridgeError) -> Probe:
         error_code=error.code,
         remedy=error.remedy,
     )
+
+
+async def try_out(
+    name: str,
+    launch: Callable[[LaunchSpec], AbstractAsyncContextManager[Sandbox]],
+    describe: Callable[[Sandbox], Probe],
+    limits: Limits,
+    *,
+    silent: str | None = None,
+    late: Callable[[str], SandboxError] = LaunchError,
+) -> Probe:
+    """Run something in a sandbox; see `Backend.probe`.
+
+    Args:
+        silent: The remedy where the program does not answer.
+        late: Makes the error for a sandbox that does not start in time.
+    """
+    try:
+        with anyio.fail_after(PROBE_SECONDS):
+            async with launch(probe_spec(limits)) as sandbox:
+                said, isolation = await examined(sandbox)
+                if said:
+                    message = f"The probe's program did not answer: {said[:500]}."
+                    return failed_probe(name, LaunchError(message, remedy=silent))
+                return replace(describe(sandbox), isolation=isolation)
+    except BridgeError as error:
+        return failed_probe(name, error)
+    except TimeoutError:
+        message = f"{name} did not start a sandbox within {PROBE_SECONDS:g} s."
+        return failed_probe(name, late(message))
+    except Exception as error:
+        logger.exception("probing %s failed in a way nobody foresaw", name)
+        return failed_probe(name, LaunchError(f"Probing {name} failed: {error!r}."))

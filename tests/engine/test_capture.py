@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.engine.pipeline import Capture
+from bridge.engine.commands import Capture
 from bridge.gate.redaction import Redactor
 
 SECRET = "wJalrXUt/nFEMI+K7MDENG"

@@ -216,7 +216,6 @@ LEDGER = (
             f"{CONTAINERS}::test_a_run_on_podman_starts_no_podman_command",
             f"{MACHINE}::test_linux_with_a_local_engine_sees_no_machine_command",
             f"{MACHINE}::test_a_stopped_machine_is_started_and_nothing_else",
-            f"{MACHINE}::test_an_absent_machine_is_initialised_with_podmans_defaults_then_started",
             f"{MACHINE}::test_a_machine_of_the_users_is_never_stopped",
         ),
     ),

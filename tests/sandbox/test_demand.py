@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sandbox.demand import (
+from bridge.sandbox.pool import (
     BUSY_SECONDS,
     FORGOTTEN_SECONDS,
     RECENT_SECONDS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.model import HostKernel
-from bridge.sandbox.kernel import brings_own_kernel, is_gvisor, own_kernel, this_kernel
+from bridge.sandbox.layers import brings_own_kernel, is_gvisor, own_kernel, this_kernel
 
 HOST = HostKernel(release="6.1.0-9-amd64", version="#1 SMP Debian", boot_id="a-b-c")
 

@@ -10,8 +10,13 @@ import anyio
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.demand import FORGOTTEN_SECONDS, RECENT_SECONDS
-from bridge.sandbox.pool import REVIEW_SECONDS, Reservation, WarmPool
+from bridge.sandbox.pool import (
+    FORGOTTEN_SECONDS,
+    RECENT_SECONDS,
+    REVIEW_SECONDS,
+    Reservation,
+    WarmPool,
+)
 from tests.fuzz import clock
 
 START_SECONDS = 0.2

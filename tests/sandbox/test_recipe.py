@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.engine.sandboxes import recipe_for
 from bridge.model import Limits
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.recipe import recipe_for
 from bridge.settings import Settings
 
 SETTINGS = Settings()

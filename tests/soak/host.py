@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import docker
 
-from bridge.sandbox.process.groups import group_owner, places
+from bridge.sandbox.process.group import group_owner, places
 from bridge.sandbox.reaper import OWNER_LABEL
 
 RSS_SLACK_MIB = 6.0

@@ -1,6 +1,7 @@
 """docker and podman as places to run code.
 
-Owns launching, probing and the reaping of what dead bridges left. The connection to the engine is
+Owns launching, probing, the settling of the image and the reaping of what dead bridges left. All
+that needs the engines' client libraries is imported from here on. The connection to the engine is
 `connection`'s, a single container's life `sandbox`'s, what it is created with `hardening`'s.
 """
 
@@ -10,8 +11,10 @@ import logging
 import os
 import resource
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +30,7 @@ from bridge.errors import (
     LaunchError,
     OciRuntimeError,
 )
-from bridge.model import Isolation, Limits
+from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi
@@ -40,19 +43,20 @@ from bridge.sandbox.container.connection import (
 from bridge.sandbox.container.engines import Surroundings
 from bridge.sandbox.container.examining import seen_from_inside
 from bridge.sandbox.container.facts import runtime_name
-from bridge.sandbox.container.image import FLAVOURS, local_name
+from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
+from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
+from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
 from bridge.sandbox.container.service import reap_services
-from bridge.sandbox.kernel import is_gvisor
-from bridge.sandbox.probing import examined, failed_probe, probe_spec
+from bridge.sandbox.layers import is_gvisor
+from bridge.sandbox.limits import limits_for
+from bridge.sandbox.probing import failed_probe, try_out
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
+from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
-
-PROBE_SECONDS = 60.0
-"""For a container to start and answer: under a second, more on a first start that copies layers."""
 
 MAX_ATTEMPTS = 7
 """Starts tried for one launch: each OCI runtime once, once more after an engine's restart, and once
@@ -160,21 +164,14 @@ class ContainerBackend:
 
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
-        spec = probe_spec(self._limits)
-        try:
-            with anyio.fail_after(PROBE_SECONDS):
-                async with self.launch(spec) as sandbox:
-                    return self._success(await _exchange(sandbox))
-        except BridgeError as error:
-            return failed_probe(self.name, error)
-        except TimeoutError:
-            message = f"{self.name} did not start a container within {PROBE_SECONDS:g} s."
-            return failed_probe(
-                self.name, EngineDownError(message, remedy=faults.down_remedy(self.name))
-            )
-        except Exception as error:
-            logger.exception("probing %s failed in a way nobody foresaw", self.name)
-            return failed_probe(self.name, LaunchError(f"Probing {self.name} failed: {error!r}."))
+        return await try_out(
+            self.name,
+            self.launch,
+            self._success,
+            self._limits,
+            silent="Rebuild the image with `mcp-code-bridge image build`.",
+            late=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
+        )
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -329,17 +326,17 @@ class ContainerBackend:
                 self._keep_unremoved(name)
                 break  # it still does not work; the next launch tries again
 
-    def _success(self, isolation: Isolation) -> Probe:
+    def _success(self, sandbox: Sandbox) -> Probe:
         connection = self._connector.connection
         assert connection is not None  # a sandbox runs on it
         facts = connection.facts
         mode = "rootless" if facts.rootless else "rootful"
-        runtime = isolation.oci_runtime
+        runtime = sandbox.isolation.oci_runtime
         return Probe(
             backend=self.name,
             ok=True,
             summary=f"{facts.kind} {facts.version}, {mode}, {runtime}",
-            isolation=isolation,
+            isolation=sandbox.isolation,
             details={
                 "socket": connection.endpoint.url,
                 "found at": connection.endpoint.origin,
@@ -352,15 +349,6 @@ class ContainerBackend:
         )
 
 
-async def _exchange(sandbox: Sandbox) -> Isolation:
-    """Say something to the probe's program, hear it back, and what isolation it sees."""
-    said, isolation = await examined(sandbox)
-    if said:
-        message = f"The probe's program did not answer: {faults.shorten(said)}."
-        raise LaunchError(message, remedy="Rebuild the image with `mcp-code-bridge image build`.")
-    return isolation
-
-
 def _tasks(connection: Connection) -> int:
     return hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
 
@@ -368,3 +356,60 @@ def _tasks(connection: Connection) -> int:
 def _hard_limit(which: int) -> int | None:
     hard = resource.getrlimit(which)[1]
     return None if hard == resource.RLIM_INFINITY else hard
+
+
+_STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
+
+NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
+
+
+def container_backend(engine: str, settings: Settings) -> ContainerBackend:
+    """Return the backend for one engine; nothing is started or asked yet."""
+    run = SystemRunner(env=settings.environ)
+    machine = None
+    # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
+    remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
+    if remote and engine != "docker":
+        machine = partial(
+            ensure_machine,
+            MachineContext(
+                run=run,
+                platform=sys.platform,
+                env=settings.environ,
+                podman="podman" if engine == "podman" else engine,
+                idle_timeout=settings.runtime_idle_timeout,
+                progress=logger.info,
+            ),
+        )
+    return ContainerBackend(
+        engine,
+        image=settings.image,
+        runtime_dir=runtime_dir(settings),
+        environ=settings.environ,
+        user=settings.container_user,
+        oci_runtime=settings.oci_runtime or None,
+        machine=machine,
+        run=run,
+        limits=limits_for(settings),
+    )
+
+
+async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
+    """Settle the image, and run something in it."""
+    try:
+        images = await backend.images()
+        image = await choose_image(settings.image, images)
+        place = settings.place("image")
+        await ensure_present(image, images, progress=logger.info, place=place)
+    except BridgeError as error:
+        return failed_probe(backend.name, error)
+    except Exception as error:
+        # Whatever listens there speaks HTTP, and is no engine that anybody has met.
+        logger.exception("settling the image of %s failed in a way nobody foresaw", backend.name)
+        message = f"What answers as {backend.name} does not answer as an engine does: {error!r}."
+        return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
+    backend.use_image(image)
+    probe = await backend.probe()
+    if settings.packages is not None:
+        probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
+    return probe

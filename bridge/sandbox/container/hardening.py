@@ -21,7 +21,7 @@ from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories
 from bridge.sandbox.container.facts import EngineFacts
-from bridge.sandbox.kernel import OWN_KERNEL, brings_own_kernel
+from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
 

@@ -31,7 +31,7 @@ from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.service import check_private
-from bridge.sandbox.kernel import brings_own_kernel
+from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.syscalls import Purpose, oci_profile
 
 OWN_SECCOMP = "own-seccomp"

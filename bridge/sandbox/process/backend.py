@@ -29,16 +29,24 @@ from bridge.errors import WrongSystemError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.probing import try_out
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.compiling import compiled_for, loader_command
 from bridge.sandbox.process.examination import compiled, judged
-from bridge.sandbox.process.group import Group, Shelf, find_shelf, reap
-from bridge.sandbox.process.grouping import Grouping
-from bridge.sandbox.process.groups import PREFIX, SCOPE_SECONDS, lacking, scope_command
+from bridge.sandbox.process.group import (
+    PREFIX,
+    SCOPE_SECONDS,
+    Group,
+    Grouping,
+    Shelf,
+    find_shelf,
+    lacking,
+    reap,
+    scope_command,
+)
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
-from bridge.sandbox.process.trial import try_out
 from bridge.sandbox.process.warden import Warden
 from bridge.sandbox.reaper import Owner, current_owner
 

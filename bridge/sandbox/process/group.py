@@ -1,7 +1,8 @@
 """One sandbox's control groups: made, limited, entered, counted, removed.
 
-Owns the file operations on control groups, and the removal of what dead bridges left. Everything
-here blocks and is called in threads; each operation takes milliseconds.
+Owns finding where groups can be made, for both versions; the names that say whose one is; the file
+operations, which block and are called in threads; the removal of what dead bridges left; and what
+is still to be removed of this one's.
 
 Moving a process to a group makes the kernel wait until no CPU is in a fork or an exit: some 10 ms,
 whatever the machine does. A thread that moves itself, which version 1 allows, need not wait, and
@@ -14,21 +15,203 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import anyio
+import anyio.to_thread
 
 from bridge.errors import CgroupError
 from bridge.model import Limits
-from bridge.sandbox.process import groups
-from bridge.sandbox.process.groups import Place
 from bridge.sandbox.reaper import Owner, is_dead
+
+CONTROLLERS = ("memory", "pids", "cpu")
+
+PREFIX = "mcp-code-bridge"
+
+CPU_PERIOD = 100_000
+"""Microseconds; the kernel's own default."""
+
+MONITORS = 1
+"""Processes in a group that are not the program's: bubblewrap itself, waiting for the end."""
+
+SCOPE_SECONDS = 10.0
+"""For systemd to try out a scope."""
+
+_NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
+_SEPARATOR = "_"
+_PARTS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A directory in which groups may be made.
+
+    Attributes:
+        directory: The bridge's own group, or one above it.
+        controllers: Of those that matter here, what it controls; on version 2 it is found out
+            from its files.
+        unified: Whether it is version 2.
+        visited: Whether a thread of the bridge can go into its groups and come back.
+    """
+
+    directory: str
+    controllers: frozenset[str]
+    unified: bool
+    visited: bool = False
+
+
+def places(own: str, mounts: str) -> tuple[Place, ...]:
+    """Return where to try, best first.
+
+    Args:
+        own: /proc/self/cgroup.
+        mounts: /proc/self/mountinfo.
+    """
+    found: list[Place] = []
+    for line in own.splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0" and not names:
+            found += _unified(path, mounts)
+            continue
+        wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
+        directory = _mounted(path, mounts, "cgroup", wanted) if wanted else None
+        if directory is not None:
+            found.append(Place(directory=directory, controllers=wanted, unified=False))
+    # Version 1 first: where both are mounted, it has the controllers.
+    return tuple(sorted(found, key=lambda place: place.unified))
+
+
+def _unified(path: str, mounts: str) -> list[Place]:
+    directory = _mounted(path, mounts, "cgroup2", frozenset())
+    if directory is None:
+        return []
+    root = _mounted("/", mounts, "cgroup2", frozenset()) or directory
+    levels = [directory]
+    while levels[-1] != root and levels[-1] != "/":
+        levels.append(str(PurePosixPath(levels[-1]).parent))
+    # A group that holds processes, like the bridge's own, can have no limited groups below it, so
+    # it is usually the one above that works.
+    return [Place(directory=level, controllers=frozenset(), unified=True) for level in levels]
+
+
+def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> str | None:
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, types = before.split(" "), after.split(" ")
+        if len(fields) < 5 or len(types) < 3 or types[0] != kind:
+            continue
+        if not controllers <= set(types[2].split(",")):
+            continue
+        root, mount = fields[3], fields[4]
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return mount.rstrip("/") + path[len(root.rstrip("/")) :].rstrip("/")
+        if path == "/":
+            return mount
+    return None
+
+
+def group_name(owner: Owner, nonce: str) -> str:
+    """Name a group after whose it is."""
+    namespace = _NAMESPACE.match(owner.namespace)
+    parts = (
+        PREFIX,
+        str(owner.pid),
+        owner.start,
+        namespace[1] if namespace else "",
+        owner.boot,
+        owner.host,
+        nonce,
+    )
+    return _SEPARATOR.join(parts)
+
+
+def group_owner(name: str) -> Owner | None:
+    """Read back whose a group is; None when it is none of ours."""
+    parts = name.split(_SEPARATOR)
+    if len(parts) != _PARTS or parts[0] != PREFIX or not parts[1].isdecimal():
+        return None
+    namespace = f"pid:[{parts[3]}]" if parts[3] else ""
+    return Owner(
+        pid=int(parts[1]), start=parts[2], namespace=namespace, boot=parts[4], host=parts[5]
+    )
+
+
+def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
+    """Return what to write: file, text, and whether it must succeed."""
+    memory, pids = str(limits.memory_bytes), str(limits.pids + MONITORS)
+    if controller == "memory" and unified:
+        return [("memory.max", memory, True), ("memory.swap.max", "0", False)]
+    if controller == "memory":
+        return [
+            ("memory.limit_in_bytes", memory, True),
+            # Absent where the kernel does not account for swap.
+            ("memory.memsw.limit_in_bytes", memory, False),
+            ("memory.swappiness", "0", False),
+        ]
+    if controller == "pids":
+        return [("pids.max", pids, True)]
+    if limits.cpus is None:
+        return []
+    quota = str(max(1000, int(limits.cpus * CPU_PERIOD)))
+    if unified:
+        return [("cpu.max", f"{quota} {CPU_PERIOD}", True)]
+    return [("cpu.cfs_period_us", str(CPU_PERIOD), True), ("cpu.cfs_quota_us", quota, True)]
+
+
+def oom_kills(text: str) -> int | None:
+    """Read the count from `memory.events` or `memory.oom_control`; None if it is not there."""
+    for line in text.splitlines():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill" and count.strip().isdecimal():
+            return int(count)
+    return None
+
+
+def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
+    """Make the words that have the user's systemd limit the command after them."""
+    command = [
+        systemd_run,
+        "--user",
+        "--scope",
+        "--quiet",
+        "--collect",
+        f"--unit={unit}",
+        f"--property=MemoryMax={limits.memory_bytes}",
+        "--property=MemorySwapMax=0",
+        f"--property=TasksMax={limits.pids + MONITORS}",
+    ]
+    if limits.cpus is not None:
+        command.append(f"--property=CPUQuota={max(1, round(limits.cpus * 100))}%")
+    return [*command, "--"]
+
+
+def scope_group(own: str, mounts: str) -> str | None:
+    """Return the version 2 directory of a process, given its /proc/<pid>/cgroup."""
+    for line in own.splitlines():
+        if line.startswith("0::"):
+            return _mounted(line[3:], mounts, "cgroup2", frozenset())
+    return None
+
+
+def lacking(found: Sequence[str], *, root: bool) -> str:
+    """Say why not every controller can be had; empty when nothing is missing."""
+    missing = [name for name in CONTROLLERS if name not in found]
+    if not missing:
+        return ""
+    if root:
+        return f"this host offers no {' or '.join(missing)} control group that can be written"
+    return "no control group is delegated to this user, and there is no user systemd to ask"
+
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +330,7 @@ class Group:
         if self.counter is None:
             return None
         try:
-            return groups.oom_kills(self.counter.read_text(encoding="ascii"))
+            return oom_kills(self.counter.read_text(encoding="ascii"))
         except OSError:
             return None
 
@@ -162,7 +345,7 @@ class Group:
 def find_shelf(own: str, mounts: str, owner: Owner) -> Shelf:
     """Find where groups can be made, by making one and removing it again."""
     found: list[Place] = []
-    for place in groups.places(own, mounts):
+    for place in places(own, mounts):
         had = frozenset().union(*(known.controllers for known in found))
         usable = _try(place, owner, had)
         if usable is not None:
@@ -176,7 +359,7 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
     Raises:
         CgroupError: It could not be done; nothing is left of the attempt.
     """
-    name = groups.group_name(owner, secrets.token_hex(4))
+    name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
     doors: list[Door] = []
     counter: Path | None = None
@@ -210,7 +393,7 @@ def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = N
     gone: set[str] = set()
     for place in shelf.places:
         for directory in _directories(Path(place.directory)):
-            owner = groups.group_owner(directory.name)
+            owner = group_owner(directory.name)
             if owner is None or owner == judge:
                 continue
             if not (dead(owner) if dead is not None else is_dead(owner, judge=judge)):
@@ -222,8 +405,8 @@ def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = N
 
 
 def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
-    wanted = frozenset(groups.CONTROLLERS) - had
-    directory = Path(place.directory) / groups.group_name(owner, "try")
+    wanted = frozenset(CONTROLLERS) - had
+    directory = Path(place.directory) / group_name(owner, "try")
     try:
         directory.mkdir()
     except OSError:
@@ -257,7 +440,7 @@ def _writable(directory: Path, controller: str, unified: bool) -> bool:
 
 
 def _limit(directory: Path, limits: Limits, controller: str, *, unified: bool) -> None:
-    for file, text, required in groups.settings(limits, controller, unified=unified):
+    for file, text, required in settings(limits, controller, unified=unified):
         try:
             _write(directory / file, text)
         except OSError:
@@ -296,7 +479,7 @@ def _kill(directory: Path) -> None:
 
 def _directories(parent: Path) -> Iterable[Path]:
     try:
-        return [path for path in parent.iterdir() if path.name.startswith(groups.PREFIX)]
+        return [path for path in parent.iterdir() if path.name.startswith(PREFIX)]
     except OSError:
         return []
 
@@ -308,3 +491,50 @@ def _write(file: Path, text: str) -> None:
         os.write(descriptor, text.encode("ascii"))
     finally:
         os.close(descriptor)
+
+
+MAX_UNREMOVED = 100
+"""Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
+
+
+class Grouping:
+    """Makes control groups, and remembers those that could not be removed."""
+
+    def __init__(self) -> None:
+        self._unremoved: dict[str, Group] = {}
+        # Its one thread starts when first needed.
+        self._visitor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
+
+    def __len__(self) -> int:
+        return len(self._unremoved)
+
+    @asynccontextmanager
+    async def group(
+        self, shelf: Shelf, owner: Owner, limits: Limits
+    ) -> AsyncIterator[Group | None]:
+        """Make a sandbox's groups, where they can be made; leaving kills what is in them."""
+        if not shelf.places:
+            yield None
+            return
+        for left in list(self._unremoved.values()):
+            await self._remove(left)
+        # A thread cannot be interrupted, so a cancelled call still returns what it made.
+        group = await anyio.to_thread.run_sync(make_group, shelf, owner, limits)
+        group.visitor = self._visitor
+        try:
+            yield group
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._remove(group)
+
+    async def aclose(self) -> None:
+        """Try once more to remove what is left. Idempotent."""
+        with anyio.CancelScope(shield=True):
+            for group in list(self._unremoved.values()):
+                await self._remove(group)
+
+    async def _remove(self, group: Group) -> None:
+        self._unremoved.pop(group.name, None)
+        gone = await anyio.to_thread.run_sync(group.remove)
+        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+            self._unremoved[group.name] = group

@@ -1,6 +1,6 @@
 """What this machine offers: its kernel's settings and features, read once per backend.
 
-Owns the reading; what follows from it is decided in `command`, `groups` and `faults`. And whom
+Owns the reading; what follows from it is decided in `command`, `group` and `faults`. And whom
 sandboxes are outside, who must be able to reach what they are granted.
 """
 

@@ -1,39 +1,217 @@
 """The weaker tier as a backend: runs programs beside the bridge, shut in by Landlock and seccomp.
 
 Owns what it needs of the machine and how one sandbox is put together. It is used only when it is
-named: no ladder has it, and each of its results calls it weaker. What it puts in force was decided
-in `landlock_tier`.
+named: no ladder has it, and each of its results calls it weaker.
+
+The rules are about the host's own file tree, so only what is named can be opened: the interpreter,
+its library, a few devices, the first process's own part of /proc and the run's directory. Landlock
+knows no exceptions below a rule; where packages lie within the standard library, its other entries
+are named one by one.
+
+System calls do the rest. No socket can be made or connected, so nothing of the host answers,
+neither over the network nor at a socket in the file tree, which Landlock does not guard; a pair of
+connected sockets can be had, which event loops need. They also refuse what Landlock does not guard
+though it changes things outside: what may be done to a file without opening it, and to a process of
+the same user without a signal.
 """
 
 from __future__ import annotations
 
+import base64
+import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
-from bridge.model import Limits
+from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.process import (
-    command,
-    host,
-    landlock,
-    landlock_tier,
-    libseccomp,
-    plain,
-    rundir,
-)
-from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process import command, host, landlock, libseccomp, plain_backend, rundir
+from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
 from bridge.sandbox.process.compiling import compiled_for, loader_command
-from bridge.sandbox.process.group import Group, find_shelf
-from bridge.sandbox.process.groups import lacking
-from bridge.sandbox.process.interpreter import find
+from bridge.sandbox.process.group import Group, find_shelf, lacking
+from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.landlock import Rule
 from bridge.sandbox.process.plain_backend import Ground, PlainBackend
 from bridge.sandbox.process.rundir import RunDirectory
 from bridge.sandbox.process.sandbox import Start
 from bridge.sandbox.reaper import current_owner
+from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
+
+NAME = "landlock"
+
+TIER = (
+    "weaker tier: Landlock and seccomp without namespaces; a program can see the names, sizes and "
+    "owners of the host's files, which process ids exist, the host's name, mounts, network "
+    "addresses and connections, and the load on it"
+)
+
+NO_SOCKETS: tuple[Refusal, ...] = (
+    refuse("socket", errno.EAFNOSUPPORT),
+    refuse("connect", errno.EACCES),
+    # These could be sent to any address after all.
+    *refuse_datagrams("socketpair"),
+)
+"""Refused beyond what every sandbox refuses: here the network is the host's."""
+
+_WITHOUT_OPENING = """
+chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
+lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
+"""
+"""Landlock guards none of them, and a program's user may own the files of whoever runs the bridge.
+By descriptor as well: what may be opened for reading, a library, may be that user's too."""
+
+_OF_ANOTHER_PROCESS = """
+prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority
+"""
+
+_NAMED_PROCESS = {"setpriority": 1}
+"""Which argument says whose, where it is not the first; 0 is the caller."""
+
+_SOCKET_REQUESTS = 0x8900
+
+UNGUARDED: tuple[Refusal, ...] = (
+    *map(refuse, _WITHOUT_OPENING.split()),
+    *(
+        Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
+        for call in _OF_ANOTHER_PROCESS.split()
+    ),
+    # Of all processes of a user, or of a group.
+    Refusal(call="setpriority", argument=0, comparison="ne", value=0),
+    # Any socket tells the addresses of the host's interfaces, a local one as well.
+    Refusal(
+        call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
+    ),
+)
+"""What Landlock lets through in every version."""
+
+_TRUNCATE_SINCE = 3
+_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
+
+NO_TRUNCATION: tuple[Refusal, ...] = (
+    refuse("truncate"),
+    # Opened for reading, which is what Landlock then judges, and emptied.
+    *(
+        Refusal(
+            call=call,
+            argument=argument,
+            comparison="masked_eq",
+            value=_O_TRUNC,
+            mask=_O_TRUNC | _O_ACCMODE,
+        )
+        for call, argument in (("open", 1), ("openat", 2))
+    ),
+    # Its flags lie in memory; the C library goes without it.
+    refuse("openat2", errno.ENOSYS),
+)
+"""What it lets through before its third version."""
+
+
+def refusals(abi: int) -> tuple[Refusal, ...]:
+    """Return what the filters refuse here beyond what they refuse in every sandbox."""
+    return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < _TRUNCATE_SINCE else ()))
+
+
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+
+_OWN_PROC = "/proc/self"
+"""Opened by the first process, it is that process's directory, and stays that."""
+
+ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
+"""Returns a directory's names, and whether each is something else than a directory."""
+
+
+def rules(interpreter: Interpreter, place: RunDirectory, entries: ListEntries) -> list[Rule]:
+    """Return what may be opened.
+
+    Args:
+        entries: Lists a directory; asked only where something in it is hidden.
+    """
+    made: list[Rule] = []
+    for bind in interpreter.binds:
+        hidden = {
+            PurePosixPath(path).name
+            for path in interpreter.hidden
+            if str(PurePosixPath(path).parent) == bind.inside
+        }
+        if hidden:
+            made.append(Rule(path=bind.source, rights=landlock.READ_DIR))
+            made += [
+                Rule(path=f"{bind.source}/{name}", rights=landlock.READ, is_file=is_file)
+                for name, is_file in sorted(entries(bind.source))
+                if name not in hidden
+            ]
+            continue
+        # Executed are the interpreter and the loader that the kernel starts it with.
+        runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
+        rights = landlock.READ | (landlock.EXECUTE if runs else 0)
+        made.append(Rule(path=bind.source, rights=rights, is_file=bind.is_file))
+    made += [Rule(path=str(path), rights=landlock.WRITE) for path in (place.workspace, place.tmp)]
+    made += [
+        Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True) for name in _DEVICES
+    ]
+    made.append(Rule(path=_OWN_PROC, rights=landlock.USE_PROC))
+    return made
+
+
+def _is_loader(path: str) -> bool:
+    return PurePosixPath(path).name.startswith(("ld-", "ld.so", "ld64."))
+
+
+def steps(
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    place: RunDirectory,
+    around: Surroundings,
+    filters: Sequence[bytes],
+    entries: ListEntries,
+) -> dict[str, Json]:
+    """Return what the stage does here."""
+    return {
+        "bounded": False,
+        "oom_score": True,
+        "rlimits": rlimits(spec.limits, around),
+        "landlock": ruleset(rules(interpreter, place, entries), around),
+        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
+    }
+
+
+def isolation(spec: LaunchSpec, around: Surroundings, *, stranger: bool, root: bool) -> Isolation:
+    """Say which layers a launch puts in force, and what the tier lacks.
+
+    Args:
+        stranger: Whether programs run as a user that owns nothing.
+        root: Whether they run as root of a namespace that the bridge itself is in.
+    """
+    layers = [
+        "landlock",
+        "seccomp",
+        "own-seccomp",
+        "network-calls-refused",
+        "no-capabilities",
+        "no-new-privileges",
+        "ulimits",
+    ]
+    if not root:
+        layers.append("unprivileged-user")
+    weaker = [TIER]
+    if not stranger:
+        weaker.append("user: programs run under the bridge's own user id")
+    if lacking := landlock.missing(around.landlock_abi):
+        weaker.append(lacking)
+    weaker += [plain_backend.NO_ROOM, plain_backend.lacking_processes(adopts=True)]
+    cause = around.limits_elsewhere or "its controller is not available to this user"
+    limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    if "pids" in around.controllers:
+        layers.append("pids-limit")
+    else:
+        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
+    if spec.limits.cpus is not None:
+        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    return Isolation(backend=NAME, layers=tuple(layers), weaker=tuple(weaker))
+
 
 KERNEL_REMEDY = (
     "Use a kernel since 5.13 with Landlock on (`lsm=landlock,...` on its command line), or leave "
@@ -78,7 +256,7 @@ class LandlockBackend(PlainBackend[Found]):
     @property
     def name(self) -> str:
         """ "landlock"."""
-        return landlock_tier.NAME
+        return NAME
 
     def _look(self) -> Found:
         if sys.platform != "linux":
@@ -92,7 +270,7 @@ class LandlockBackend(PlainBackend[Found]):
         stranger = root and host.is_mapped(command.UID, host.text("/proc/self/uid_map"))
         filters = (
             *libseccomp.filters(self._seccomp),
-            libseccomp.refusing(landlock_tier.refusals(abi), self._seccomp),
+            libseccomp.refusing(refusals(abi), self._seccomp),
         )
         owner = current_owner()
         shelf = find_shelf(host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner)
@@ -119,22 +297,22 @@ class LandlockBackend(PlainBackend[Found]):
     def _start(
         self, found: Found, spec: LaunchSpec, place: RunDirectory, group: Group | None
     ) -> Start:
-        steps = landlock_tier.steps(
-            spec, found.interpreter, place, found.around, found.filters, _entries
-        )
+        made = steps(spec, found.interpreter, place, found.around, found.filters, _entries)
         stranger = found.uid is not None
         return Start(
             command=loader_command(found.interpreter),
-            data=(plain.keeper(),),
-            inside=lambda descriptors: plain.stage_command(found.interpreter, place, descriptors),
-            stage=lambda descriptors: plain.stage_input(
-                spec, found.interpreter, place, descriptors, steps, found.stage
+            data=(plain_backend.keeper(),),
+            inside=lambda descriptors: plain_backend.stage_command(
+                found.interpreter, place, descriptors
             ),
-            options=lambda descriptors: plain.order(spec, place, descriptors, adopts=True),
+            stage=lambda descriptors: plain_backend.stage_input(
+                spec, found.interpreter, place, descriptors, made, found.stage
+            ),
+            options=lambda descriptors: plain_backend.order(spec, place, descriptors, adopts=True),
             environ={},
             uid=found.uid,
             group=group,
-            isolation=landlock_tier.isolation(
+            isolation=isolation(
                 spec, found.around, stranger=stranger, root=os.getuid() == 0 and not stranger
             ),
             bwrap_failed=_failed,
@@ -154,7 +332,7 @@ class LandlockBackend(PlainBackend[Found]):
             details={
                 "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
                 "landlock": f"version {found.around.landlock_abi}",
-                "control groups": plain.described(sorted(found.around.controllers)),
+                "control groups": plain_backend.described(sorted(found.around.controllers)),
                 "packages": ", ".join(found.interpreter.packages) or "none",
                 "directories": str(found.base),
             },

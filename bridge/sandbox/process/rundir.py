@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.process import groups
+from bridge.sandbox.process import group
 from bridge.sandbox.reaper import Owner, is_dead
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
     Raises:
         LaunchError: It cannot be made; nothing is left of the attempt.
     """
-    made = RunDirectory(path=base / groups.group_name(owner, secrets.token_hex(8)))
+    made = RunDirectory(path=base / group.group_name(owner, secrets.token_hex(8)))
     try:
         made.path.mkdir(mode=0o700)
         for directory in (made.workspace, made.tmp):
@@ -110,7 +110,7 @@ def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = Non
     count = 0
     with suppress(OSError):
         for entry in list(os.scandir(base)):
-            owner = groups.group_owner(entry.name)
+            owner = group.group_owner(entry.name)
             if owner is None or owner == judge or not entry.is_dir(follow_symlinks=False):
                 continue
             # In a directory that everybody writes to, a name is nobody's word.

@@ -2,16 +2,20 @@
 
 Owns the life of a single sandbox: pipes, the process that stays outside (bubblewrap, or a keeper
 where there are no namespaces), the control group it enters before it forks, the wait until
-everything is in force, and the end of it all whatever happens. What that process is told was
-decided in `command` or `plain`; what it reports is `monitor`'s.
+everything is in force, and the end of it all whatever happens. The end of the first process inside
+is the end of all the others: the kernel sees to that in a process namespace, the keeper where there
+is none. What that process is told was decided in `command` or `plain_backend`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,14 +31,236 @@ from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.ends import Ends
 from bridge.sandbox.process.examination import Judge, hear
-from bridge.sandbox.process.group import Group
-from bridge.sandbox.process.groups import scope_group
+from bridge.sandbox.process.group import Group, scope_group
 from bridge.sandbox.process.host import becoming
-from bridge.sandbox.process.monitor import Monitor
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.warden import Warden
+
+MAX_INFO_BYTES = 64 * 1024
+"""Of what the monitor says; some hundred bytes usually."""
+
+
+class Monitor:
+    """The process outside, and what it says of the one inside.
+
+    Args:
+        process: It.
+        info: Where it says what it started and how that ended.
+        keeps: Whether it is a keeper, which ends in order when asked to.
+        handles: Whether processes are known by descriptors, as Linux has them. Without, the one
+            inside is ended by asking the keeper, since its id may be another's by then.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        info: int,
+        *,
+        keeps: bool = False,
+        handles: bool = True,
+    ) -> None:
+        self._process = process
+        self._handle = os.pidfd_open(process.pid) if handles else -1
+        self._ending = signal.SIGTERM if keeps else signal.SIGKILL
+        self._info = info
+        self._said = b""
+        self._child_handle = -1
+        self.child = 0
+        self.exit_code: int | None = None
+        os.set_blocking(info, False)
+
+    @property
+    def pid(self) -> int:
+        """The monitor's process id."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the monitor has ended; it does so after everything inside."""
+        return self._process.poll() is not None
+
+    async def wait(self) -> None:
+        """Wait for the monitor's end."""
+        await anyio.lowlevel.checkpoint()
+        if self._handle < 0:
+            # Only the monitor has the other end, and lets go of it when it ends.
+            while not self.listen():
+                await wait_ready(anyio.wait_readable, self._info)
+            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return
+        while not self.ended:
+            await wait_ready(anyio.wait_readable, self._handle)
+        self.listen()
+
+    async def wait_child(self) -> None:
+        """Wait until the monitor has said what it started, or has ended."""
+        while not self.listen() and not self.child and not self.ended:
+            await wait_ready(anyio.wait_readable, self._info)
+
+    def listen(self) -> bool:
+        """Take in what the monitor has said so far; tell whether that was all."""
+        while self._info >= 0 and len(self._said) < MAX_INFO_BYTES:
+            data = read_now(self._info)
+            if data is None:
+                self._understand()
+                return False
+            if not data:
+                break
+            self._said += data
+        self._understand()
+        return True
+
+    def kill_child(self) -> None:
+        """Kill the first process inside, and so all of them. Harmless when it has ended."""
+        if self._child_handle >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
+        elif not self.ended:
+            self._process.send_signal(self._ending)
+
+    def kill(self) -> None:
+        """Kill the monitor; the kernel then kills what it started."""
+        # Not yet collected, or `send_signal` sees that it was: the id is no other's.
+        self._process.kill()
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for descriptor in (self._handle, self._info, self._child_handle):
+            if descriptor >= 0:
+                with suppress(OSError, ValueError):
+                    anyio.notify_closing(descriptor)
+                os.close(descriptor)
+        self._handle = self._info = self._child_handle = -1
+
+    def _understand(self) -> None:
+        for key, value in understood(self._said).items():
+            if key == "exit-code":
+                self.exit_code = value
+            elif key == "child-pid" and not self.child:
+                self.child = value
+                # Not yet collected by its parent, or gone for good: the id cannot be another's,
+                # unless it was in the instant between.
+                if self._handle >= 0:
+                    with suppress(ProcessLookupError):
+                        self._child_handle = os.pidfd_open(value)
+
+
+def understood(said: bytes) -> dict[str, int]:
+    """Read bubblewrap's status documents: one JSON object after another, the last maybe cut."""
+    text = said.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    found: dict[str, int] = {}
+    position = 0
+    while True:
+        while position < len(text) and text[position].isspace():
+            position += 1
+        try:
+            document, position = decoder.raw_decode(text, position)
+        except ValueError:
+            return found
+        if isinstance(document, dict):
+            found.update({k: v for k, v in document.items() if isinstance(v, int)})
+
+
+STDIN_BYTES = 512 * 1024
+"""What the pipe to a sandbox holds: the whole guest, so that it is there when Python is up, and not
+handed over in turns of 64 KiB. A user's pipes may hold only so much in all; then it is less."""
+
+
+class Ends:
+    """The pipes of one start; whatever nobody took is closed in the end.
+
+    Args:
+        opened: Closes them.
+        texts: Files that are handed down open, by the name of their descriptor.
+        data: Contents of further such files.
+        asks: Whether there is a pipe for leave to go on.
+    """
+
+    def __init__(
+        self,
+        opened: ExitStack,
+        *,
+        texts: Mapping[str, str],
+        data: Sequence[bytes],
+        asks: bool,
+    ) -> None:
+        self._open: set[int] = set()
+        opened.callback(self._close_all)
+        self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
+        self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
+        with suppress(AttributeError, OSError):  # only Linux has it
+            fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, STDIN_BYTES)
+        self.leave = self._pipe() if asks else (-1, -1)
+        self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
+        self._data = tuple(map(self._file, data))
+        self.stage = self._file(b"")
+
+    @property
+    def descriptors(self) -> Descriptors:
+        """The numbers of what is handed down."""
+        return Descriptors(
+            info=self.info[1],
+            status=self.status[1],
+            data=self._data,
+            leave=self.leave[0],
+            stage=self.stage,
+            **self._files,
+        )
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """What is handed down besides stdin, stdout and stderr."""
+        leave = (self.leave[0],) if self.leave[0] >= 0 else ()
+        own = (self.info[1], self.status[1], self.options[0], *leave)
+        return (*own, *self._files.values(), *self._data, self.stage)
+
+    def take(self, descriptor: int) -> int:
+        """Leave a descriptor to the caller, who closes it."""
+        self._open.discard(descriptor)
+        return descriptor
+
+    def close_theirs(self) -> None:
+        """Close what the process has copies of by now."""
+        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.passed):
+            self._close(descriptor)
+
+    def close_options(self) -> None:
+        """End what it reads its options from."""
+        self._close(self.options[1])
+
+    def _pipe(self) -> tuple[int, int]:
+        reader, writer = os.pipe()
+        self._open |= {reader, writer}
+        return reader, writer
+
+    def _file(self, content: bytes) -> int:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        self._open.add(descriptor)
+        self.fill(descriptor, content)
+        return descriptor
+
+    def fill(self, descriptor: int, content: bytes) -> None:
+        """Have a file that is handed down hold this."""
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        os.lseek(descriptor, 0, os.SEEK_SET)
+
+    def _close(self, descriptor: int) -> None:
+        if descriptor in self._open:
+            self._open.discard(descriptor)
+            os.close(descriptor)
+
+    def _close_all(self) -> None:
+        for descriptor in list(self._open):
+            self._close(descriptor)
+
 
 logger = logging.getLogger(__name__)
 

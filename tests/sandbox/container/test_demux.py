@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sandbox.container.demux import DIAGNOSTIC_BYTES, FrameDecoder, FramingError, Tail
+from bridge.sandbox.container.stream import DIAGNOSTIC_BYTES, FrameDecoder, FramingError, Tail
 
 FRAMES = st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.binary(max_size=200)), max_size=12)
 

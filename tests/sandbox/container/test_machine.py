@@ -41,14 +41,13 @@ class FakePodman:
 
     Attributes:
         state: "absent", "stopped", "starting" or "running".
-        start, init, stop, ps, inspect: Recordings that those commands answer with.
+        start, stop, ps, inspect: Recordings that those commands answer with.
         booting: Questions that a machine in state "starting" stays in it for.
         before: Called before a command takes effect, by its verb.
     """
 
     state: str = "stopped"
     start: str = "start_ok"
-    init: str = "init_ok"
     stop: str = "stop_ok"
     ps: str = "ps_empty"
     inspect: str = "macos_ps_unreachable"
@@ -84,9 +83,7 @@ class FakePodman:
             for line in result.stdout.splitlines():
                 on_line(line)
         if result.ok:
-            self.state = {"init": "stopped", "start": "running", "stop": "stopped"}.get(
-                verb, self.state
-            )
+            self.state = {"start": "running", "stop": "stopped"}.get(verb, self.state)
         return result
 
     def _info(self) -> CommandResult:
@@ -166,13 +163,6 @@ async def test_a_stopped_machine_is_started_and_nothing_else() -> None:
         assert podman.told == [f"machine start {MACHINE}"]
 
 
-async def test_an_absent_machine_is_initialised_with_podmans_defaults_then_started() -> None:
-    """No `machine set`, no flags: rootful or not, volumes and sizes are the user's to choose."""
-    podman = FakePodman(state="absent")
-    async with await used(podman):
-        assert podman.told == [f"machine init {MACHINE}", f"machine start {MACHINE}"]
-
-
 async def test_linux_with_a_local_engine_sees_no_machine_command() -> None:
     podman = FakePodman(state="running")
     assert await ensure_machine(context(podman, platform="linux")) is None
@@ -207,14 +197,6 @@ async def test_a_lost_race_to_start_is_not_an_error_and_not_ours(refusal: str) -
     assert podman.told == [f"machine start {MACHINE}"]
 
 
-async def test_a_lost_race_to_initialise_goes_on_to_start() -> None:
-    podman = FakePodman(state="absent", init="init_exists")
-    podman.before["init"] = lambda: setattr(podman, "state", "stopped")
-    async with await used(podman) as found:
-        assert found.started_by_us
-    assert podman.told[:2] == [f"machine init {MACHINE}", f"machine start {MACHINE}"]
-
-
 async def test_a_machine_that_never_answers_is_given_up_after_a_bounded_number_of_looks() -> None:
     clock = Clock()
     podman = FakePodman(state="starting", booting=10**9)
@@ -226,10 +208,8 @@ async def test_a_machine_that_never_answers_is_given_up_after_a_bounded_number_o
 @pytest.mark.parametrize(
     ("podman", "remedy"),
     [
-        (FakePodman(state="absent", init="init_disk_full"), "Free disk space"),
-        (FakePodman(state="absent", init="init_no_qemu"), "qemu-system-x86_64 is missing"),
-        (FakePodman(start="start_vfkit_exit"), "--log-level=debug"),
-        (FakePodman(start="start_wsl_no_virtualisation"), "enable it in the firmware"),
+        (FakePodman(state="absent"), "podman machine init"),
+        (FakePodman(start="start_vfkit_exit"), "yourself"),
         (FakePodman(start="start_other_running_5_6"), "podman machine stop work"),
     ],
 )
@@ -239,15 +219,13 @@ async def test_a_refusal_reaches_the_user_with_its_remedy(podman: FakePodman, re
     assert remedy in caught.value.remedy
 
 
-async def test_progress_is_passed_on_while_a_machine_is_initialised() -> None:
+async def test_progress_is_passed_on_while_a_machine_is_started() -> None:
     lines: list[str] = []
-    clock = Clock()
-    quiet = context(FakePodman(state="absent"), clock)
+    quiet = context(FakePodman(), Clock())
     found = await ensure_machine(dataclasses.replace(quiet, progress=lines.append))
     assert found is not None
     await found.aclose()
-    assert f"podman machine init {MACHINE}" in lines
-    assert "Machine init complete" in lines
+    assert f"podman machine start {MACHINE}" in lines
 
 
 async def test_a_machine_of_ours_is_stopped_after_the_idle_time() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError
-from bridge.sandbox.container.machine_command import CommandResult
-from bridge.sandbox.container.machine_plan import (
+from bridge.sandbox.container.machine import (
     Action,
     Observed,
     Plan,
@@ -19,6 +18,7 @@ from bridge.sandbox.container.machine_plan import (
     parse_machines,
     raced,
 )
+from bridge.sandbox.container.machine_command import CommandResult
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
@@ -61,7 +61,6 @@ def planned(
         ("macos_info_refused", "macos_list_stopped", "macos_connections", "start"),
         ("macos_info_refused", "macos_list_running", "macos_connections", "wait"),
         ("macos_info_refused", "macos_list_starting", "macos_connections", "wait"),
-        ("macos_info_no_connection", "linux_list_empty", "linux_connections_empty", "init"),
         ("macos_info_no_connection", "macos_list_stopped", "linux_connections_empty", "start"),
         ("macos_info_no_connection", "macos_list_starred", "linux_connections_empty", "wait"),
     ],
@@ -133,6 +132,12 @@ def test_among_several_machines_without_a_default_none_is_guessed() -> None:
         )
 
 
+def test_a_machine_that_is_not_there_is_for_the_user_to_make() -> None:
+    with pytest.raises(EngineDownError, match="no machine") as caught:
+        planned("macos_info_no_connection", "linux_list_empty", "linux_connections_empty")
+    assert "podman machine init" in caught.value.remedy
+
+
 def test_a_missing_podman_is_its_own_error() -> None:
     seen = Observed(platform="darwin", env={}, info=CommandResult(exit_code=None, missing=True))
     with pytest.raises(EngineNotFoundError):
@@ -164,7 +169,6 @@ def test_rows_that_are_no_machines_are_left_out(text: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "was_raced"),
     [
-        ("init", "init_exists", True),
         ("start", "start_already_running_4", True),
         ("start", "start_already_starting_4", True),
         ("start", "start_already_running_5", True),
@@ -173,7 +177,6 @@ def test_rows_that_are_no_machines_are_left_out(text: str) -> None:
         ("start", "start_other_running_5_6", False),
         ("start", "start_leftover_process", False),
         ("start", "start_vfkit_exit", False),
-        ("init", "init_disk_full", False),
         ("stop", "stop_failed", False),
     ],
 )
@@ -184,17 +187,15 @@ def test_a_lost_race_is_told_from_a_failure(verb: str, name: str, was_raced: boo
 @pytest.mark.parametrize(
     ("name", "said", "remedy"),
     [
-        ("init_disk_full", "no space left on device", "Free disk space"),
-        ("init_no_qemu", "executable file not found", "helper qemu-system-x86_64 is missing"),
-        ("start_no_gvproxy", "host networking", "helper gvproxy is missing"),
-        ("start_wsl_no_virtualisation", "bootstrap script failed", "enable it in the firmware"),
-        ("start_vfkit_exit", "vfkit exited unexpectedly", "--log-level=debug"),
+        ("start_no_gvproxy", "host networking", "yourself"),
+        ("start_wsl_no_virtualisation", "bootstrap script failed", "yourself"),
+        ("start_vfkit_exit", "vfkit exited unexpectedly", "yourself"),
         ("start_other_running_4", "only one VM", "podman system connection default work"),
         ("start_other_running_5_1", "already running", "podman machine stop work"),
         ("start_other_running_5_6", "only one VM", "podman machine stop work"),
-        ("start_leftover_process", "process ID 84143", "End the process it names"),
-        ("start_unknown_machine", "VM does not exist", "podman machine list"),
-        ("linux_list_as_root", "as root", "without sudo"),
+        ("start_leftover_process", "process ID 84143", "yourself"),
+        ("start_unknown_machine", "VM does not exist", "yourself"),
+        ("linux_list_as_root", "as root", "yourself"),
         ("stop_failed", "failed waiting for vm to stop", "yourself"),
     ],
 )
@@ -206,8 +207,8 @@ def test_each_way_to_fail_has_its_remedy(name: str, said: str, remedy: str) -> N
 
 
 def test_a_command_that_takes_too_long_says_which() -> None:
-    error = failure(CommandResult(exit_code=None, timed_out=True), "init", MACHINE)
-    assert f"podman machine init {MACHINE}" in error.message
+    error = failure(CommandResult(exit_code=None, timed_out=True), "start", MACHINE)
+    assert f"podman machine start {MACHINE}" in error.message
     assert "in time" in error.message
 
 

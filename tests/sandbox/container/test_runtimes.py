@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.sandbox.container.runtimes import RuntimeChoice, RuntimeMemory
+from bridge.sandbox.container.connection import RuntimeChoice, RuntimeMemory
 
 
 def memory(path: Path, key: str = "podman boot") -> RuntimeMemory:

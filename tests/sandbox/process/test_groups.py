@@ -9,14 +9,16 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.process.group import Shelf, make_group, reap
-from bridge.sandbox.process.groups import (
+from bridge.sandbox.process.group import (
     Place,
+    Shelf,
     group_name,
     group_owner,
     lacking,
+    make_group,
     oom_kills,
     places,
+    reap,
     scope_command,
     scope_group,
     settings,

@@ -17,8 +17,8 @@ from bridge.sandbox.process.interpreter import (
     candidates,
     describe,
     find,
+    open_to_all,
 )
-from bridge.sandbox.process.packages import open_to_all
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")

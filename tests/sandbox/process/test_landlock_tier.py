@@ -25,8 +25,7 @@ from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
 from bridge.sandbox.process.interpreter import Bind, Interpreter
-from bridge.sandbox.process.landlock_backend import LandlockBackend
-from bridge.sandbox.process.landlock_tier import TIER, isolation, rules
+from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
 from bridge.sandbox.process.rundir import RunDirectory
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python

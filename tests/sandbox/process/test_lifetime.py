@@ -23,8 +23,7 @@ from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.group import reap
-from bridge.sandbox.process.monitor import understood
-from bridge.sandbox.process.sandbox import exit_report
+from bridge.sandbox.process.sandbox import exit_report, understood
 from tests.sandbox.process.rig import (
     DAEMON,
     FOREVER,

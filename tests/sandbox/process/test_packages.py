@@ -16,8 +16,7 @@ import pytest
 from bridge.engine import open_engine
 from bridge.errors import SettingsError
 from bridge.model import RunRequest
-from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, find
-from bridge.sandbox.process.packages import check_environment, read_packages
+from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, check_environment, find, read_packages
 from bridge.settings import load
 from tests.engine_rig import ListFinder
 

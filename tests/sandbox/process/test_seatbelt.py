@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.sandbox.process.seatbelt import Paths, arguments, parameters, profile, resolved
+from bridge.sandbox.process.seatbelt_backend import Paths, arguments, parameters, profile, resolved
 
 PATHS = Paths(
     executable="/opt/python/bin/python3.12",

@@ -13,8 +13,7 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import Limits
-from bridge.sandbox.process.group import Group, Shelf, make_group
-from bridge.sandbox.process.groups import Place
+from bridge.sandbox.process.group import Group, Place, Shelf, make_group
 from bridge.sandbox.reaper import Owner
 
 OWNER = Owner(pid=42, start="1", namespace="pid:[1]", boot="0f-1e", host="0123456789abcdef")
