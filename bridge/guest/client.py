@@ -236,8 +236,12 @@ class Client:
         """Return the channel's descriptor, or -1 if a thread reads it, or it is closed."""
         return -1 if self._thread is not None or self._closed else self._socket.fileno()
 
-    def drain(self) -> bool:
-        """Take what has come for calls that nobody waits for any more; return whether more may."""
+    def drain(self, here: Optional[asyncio.AbstractEventLoop] = None) -> bool:
+        """Take the replies that have come, without waiting; return whether more may.
+
+        Args:
+            here: The loop in which this is called, if it is called in one.
+        """
         with self._reading:
             if self._thread is not None:
                 return False
@@ -249,7 +253,7 @@ class Client:
                 return False
             replies = list(self._replies.feed(data))
         for line, texts in replies:
-            self._deliver(line, texts)
+            self._deliver(line, texts, here)
         return bool(data)
 
     def send_last(self, frame: Any, goodbye: bytes) -> None:
@@ -335,23 +339,13 @@ class Client:
         """Take the replies that are there, in the loop that waits for them."""
         reason = "the bridge closed the connection"
         try:
-            with self._reading:
-                if self._thread is not None or self._loop is not loop:
-                    loop.remove_reader(self._socket.fileno())
-                    return
-                try:
-                    data = self._socket.recv(RECEIVE_BYTES, _socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return
-                replies = list(self._replies.feed(data))
-            for line, texts in replies:
-                self._deliver(line, texts, loop)
-            if data:
+            if self._loop is loop and self.drain(loop):
                 return
         except Exception as error:
             reason = broken(error)
         loop.remove_reader(self._socket.fileno())
-        self._close(reason)
+        if self._thread is None and self._loop is loop:
+            self._close(reason)
 
     def _read(self) -> None:
         reason = "the bridge closed the connection"

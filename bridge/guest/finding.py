@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 MAX_SENTENCE_CHARS = 120
 """Of a description, behind a tool's signature."""
 
-# Where a query's word is found, and what finding it there is worth.
-_WEIGHTS = {"name": 8, "server": 4, "description": 2, "parameters": 1}
-
 
 def search(
     servers: Iterable[Mapping[str, Any]], query: str
@@ -69,26 +66,24 @@ def docs(server: Mapping[str, Any], tool: Mapping[str, Any], detail: str) -> Dic
 
 
 def _score(words: Sequence[str], server: Mapping[str, Any], tool: Mapping[str, Any]) -> int:
+    """Return how well a tool fits: most for words in its name, and for whole ones."""
     schema = tool.get("inputSchema")
     properties = schema.get("properties") if isinstance(schema, dict) else None
-    places = {
-        "name": "%s %s" % (tool["name"], tool["alias"]),
-        "server": "%s %s" % (server["name"], server.get("description") or ""),
-        "description": str(tool.get("description") or ""),
-        "parameters": " ".join(properties) if isinstance(properties, dict) else "",
-    }
+    places = (
+        (8, "%s %s" % (tool["name"], tool["alias"])),
+        (4, "%s %s" % (server["name"], server.get("description") or "")),
+        (2, str(tool.get("description") or "")),
+        (1, " ".join(properties) if isinstance(properties, dict) else ""),
+    )
     score = 0
-    for place, text in places.items():
+    for worth, text in places:
         text = text.lower().replace("_", " ").replace("-", " ")
-        whole = set(re.findall(r"\w+", text))
-        for word in words:
-            if word in text:
-                # A whole word beats a part of one.
-                score += _WEIGHTS[place] * (2 if word in whole else 1)
+        whole = re.findall(r"\w+", text)
+        score += worth * sum((word in text) + (word in whole) for word in words)
     return score
 
 
-# --- helping: `help()` of what the bridge puts into a program: a line for each thing it has.
+# --- `help()` of what the bridge puts into a program: a line for each thing it has ----------------
 
 
 def show_help(*things: Any) -> None:

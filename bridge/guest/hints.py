@@ -183,9 +183,6 @@ def _file_hint(error: FileNotFoundError) -> str:
     found = _namesake(path)
     if found:
         return "there is %r, in the working directory." % found
-    found = _beside(path)
-    if found:
-        return "there is %r; the working directory is another by now." % found
     if path.startswith("/out/"):
         return "out/ is in the working directory: %r." % path[1:]
     if path.startswith(_ELSEWHERE):
@@ -208,34 +205,20 @@ def _kept_hint(address: str) -> str:
     return 'await runtime.read_output("%s"), or %s.' % (whole, given)
 
 
-def _beside(path: str) -> str:
-    """Return where a session's files are in which there is one of that name; empty for nowhere."""
-    import os
-
-    from bridge.guest import surroundings
-
-    began = surroundings.workspace()
-    if not began or os.path.realpath(began) == os.path.realpath("."):
-        return ""
-    found = _namesake(path, began)
-    return os.path.join(began, found) if found else ""
-
-
-def _namesake(path: str, root: str = ".") -> str:
-    """Return the path below `root` of a file that has the same name; empty for none."""
+def _namesake(path: str) -> str:
+    """Return the path in the working directory of a file of the same name; empty for none."""
     import os  # where a program has it anyway
 
-    wanted, found, looked = os.path.basename(path).lower(), "", 0
+    wanted, looked = os.path.basename(path).lower(), 0
     if not wanted:
         return ""
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk("."):
         folders.sort()
         for name in sorted(names):
             looked += 1
             if name.lower() == wanted:
-                found = os.path.relpath(os.path.join(folder, name), root)
-                there = root == "." and found == os.path.normpath(path)
-                return "" if there else found
+                found = os.path.relpath(os.path.join(folder, name))
+                return "" if found == os.path.normpath(path) else found
         if looked > MAX_LOOKED_AT:
             break
     return ""

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import types
-from itertools import islice
+from itertools import chain, islice
 
 from bridge.guest.mcp_api import build
 from bridge.guest.program import Program, ending
@@ -290,10 +290,11 @@ def size_of(value: Any) -> int:
     total = _own_size(value)
     if type(value) not in _CONTAINERS:
         return total
-    parts = [part for pair in value.items() for part in pair] if type(value) is dict else value
+    is_dict = type(value) is dict
+    parts = chain.from_iterable(value.items()) if is_dict else value
     sample = list(islice(parts, MAX_OBJECTS))
     sizes = sum(max(0, _own_size(part)) for part in sample)
-    return total + (sizes * len(parts) // len(sample) if sample else 0)
+    return total + (sizes * (1 + is_dict) * len(value) // len(sample) if sample else 0)
 
 
 def _own_size(value: Any) -> int:

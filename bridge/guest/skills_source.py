@@ -13,6 +13,7 @@ import builtins
 import inspect
 import linecache
 import symtable
+import sys
 import textwrap
 import types
 
@@ -144,7 +145,7 @@ class _Collector:
 
     def _take(self, name: str, value: Any, file: str) -> None:
         own = _is_own(value)
-        imported = [] if own else _imports_of(name, file)
+        imported = [] if own else _imports_of(name, value, file)
         if imported:
             self._imports.update(dict.fromkeys(imported))
         elif own:
@@ -269,18 +270,21 @@ def _class_source(name: str, file: str) -> Optional[str]:
     return _segment(found[-1], file) if found else None
 
 
-def _imports_of(name: str, file: str) -> List[str]:
-    """Return the import statements of the program by which it has a name; empty for none."""
+def _imports_of(name: str, value: Any, file: str) -> List[str]:
+    """Return the import statements of the program by which a value has a name; empty for none."""
     for each in _programs(file):
         found = []
         for node in _nodes(each, (ast.Import, ast.ImportFrom)):
             for item in node.names:
                 bound = item.asname or item.name
                 if isinstance(node, ast.ImportFrom):
-                    if bound == name and not node.level:
+                    there = getattr(sys.modules.get(str(node.module)), item.name, value)
+                    if bound == name and not node.level and there is value:
                         line = ast.ImportFrom(module=node.module, names=[item], level=0)
                         found = [ast.unparse(line)]
-                elif bound == name or (not item.asname and bound.partition(".")[0] == name):
+                elif isinstance(value, types.ModuleType) and (
+                    bound == name or (not item.asname and bound.partition(".")[0] == name)
+                ):
                     # Several may fill one package: all of them.
                     found.append(ast.unparse(ast.Import(names=[item])))
         if found:

@@ -12,6 +12,7 @@ import os
 import sys
 
 from bridge.guest import library, tracebacks
+from bridge.guest.imports import OnImport
 from bridge.guest.wire import Done
 
 TYPE_CHECKING = False
@@ -45,9 +46,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
 
         finder.take(run, client, namespace)
     if _SHOWING in run.code:
-        from bridge.guest import screens
-
-        screens.offer()
+        offer_screens()
     tracebacks.packages_offered = run.packages
     if run.paths:
         # For Pythons that the program starts: process pools of joblib's, `python -m pytest`.
@@ -67,11 +66,6 @@ def conclude(client: Client) -> None:
 
 _workspace = ""
 """Where the first program began; a session's may go elsewhere."""
-
-
-def workspace() -> str:
-    """Return the directory that the run's files are in; empty before there is one."""
-    return _workspace
 
 
 def _bring_files(run: Run) -> Optional[Done]:
@@ -161,3 +155,83 @@ def _write(path: str, data: str) -> None:
             content = content[os.write(fd, content) :]
     finally:
         os.close(fd)
+
+
+# --- what libraries would show on a screen, of which there is none here ---------------------------
+#
+# The few places where they would open a window or a browser. matplotlib's is in `display`, because
+# it also shows what nobody asked for.
+
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+"""Of a file that is looked at; of fewer bytes may come more than is shown, but not much."""
+
+_offered = False
+
+_METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
+"""Modules to a class whose `show` would open something."""
+
+
+def offer_screens() -> None:
+    """Have them show here, those that are imported already and those that will be."""
+    global _offered
+    if _offered:
+        return
+    _offered = True
+    for module, kind in _METHODS.items():
+        OnImport(module, lambda module=module, kind=kind: _patch(module, kind))
+    OnImport("webbrowser", _register)
+
+
+def _patch(module: str, kind: str) -> None:
+    found = getattr(sys.modules[module], kind, None)
+    if found is not None:
+        found.show = _show
+
+
+def _show(self: Any, *args: Any, **options: Any) -> None:
+    """Show it; what a window would do with the options is nobody's concern here."""
+    display(self)
+
+
+def _register() -> None:
+    webbrowser: Any = sys.modules["webbrowser"]
+    webbrowser.register("run_python", None, Browser(), preferred=True)
+
+
+class _Page:
+    """A file that a browser would show."""
+
+    def __init__(self, html: str) -> None:
+        self._html = html
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+class Browser:
+    """Stands in for a browser: shows the files that it is to open, and nothing else."""
+
+    name = "run_python"
+
+    def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+        """Show a file; return whether that could be done."""
+        from urllib.parse import unquote, urlsplit
+
+        parts = urlsplit(url)
+        if parts.scheme not in ("file", "") or parts.netloc not in ("localhost", ""):
+            return False
+        try:
+            with open(unquote(parts.path), encoding="utf-8", errors="replace") as file:
+                page = file.read(MAX_PAGE_BYTES)
+        except OSError:
+            return False
+        display(_Page(page))
+        return True
+
+    def open_new(self, url: str) -> bool:
+        """Likewise."""
+        return self.open(url)
+
+    def open_new_tab(self, url: str) -> bool:
+        """Likewise."""
+        return self.open(url)

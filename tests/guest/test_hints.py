@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest import surroundings
 from bridge.guest.hints import hint
 from bridge.guest.values import Result
 
@@ -75,17 +74,6 @@ def test_where_one_can_write_is_said_where_one_cannot(workspace: Path) -> None:
     assert missing("/out/a.csv") == "\nHint: out/ is in the working directory: 'out/a.csv'."
     refused = OSError(errno.EROFS, "Read-only file system", "/data.csv")
     assert "write to 'out/'" in hint(refused)
-
-
-def test_a_session_that_went_elsewhere_is_told_where_the_runs_files_are(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are put where its first program began."""
-    monkeypatch.setattr(surroundings, "_workspace", str(workspace))
-    (workspace / "sub").mkdir()
-    monkeypatch.chdir(workspace / "sub")
-    assert missing("sales.csv").startswith(f"\nHint: there is '{workspace}/data/Sales.csv'")
-    assert missing("notes.txt") == ""
 
 
 def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:
