@@ -79,7 +79,7 @@ OF_SERVERS = (
     "read_resource",
 )
 """Those that server objects have too, unless a tool is called so. The host's own list is
-`bridge.catalog.entries.SERVER_METHODS`."""
+`bridge.catalog.program.tables.SERVER_METHODS`."""
 
 
 class Runtime(Outputs, Library):

@@ -253,15 +253,13 @@ class Survey:
     def _bind_targets(self, target: ast.expr, value: ast.expr, place: Place) -> None:
         if isinstance(target, ast.Name):
             self._bind(target.id, value, place)
+            self._nodes[ast.Name].append((target, place))
             return
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
             if len(target.elts) == len(value.elts) and not starred:
                 for part, given in zip(target.elts, value.elts, strict=True):
-                    if isinstance(part, ast.Name):
-                        self._bind(part.id, given, place)
-                    else:
-                        self._stack.append((part, place))
+                    self._bind_targets(part, given, place)
                 return
         # Items, attributes, parts of something else: whatever they get is unclear.
         self._stack.append((target, place))
