@@ -13,19 +13,6 @@ from dataclasses import dataclass, replace
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.model import Json, Tool
 
-SERVER_METHODS = frozenset(
-    {
-        "get_prompt",
-        "list_prompts",
-        "list_resource_templates",
-        "list_resources",
-        "list_tools",
-        "read_resource",
-    }
-)
-"""What a server object in a program has besides its tools. A tool of such a name takes its place,
-but for `list_tools`. The guest's own list is `bridge.guest.mcp_api.OF_SERVERS`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:

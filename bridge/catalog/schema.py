@@ -8,19 +8,14 @@ bounded text. It describes; it does not validate: where the text has to be coars
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from bridge.catalog.prose import one_line
-from bridge.catalog.pytypes import (
-    MAX_MEMBERS,
-    literal_text,
-    literal_type,
-    split_union,
-    union,
-)
-from bridge.guest.schemas import as_list, as_mapping, pointed_at
+from bridge.guest.parameters import Parameter as GuestParameter
+from bridge.guest.parameters import read_parameters
+from bridge.guest.schemas import as_list, as_mapping, leaves, pointed_at
 from bridge.guest.typetext import BLOB
 from bridge.model import Json
 
@@ -39,11 +34,19 @@ _MAX_NODES = 200
 _MAX_NODES_IN_ALL = 5_000
 """Likewise for all parameters of one tool. Those that are left then are shown without a type."""
 
-_NAMES_PER_NODE = 64
-"""Properties and required names that count as one more schema visited."""
-
 _MAX_REF_HOPS = 16
 _MAX_PROPERTIES = 12
+
+MAX_LITERAL_CHARS = 40
+"""Longest default, enum or const value that is written out."""
+
+MAX_MEMBERS = 12
+"""Values of a literal, or members of a union, that are written out."""
+
+_MAX_VALUES = 400
+"""Values looked at to tell of what kinds they are."""
+
+_EXACT_INTEGER = 2**63
 
 _PLAIN = {
     "string": "str",
@@ -99,23 +102,22 @@ def _type_text(schema: Json, root: Json, budget: int) -> tuple[str, int]:
 
 def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter, ...]:
     """Return the arguments that an input schema describes: required first, then schema order."""
-    properties, required = _arguments(schema)
     found: list[Parameter] = []
     nodes = 0
-    for name, own in properties.items():
+    for one in _arguments(schema):
         kind, default, description = "Any", "", ""
         if nodes <= _MAX_NODES_IN_ALL:
-            default, description, visited = _annotations(own, schema)
-            kind, more = _type_text(own, schema, budget)
-            nodes += visited + more
+            default, description = _annotations(one.schema, schema)
+            kind, visited = _type_text(one.schema, schema, budget)
+            nodes += visited
         found.append(
             Parameter(
-                name=name,
-                required=name in required,
+                name=one.name,
+                required=one.required,
                 type=kind,
                 default=default,
                 description=description,
-                schema=own,
+                schema=one.schema,
             )
         )
     return tuple(sorted(found, key=lambda parameter: not parameter.required))
@@ -123,14 +125,14 @@ def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter
 
 def schema_order(schema: Json) -> tuple[str, ...]:
     """Return the arguments' names in the order in which the schema has them."""
-    return tuple(_arguments(schema)[0])
+    return tuple(one.name for one in _arguments(schema))
 
 
 def is_open(schema: Json) -> bool:
     """Whether an input schema says that it takes arguments it does not name."""
-    merged = _Writer(root=schema).flatten(schema)
-    return bool(merged.get("patternProperties")) or (
-        merged.get("additionalProperties") not in (None, False)
+    return any(
+        bool(part.get("patternProperties")) or part.get("additionalProperties") not in (None, False)
+        for part in leaves(schema, schema)
     )
 
 
@@ -169,23 +171,12 @@ class _Writer:
         schema, seen = self._resolve(schema, active)
         if seen is None:
             return "Any"
-        if "allOf" in schema:
-            schema = self.flatten(schema)
         text = self._members(schema, detail, seen)
         # OpenAPI's way of saying "or null".
         if schema.get("nullable") is True and text not in ("Any", "None"):
             parts = split_union(text)
             text = text if "None" in parts else f"{text} | None"
         return text
-
-    def flatten(self, schema: Json) -> dict[str, Json]:
-        """Return one object schema for `schema`, its `$ref`, `allOf` and branches merged in.
-
-        What only some branches of `anyOf` or `oneOf` require is optional here.
-        """
-        merged: dict[str, Json] = {}
-        self._merge(schema, merged, 0, ())
-        return merged
 
     def literals(self, schema: Json) -> tuple[str, ...]:
         """Return the values that `enum` or `const` allows, those that can be written shortly."""
@@ -209,69 +200,14 @@ class _Writer:
             trail = (*trail, id(target))
         return {}, None
 
-    def _merge(
-        self, schema: Json, into: dict[str, Json], depth: int, active: tuple[int, ...]
-    ) -> None:
-        self.nodes += 1
-        if not isinstance(schema, Mapping) or depth > _MAX_REF_HOPS or self.nodes > _MAX_NODES:
-            return
-        if id(schema) in active:
-            return
-        trail = (*active, id(schema))
-        for key, value in schema.items():
-            if key == "properties":
-                self._add_properties(value, into)
-            elif key == "required":
-                self._add_required(_strings(value), into)
-            elif key not in ("allOf", "anyOf", "oneOf", "$ref"):
-                into.setdefault(key, value)
-        for part in as_list(schema.get("allOf"))[:MAX_MEMBERS]:
-            self._merge(part, into, depth + 1, trail)
-        for key in ("anyOf", "oneOf"):
-            if as_list(schema.get(key)):
-                self._merge_branches(key, schema, into, depth, trail)
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            self._merge(pointed_at(reference, self.root)[1], into, depth + 1, trail)
-
-    def _merge_branches(
-        self,
-        key: str,
-        schema: Mapping[str, Json],
-        into: dict[str, Json],
-        depth: int,
-        active: tuple[int, ...],
-    ) -> None:
-        branches = []
-        for branch in as_list(schema[key])[:MAX_MEMBERS]:
-            merged: dict[str, Json] = {}
-            self._merge(branch, merged, depth + 1, active)
-            branches.append(merged)
-        if not any("properties" in branch for branch in branches):
-            # Not alternatives of an object: leave them to be written as a union.
-            into.setdefault(key, schema[key])
-            return
-        everywhere = set.intersection(*(set(_strings(b.get("required"))) for b in branches))
-        for branch in branches:
-            self._add_properties(branch.get("properties"), into)
-        self._add_required(sorted(everywhere), into)
-
-    def _add_properties(self, properties: Json, into: dict[str, Json]) -> None:
-        known = into.setdefault("properties", {})
-        found = as_mapping(properties)
-        self.nodes += len(found) // _NAMES_PER_NODE
-        for name, own in found.items():
-            known.setdefault(name, own)
-
-    def _add_required(self, names: list[str], into: dict[str, Json]) -> None:
-        self.nodes += len(names) // _NAMES_PER_NODE
-        into.setdefault("required", []).extend(names)
-
     def _members(self, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]) -> str:
         if "const" in schema:
             return literal_type([schema["const"]], detail)
         if isinstance(schema.get("enum"), list) and schema["enum"]:
             return literal_type(schema["enum"], detail)
+        parts = as_list(schema.get("allOf"))[:MAX_MEMBERS]
+        if parts:
+            return self._all_of([schema, *parts], detail, active)
         for key in ("anyOf", "oneOf"):
             branches = as_list(schema.get(key))
             if branches:
@@ -282,6 +218,21 @@ class _Writer:
         if isinstance(kinds, list):
             return union([self._plain(kind, schema, detail, active) for kind in kinds[:8]])
         return self._plain(kinds, schema, detail, active)
+
+    def _all_of(self, parts: list[Json], detail: int, active: tuple[int, ...]) -> str:
+        """Return the text of objects as one; of anything else, one that is wide enough."""
+        found = [self._resolve(as_mapping(part), active)[0] for part in parts]
+        objects = [part for part in found if as_mapping(part.get("properties"))]
+        if objects:
+            required = [name for part in objects for name in _strings(part.get("required"))]
+            named: dict[str, Json] = {}
+            for part in objects:
+                for name, own in part["properties"].items():
+                    named.setdefault(name, own)
+            merged = {"type": "object", "properties": named, "required": required}
+            return self._plain("object", merged, detail, active)
+        texts = {self.write(part, detail, active) for part in parts[1:]}
+        return texts.pop() if len(texts) == 1 else "Any"
 
     def _plain(
         self, kind: Json, schema: Mapping[str, Json], detail: int, active: tuple[int, ...]
@@ -324,39 +275,95 @@ class _Writer:
         return f"{{{', '.join(shown)}{more}}}" if shown else "dict"
 
 
-def _arguments(schema: Json) -> tuple[dict[str, Json], frozenset[str]]:
-    """Return an input schema's arguments in its order, and which of them are required.
-
-    A name that is required and described nowhere is an argument too, at the end: the guest counts
-    it as one, and a call without it would be refused.
-    """
-    merged = _Writer(root=schema).flatten(schema)
-    required = _strings(merged.get("required"))
-    properties = dict(as_mapping(merged.get("properties")))
-    for name in required:
-        properties.setdefault(name, {})
-    return dict(islice(properties.items(), MAX_PARAMETERS)), frozenset(required)
+def _arguments(schema: Json) -> list[GuestParameter]:
+    """Return an input schema's arguments in its order, as the guest has them."""
+    return read_parameters(schema)[0][:MAX_PARAMETERS]
 
 
-def _annotations(schema: Json, root: Json) -> tuple[str, str, int]:
-    """Return a parameter's default and description, and how many schemas were visited for them.
-
-    A `$ref`'s own come before its target's.
-    """
-    own = as_mapping(schema)
-    writer = _Writer(root=root)
-    target = writer.flatten(own)
-    default = ""
-    for holder in (own, target):
-        if "default" in holder:
-            default = literal_text(holder["default"])
-            break
-    for holder in (own, target):
-        text = holder.get("description")
-        if isinstance(text, str) and text.strip():
-            return default, one_line(text, MAX_TYPE_CHARS), writer.nodes
-    return default, "", writer.nodes
+def _annotations(schema: Json, root: Json) -> tuple[str, str]:
+    """Return a parameter's default and description; a `$ref`'s own come before its target's."""
+    holders = [as_mapping(schema), *leaves(schema, root)]
+    defaults = [literal_text(holder["default"]) for holder in holders if "default" in holder]
+    texts = [holder.get("description") for holder in holders]
+    said = [text for text in texts if isinstance(text, str) and text.strip()]
+    return next(iter(defaults), ""), one_line(said[0], MAX_TYPE_CHARS) if said else ""
 
 
 def _strings(value: Json) -> list[str]:
     return [item for item in as_list(value) if isinstance(item, str)]
+
+
+# --- text of values and of unions ----------------------------------------------------------------
+
+
+def literal_text(value: Json) -> str:
+    """Return a scalar or an empty container as Python text; empty if it is anything longer."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, int):
+        # Larger ones may be past the interpreter's limit on digits, and tell a reader nothing.
+        return repr(value) if -_EXACT_INTEGER < value < _EXACT_INTEGER else ""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    if isinstance(value, str):
+        text = repr(value) if len(value) <= MAX_LITERAL_CHARS else ""
+        return text if len(text) <= MAX_LITERAL_CHARS + 2 else ""
+    if isinstance(value, (list, dict)) and not value:
+        return repr(value)
+    return ""
+
+
+def literal_type(values: list[Json], detail: int) -> str:
+    """Return the type of a value that is one of `values`; without detail, only of what kind."""
+    texts = list(dict.fromkeys(map(literal_text, values[:MAX_MEMBERS])))
+    if detail == 0 or not all(texts) or any(isinstance(v, (float, list, dict)) for v in values):
+        return union([_kind_of(value) for value in values[:_MAX_VALUES]])
+    if texts == ["None"]:
+        return "None"
+    more = ", ..." if len(values) > MAX_MEMBERS else ""
+    return f"Literal[{', '.join(texts)}{more}]"
+
+
+def _kind_of(value: Json) -> str:
+    if value is None:
+        return "None"
+    for kind in (bool, int, float, str, list, dict):
+        if isinstance(value, kind):
+            return kind.__name__
+    return "Any"
+
+
+def union(texts: list[str]) -> str:
+    """Return the union of types, each once, None last."""
+    parts: dict[str, None] = {}
+    for text in texts:
+        parts.update(dict.fromkeys(split_union(text)))
+    parts.pop("Never", None)
+    if "Any" in parts:
+        return "Any"
+    none = parts.pop("None", 0) is None
+    return " | ".join([*parts, "None"] if none else list(parts)) or "Never"
+
+
+def split_union(text: str) -> list[str]:
+    """Return a union's parts; a bar in quotes or brackets belongs to its part."""
+    if " | " not in text:
+        return [text]
+    parts, depth, start, quote, index = [], 0, 0, "", 0
+    while index < len(text):
+        char = text[index]
+        if quote:
+            index += char == "\\"
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        elif not depth and text.startswith(" | ", index):
+            parts.append(text[start:index])
+            index += 2
+            start = index + 1
+        index += 1
+    return [*parts, text[start:]]

@@ -1,9 +1,9 @@
 """Which tools fit a few words?
 
 Owns the index over tools and the ranking: SQLite's full-text search (FTS5) with its BM25 over
-weighted columns and its Porter stemmer. What goes into the columns, and what of a question goes
-into the query, is made of words by `bridge.catalog.words`; nothing of a question is ever read as
-query syntax. The index lives in memory and is made anew by every bridge.
+weighted columns and its Porter stemmer. What of a question goes into the query is made of words by
+`bridge.catalog.words`; nothing of a question is ever read as query syntax. The index lives in
+memory and is made anew by every bridge.
 
 The order depends on the set of tools and the question alone: equal scores are settled by server and
 tool name, and not by when a server was added.
@@ -17,20 +17,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from math import log
+from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.indexing import ADD, COLUMNS, FORGET, columns, exact_name, open_index
-from bridge.catalog.ranking import SAME_SCORE, Scores, ranked, rarity_of, scores_of
 from bridge.catalog.words import (
     MAX_WORD_CHARS,
     asked,
+    indexed,
     mended,
     parts,
     runs,
+    same,
     words,
 )
-from bridge.errors import InvalidRequestError
-from bridge.model import Tool
+from bridge.errors import InvalidRequestError, SearchUnavailableError
+from bridge.model import MEBIBYTE, Tool
+from bridge.text import valid_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,33 +51,19 @@ MAX_TOOLS_PER_SERVER = 16_384
 _SPELLED = 4
 """Columns, from the first, whose words a mistyped one may have been."""
 
-_RANKED = 300
-"""Tools that are ranked for one query, at two microseconds each, those of its rare words first. Of
-a word for which there is no room any more, only those are that have it in a telling place."""
-
-_TOLD = 150
-"""How many those should be, if some such place has so few."""
-
-_TELLING = ("name lead", "name")
-"""Such places, each narrower than the one before."""
-
-_COUNTED = 2_000
-"""Of a word that more tools have, it does not count where else they have it."""
-
-_ELSEWHERE = 0.8
-"""What a common word counts there, beside its rarity: what BM25 gives it on average."""
-
 _SHORTEST_PREFIX = 3
 _MENDED_WORDS = 3
-_REMEMBERED_WORDS = 4_096
-_REMEMBERED_SCORES = 524_288
-"""Words of queries, and scores of tools for them, that are kept until the index changes: 6 MB.
-Those for 5,000 tools take a third of it."""
+_REMEMBERED_SCORES = 131_072
+"""Scores of tools for words of queries that are kept until the index changes: some 12 MB."""
 
 _EXACT_NAME_BONUS = 100.0
 """A query that spells out a tool's name wants that tool; no score comes near."""
 
 _SCORE_DIGITS = 9
+_SAME_SCORE = 1e-8
+"""More than rounding may take away."""
+
+_LEAST_RARITY = 1e-6
 
 _PURPOSE = "name also server lead"
 _IN_PASSING = 0.5
@@ -110,12 +98,12 @@ class _Term:
 
     Attributes:
         text: As the index's query language has it.
-        count: How many tools have it, as far as they were counted.
+        scores: What each tool that has it gets for it, by row.
         likeness: 1 for the word itself, less for one that is only like it.
     """
 
     text: str
-    count: int
+    scores: Mapping[int, float]
     likeness: float = 1.0
 
 
@@ -132,7 +120,6 @@ class ToolIndex:
         self._vocabulary: Counter[str] = Counter()
         self._own_words: dict[str, frozenset[str]] = {}
         self._terms: dict[str, _Term | None] = {}
-        self._scored: dict[tuple[str, bool], Scores] = {}
         self._kept_scores = 0
 
     def __len__(self) -> int:
@@ -159,7 +146,11 @@ class ToolIndex:
         self._servers.update((name, tools) for name, tools in servers.items() if name not in new)
         if not gone and not new:
             return False
-        database = self._opened()
+        if self._database is None:
+            self._database = _open_index()
+            # Closed with the index, whoever drops it.
+            weakref.finalize(self, self._database.close)
+        database = self._database
         # Each change in a transaction of its own would take ten times as long.
         database.execute("BEGIN")
         try:
@@ -193,38 +184,45 @@ class ToolIndex:
         first = 0 if server is None else self._first_rows.get(server, -1)
         if first < 0 or self._database is None:
             return []
-        last = self._next_row if server is None else first + MAX_TOOLS_PER_SERVER - 1
-        terms, unknown = self._wanted(asked_runs)
-        if server is None:
-            words_scores = self._everywhere(terms)
-        else:
-            words_scores = [self._look_up(term.text, first, last) for term in terms]
-        exact = self._exact.get(tuple(words(spelled)), ())
-        named = [row for row in exact if first <= row <= last]
-        limit = max(1, min(limit, MAX_LIMIT))
-        scores = ranked(words_scores, limit, named)
+        rows = range(first, self._next_row if server is None else first + MAX_TOOLS_PER_SERVER)
+        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), MAX_QUERY_WORDS)
+        found = [self._term(word) for word in asked_words]
+        terms = list({term.text: term for term in found if term}.values())
+        scores = _summed(terms, rows)
+        named = [row for row in self._exact.get(tuple(words(spelled)), ()) if row in rows]
         for row in named:
-            scores[row] += _EXACT_NAME_BONUS
-        best = self._best(scores, limit)
-        fits = self._fits(best, zip(terms, words_scores, strict=False), unknown)
+            scores[row] = scores.get(row, 0.0) + _EXACT_NAME_BONUS
+        best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
+        fits = self._fits(best, terms, found.count(None))
         fits.update(dict.fromkeys(fits.keys() & set(named), 1.0))
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
-    def _fits(
-        self, rows: Iterable[int], found: Iterable[tuple[_Term, Scores]], unknown: int
-    ) -> dict[int, float]:
+    def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
+        """Return the best, in order; the scores of most are only compared."""
+        least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
+        found = [
+            (row, round(score, _SCORE_DIGITS)) for row, score in scores.items() if score >= least
+        ]
+        tools = self._tools
+        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
+        return dict(found[:limit])
+
+    def _fits(self, rows: Iterable[int], terms: Sequence[_Term], unknown: int) -> dict[int, float]:
         """Return the share of the words that each tool has, `unknown` ones being in none."""
-        total = unknown * rarity_of(0, len(self._tools))
+        total = unknown * self._rarity(0)
         fits = dict.fromkeys(rows, 0.0)
-        for term, scores in found:
-            if scores.rows:
-                rarity = rarity_of(term.count, len(self._tools))
-                total += rarity
-                telling = self._telling(term, fits)
-                for row in fits.keys() & set(scores.rows):
-                    weight = term.likeness if row in telling else term.likeness * _IN_PASSING
-                    fits[row] += rarity * weight
+        for term in terms:
+            rarity = self._rarity(len(term.scores))
+            total += rarity
+            telling = self._telling(term, fits)
+            for row in fits.keys() & term.scores.keys():
+                weight = term.likeness if row in telling else term.likeness * _IN_PASSING
+                fits[row] += rarity * weight
         return {row: had / total if total else 0.0 for row, had in fits.items()}
+
+    def _rarity(self, count: int) -> float:
+        """Return the weight that BM25 gives to a word that `count` of the tools have."""
+        return max(_LEAST_RARITY, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
     def _telling(self, term: _Term, rows: Iterable[int]) -> set[int]:
         """Return which of these tools have a word where it says what they are for."""
@@ -236,22 +234,7 @@ class ToolIndex:
         )
         return {row for (row,) in found}
 
-    def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
-        """Return the best, in order; the scores of most are only compared."""
-        least = min(heapq.nlargest(limit, scores.values()), default=0.0) - SAME_SCORE
-        found = [
-            (row, round(score, _SCORE_DIGITS)) for row, score in scores.items() if score >= least
-        ]
-        tools = self._tools
-        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
-        return dict(found[:limit])
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._database is None:
-            self._database = open_index()
-            # Closed with the index, whoever drops it.
-            weakref.finalize(self, self._database.close)
-        return self._database
+    # --- what is in it ---------------------------------------------------------------------------
 
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
         first, self._next_row = self._next_row, self._next_row + MAX_TOOLS_PER_SERVER
@@ -260,13 +243,13 @@ class ToolIndex:
         known: set[str] = set()
         rows = []
         for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
-            name = exact_name(tool)
-            texts = columns(tool, name)
+            name = _exact_name(tool)
+            texts = _columns(tool, name)
             known.update(runs(" ".join(texts[:_SPELLED]).lower()))
             rows.append((row, *texts))
             self._tools[row] = tool
             self._exact.setdefault(name, set()).add(row)
-        database.executemany(ADD, rows)
+        database.executemany(_ADD, rows)
         self._own_words[server] = frozenset(known)
         self._vocabulary.update(known)
 
@@ -277,29 +260,23 @@ class ToolIndex:
             return
         for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
             del self._tools[row]
-            name = exact_name(tool)
+            name = _exact_name(tool)
             # The texts are not kept: what is to be forgotten has to be said again.
-            database.execute(FORGET, (row, *columns(tool, name)))
+            database.execute(_DELETE, (row, *_columns(tool, name)))
             self._exact[name].discard(row)
             if not self._exact[name]:
                 del self._exact[name]
         self._vocabulary.subtract(self._own_words.pop(server))
         self._vocabulary += Counter()
 
-    def _wanted(self, asked_runs: Sequence[str]) -> tuple[list[_Term], int]:
-        """Return what to look for, rare words first, and how many words nothing is like."""
-        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), MAX_QUERY_WORDS)
-        found = [self._term(word) for word in asked_words]
-        terms = {term.text: term for term in found if term}
-        rare_first = sorted(terms.values(), key=lambda term: (term.count, term.text))
-        return rare_first, found.count(None)
+    # --- words of a query ------------------------------------------------------------------------
 
     def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
         """Yield words; "GitHub" is one word if any tool has it so, else "git" and "hub"."""
         for run in asked_runs:
             whole = run.lower()[:MAX_WORD_CHARS]
             split = parts(run)
-            if len(split) > 1 and self._count(_quoted(whole)) == 0:
+            if len(split) > 1 and not self._scores(_quoted(whole)):
                 yield from split
             else:
                 yield whole
@@ -307,107 +284,153 @@ class ToolIndex:
     def _term(self, word: str) -> _Term | None:
         """Return what to look for in place of a word; None if nothing is like it."""
         if word not in self._terms:
-            if len(self._terms) >= _REMEMBERED_WORDS:
+            if self._kept_scores > _REMEMBERED_SCORES:
                 self._forget()
-            self._terms[word] = self._look_for(word)
+            term = self._terms[word] = self._look_for(word)
+            self._kept_scores += 1 if term is None else len(term.scores)
         return self._terms[word]
 
     def _forget(self) -> None:
         self._terms.clear()
-        self._scored.clear()
         self._kept_scores = 0
 
     def _look_for(self, word: str) -> _Term | None:
         text = _quoted(word)
-        count = self._count(text)
-        likeness = 1.0 if count else _ONLY_LIKE
-        if not count and len(word) >= _SHORTEST_PREFIX:
+        scores = self._scores(text)
+        likeness = 1.0 if scores else _ONLY_LIKE
+        if not scores and len(word) >= _SHORTEST_PREFIX:
             text = f"{_quoted(word)} *"
-            count = self._count(text)
-        if not count:
+            scores = self._scores(text)
+        if not scores:
             near = mended(word, self._vocabulary)
             # Of several, those that most servers have.
             near.sort(key=lambda other: -self._vocabulary[other])
-            text = " OR ".join(map(_quoted, near[:_MENDED_WORDS]))
-            count = self._count(text) if text else 0
-            text = f"({text})"
-        return _Term(text=text, count=count, likeness=likeness) if count else None
+            text = f"({' OR '.join(map(_quoted, near[:_MENDED_WORDS]))})"
+            scores = self._scores(text) if near else {}
+        return _Term(text=text, scores=scores, likeness=likeness) if scores else None
 
-    def _count(self, text: str, enough: int = _RANKED + 1) -> int:
-        """Return how many tools have it, counted until they are enough."""
-        if self._database is None:
-            return 0
-        [count] = self._database.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM tools WHERE tools MATCH ? LIMIT ?)",
-            (text, enough),
-        ).fetchone()
-        return int(count)
-
-    def _everywhere(self, terms: Sequence[_Term]) -> list[Scores]:
-        """Return the scores of all tools for each word, as far as there are any; BM25 sums them.
-
-        Which are looked up in full depends on the query and the index, and not on what is kept.
-        """
-        found, room = [], _RANKED
-        for term in terms:
-            exact = term.count <= room or len(terms) == 1
-            if exact:
-                room -= term.count
-            key = (term.text, exact)
-            if key not in self._scored:
-                self._keep(key, self._look_up(term.text) if exact else self._estimate(term))
-            found.append(self._scored[key])
-        if terms and not any(each.rows for each in found):
-            # All words are everywhere: then the least common of them has to do.
-            return self._everywhere(terms[:1])
-        return found
-
-    def _keep(self, key: tuple[str, bool], scores: Scores) -> None:
-        if self._kept_scores + len(scores.rows) > _REMEMBERED_SCORES:
-            self._scored.clear()
-            self._kept_scores = 0
-        self._scored[key] = scores
-        self._kept_scores += len(scores.rows)
-
-    def _estimate(self, term: _Term) -> Scores:
-        """Return the scores for a common word: BM25's only where it is in telling places."""
+    def _scores(self, text: str) -> dict[int, float]:
         assert self._database is not None
-        telling, told = "", 0
-        for places in _TELLING:
-            if fewer := self._count(f"{{{places}}} : {term.text}", _COUNTED):
-                telling, told = f"{{{places}}} : {term.text}", fewer
-            if fewer <= _TOLD:
-                break
-        count = self._count(term.text, _COUNTED)
-        rarity = rarity_of(count, len(self._tools))
-        scores: dict[int, float] = {}
-        if count < _COUNTED:
-            having = self._database.execute("SELECT rowid FROM tools(?)", (term.text,))
-            scores = dict.fromkeys([row for (row,) in having], _ELSEWHERE * rarity)
-        if 0 < told < _COUNTED:
-            # It is as common as it is, though it be rare in those places.
-            weight = rarity / max(rarity, rarity_of(told, len(self._tools)))
-            named = self._look_up(telling, weight=weight)
-            scores.update(zip(named.rows, named.scores, strict=True))
-        return scores_of(scores, scores.values())
-
-    def _look_up(
-        self, text: str, first: int = 0, last: int | None = None, weight: float = 1.0
-    ) -> Scores:
-        assert self._database is not None
-        limits = (first, self._next_row if last is None else last)
-        found = self._database.execute(_SCORED, (-weight, text, *limits)).fetchall()
-        rows, scores = zip(*found, strict=True) if found else ((), ())
-        return scores_of(rows, scores)
+        return dict(self._database.execute(_SCORED, (text,)))
 
 
-_SCORED = (
-    f"SELECT rowid, ? * bm25(tools, {', '.join(map(str, COLUMNS.values()))}) FROM tools"
-    " WHERE tools MATCH ? AND rowid BETWEEN ? AND ?"
-)
+def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
+    """Return the sum of each tool's scores, times the share of words it has."""
+    scores: dict[int, float] = {}
+    hits: Counter[int] = Counter()
+    for term in terms:
+        hits.update(term.scores.keys())
+        for row, score in term.scores.items():
+            scores[row] = scores.get(row, 0.0) + score
+    return {row: score * hits[row] / len(terms) for row, score in scores.items() if row in rows}
 
 
 def _quoted(word: str) -> str:
     # Words are letters and digits alone, so there is no quote in them; and within quotes there is
     # no syntax, though a word be "OR".
     return f'"{word}"'
+
+
+# --- what a tool is found by ---------------------------------------------------------------------
+
+_MAX_NAME_CHARS = 200
+_MAX_LEAD_CHARS = 300
+_MAX_REST_CHARS = 500
+"""Of a description, what is indexed. Real ones say what the tool does at the start."""
+
+_MAX_PARAMETERS = 64
+_MAX_PARAMETER_CHARS = 64
+
+_MAX_DETAILED = 24
+_MAX_DETAIL_CHARS = 150
+_MAX_CHOICES = 12
+_MAX_CHOICE_CHARS = 30
+"""Of parameters: how many are read, and how much of what is said of each."""
+
+COLUMNS: Mapping[str, float] = {
+    "name": 2.0,
+    "also": 1.0,
+    "server": 2.0,
+    "lead": 2.5,
+    "rest": 0.3,
+    "parameters": 0.7,
+    "details": 0.7,
+}
+"""What a tool is found by, and how much a word counts there: its name, other words for those of its
+name and its server's, its server, its description's first sentence and the rest, its parameters'
+names, and what their descriptions and choices say. Settled on the first half of the labelled
+queries in `benchmarks/disclosure_queries.toml`."""
+
+_NAMES = ", ".join(COLUMNS)
+_MARKS = ", ".join("?" * (1 + len(COLUMNS)))
+_ADD = f"INSERT INTO tools(rowid, {_NAMES}) VALUES ({_MARKS})"
+_DELETE = f"INSERT INTO tools(tools, rowid, {_NAMES}) VALUES ('delete', {_MARKS})"
+_SCORED = (
+    f"SELECT rowid, -bm25(tools, {', '.join(map(str, COLUMNS.values()))}) FROM tools"
+    " WHERE tools MATCH ?"
+)
+
+_WRITTEN_AT_ONCE = 8 * MEBIBYTE
+"""Of the index, kept until it is sorted and written."""
+
+
+def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
+    """Return what a tool is found by, column by column; `name` are the words of its name."""
+    described = tool.description[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
+    lead = described[:_MAX_LEAD_CHARS]
+    ends = [place for mark in (". ", ".\n", "\n") if (place := lead.find(mark)) > 0]
+    end = min(ends, default=len(lead))
+    properties = tool.input_schema.get("properties")
+    given = properties if isinstance(properties, Mapping) else {}
+    names = (parameter[:_MAX_PARAMETER_CHARS] for parameter in islice(given, _MAX_PARAMETERS))
+    return (
+        indexed(tool.name[:_MAX_NAME_CHARS]),
+        " ".join(same([*name, *words(tool.server[:_MAX_NAME_CHARS])])),
+        indexed(tool.server[:_MAX_NAME_CHARS]),
+        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
+        # Prose, in which few words are joined; to look for them takes as long as all the rest.
+        valid_text(described[end:]),
+        indexed(" ".join(names)),
+        valid_text(" ".join(_details(given))),
+    )
+
+
+def _details(properties: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what is said of parameters: their descriptions, and the values to choose from."""
+    for schema in islice(properties.values(), _MAX_DETAILED):
+        if not isinstance(schema, Mapping):
+            continue
+        if isinstance(text := schema.get("description"), str):
+            yield text[:_MAX_DETAIL_CHARS]
+        if isinstance(choices := schema.get("enum"), list):
+            for choice in choices[:_MAX_CHOICES]:
+                yield str(choice)[:_MAX_CHOICE_CHARS]
+
+
+def _exact_name(tool: Tool) -> tuple[str, ...]:
+    return tuple(words(tool.name[:_MAX_NAME_CHARS]))
+
+
+def _open_index() -> sqlite3.Connection:
+    try:
+        # Only now: it takes 4 ms to import, and most runs search nothing.
+        import sqlite3
+
+        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    except ImportError as error:
+        raise SearchUnavailableError from error
+    try:
+        database.execute(
+            # Without the texts: nobody asks for them, and writing them takes as long again.
+            f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES},"
+            " content = '', tokenize = 'porter unicode61')"
+        )
+        # Nothing is ever taken back, and the whole of a few thousand tools is written at once.
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute(
+            "INSERT INTO tools(tools, rank) VALUES ('hashsize', ?)", (_WRITTEN_AT_ONCE,)
+        )
+    except sqlite3.OperationalError as error:
+        database.close()
+        raise SearchUnavailableError from error
+    return database

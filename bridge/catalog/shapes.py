@@ -12,11 +12,11 @@ is below such keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from bridge.catalog.field_names import is_field_name
 from bridge.guest.typetext import BLOB
 from bridge.model import Json
 
@@ -98,11 +98,8 @@ def shape_of(wire: Mapping[str, Json]) -> Shape:
 
 
 def covers(shape: Shape, wire: Mapping[str, Json]) -> bool:
-    """Whether a result tells nothing new, as nearly all do; makes nothing and so is quick.
-
-    May say no where a closer look would find nothing new; never the other way round.
-    """
-    return _Look().covers(shape, wire)
+    """Whether a result tells nothing new, as nearly all do."""
+    return merged(shape, shape_of(wire)) == shape
 
 
 class _Look:
@@ -117,15 +114,6 @@ class _Look:
         if "blob" in wire:
             return Shape(blob=True)
         return self.shape(wire.get("json"), depth)
-
-    def covers(self, shape: Shape, wire: Mapping[str, Json], depth: int = 0) -> bool:
-        if "blocks" in wire:
-            items = shape.items
-            blocks = _sample(wire["blocks"])
-            return items is not None and all(self.covers(items, block, 1) for block in blocks)
-        if "blob" in wire:
-            return shape.blob
-        return self.covered(shape, wire.get("json"), depth)
 
     def shape(self, value: Json, depth: int) -> Shape:
         self.left -= 1
@@ -160,37 +148,6 @@ class _Look:
             else:
                 other = shape if other is None else merged(other, shape)
         return _bounded(Fields(named, frozenset(named), other))
-
-    def covered(self, shape: Shape, value: Json, depth: int) -> bool:
-        self.left -= 1
-        if self.left < 0:
-            return True
-        names = _NAMES.get(type(value))
-        if names is not None:
-            return names <= shape.plain or (type(value) is int and "number" in shape.plain)
-        if isinstance(value, dict):
-            fields = shape.fields
-            return fields is not None and (depth >= MAX_DEPTH or self._has(fields, value, depth))
-        if isinstance(value, list):
-            items = shape.items
-            if items is None or depth >= MAX_DEPTH:
-                return items is not None
-            return all(self.covered(items, one, depth + 1) for one in _sample(value))
-        return True
-
-    def _has(self, fields: Fields, value: Mapping[str, Json], depth: int) -> bool:
-        if not fields.always <= value.keys():
-            return False
-        for key, item in value.items():
-            if self.left <= 0:
-                # One of the rest may be a new name, which is worth the longer look.
-                return fields.is_map or value.keys() <= fields.named.keys()
-            below = fields.named.get(key)
-            if below is None and (fields.is_map or not is_field_name(key)):
-                below = fields.other
-            if below is None or not self.covered(below, item, depth + 1):
-                return False
-        return True
 
 
 def _sample(values: Sequence[Json]) -> Sequence[Json]:
@@ -369,3 +326,67 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
             isinstance(other, dict) and "properties" not in document,
         )
     )
+
+
+# --- is a key a name that a programmer chose, or data? -------------------------------------------
+
+MAX_NAME_CHARS = 48
+"""The longest field names of real interfaces have 40; longer ones are somebody's text."""
+
+MAX_DIGITS = 4
+"""In all: `sha256` has three, dates eight, ids more."""
+
+MAX_NUMBERS = 2
+"""Runs of digits."""
+
+MAX_NAME_WORD_CHARS = 24
+"""Without a change of case or a separator: longer ones are tokens."""
+
+MIN_MIXED_CHARS = 12
+"""From here on the changes between cases are counted."""
+
+_NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
+"""A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
+sentences."""
+
+_ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
+"""Most names there are; recognised at once."""
+
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
+
+_DIGITS = re.compile(r"\d+")
+
+_RUNS = re.compile(r"[A-Z]+")
+
+_WORDS = re.compile(r"[A-Z]*[^\WA-Z\d_]+|[A-Z]+")
+
+_TOKEN = re.compile(
+    r"(?i:sk|pk|rk|gh[opsur]|github_pat|glpat|xox[a-z]|hf|npm|pypi|key|tok|sess|whsec|shp[a-z]{2})"
+    r"[-_](?=.*[A-Z\d])[\w-]{16,}"
+    r"|(?:AKIA|ASIA|AIza|eyJ|ya29)\w{8,}"
+)
+"""How the tokens of well-known services begin."""
+
+
+def is_field_name(key: str) -> bool:
+    """Whether `key` looks like the name of a field."""
+    if not 0 < len(key) <= MAX_NAME_CHARS or _HEXADECIMAL.fullmatch(key):
+        return False
+    if _ORDINARY.fullmatch(key):
+        return True
+    if not _NAME.fullmatch(key) or len(_DIGITS.findall(key)) > MAX_NUMBERS:
+        return False
+    if sum(map(str.isdigit, key)) > MAX_DIGITS:
+        return False
+    if _TOKEN.match(key):
+        return False
+    runs = len(_RUNS.findall(key))
+    if len(key) >= MIN_MIXED_CHARS and runs > 1 and runs * 4 > len(key) and not key.isupper():
+        return _is_separated(key)
+    return all(len(word) <= MAX_NAME_WORD_CHARS for word in _WORDS.findall(key))
+
+
+def _is_separated(key: str) -> bool:
+    """Whether each upper-case run begins a part of its own: `X-Rate-Limit`, `API_KEY_ID`."""
+    parts = re.split(r"[-_:]+", key)
+    return all(len(_RUNS.findall(part)) <= 1 for part in parts)

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bridge.catalog.entries import SERVER_METHODS, Recall, ServerEntry, tool_entries
+from bridge.catalog.entries import Recall, ServerEntry, tool_entries
 from bridge.catalog.naming import server_aliases
+from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.stubs import run_discovered, run_server, to_call
 from bridge.engine.clearing import clear_tools
 from bridge.engine.observed import Observed

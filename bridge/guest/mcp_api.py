@@ -76,7 +76,7 @@ OF_SERVERS = (
     "read_resource",
 )
 """Those that server objects have too, unless a tool is called so. The host's own list is
-`bridge.catalog.entries.SERVER_METHODS`."""
+`bridge.catalog.program.tables.SERVER_METHODS`."""
 
 MAX_SEARCH_LIMIT = 50
 """Most tools that one search returns; more would cost the reader what searching saves."""

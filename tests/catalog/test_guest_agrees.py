@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bridge.catalog.entries import SERVER_METHODS, ToolEntry
+from bridge.catalog.entries import ToolEntry
 from bridge.catalog.naming import server_aliases, tool_aliases
+from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.schema import parameters, schema_order
 from bridge.catalog.typed import tool_stub
 from bridge.guest.arguments import Parameters
@@ -77,5 +78,5 @@ def test_no_tool_alias_hides_behind_an_attribute_of_the_guests_objects() -> None
 
 def test_both_know_the_same_helpers_of_servers() -> None:
     """A program that uses one is told neither that it does not exist nor to send all tools."""
-    assert frozenset({"list_tools", *OF_SERVERS}) == SERVER_METHODS
+    assert frozenset({"list_tools", *OF_SERVERS}) == SERVER_METHODS.keys()
     assert set(OF_SERVERS) < set(PUBLIC)

@@ -64,16 +64,6 @@ class Scan:
         """The first finding that denies the program."""
         return next((found for found in self.findings if found.severity == "deny"), None)
 
-    @property
-    def reason(self) -> str:
-        """Why the program is not allowed; empty if it is."""
-        return "" if self.denial is None else self.denial.message
-
-    @property
-    def line(self) -> int | None:
-        """Where the reason is; None if there is none."""
-        return None if self.denial is None else self.denial.line
-
 
 def scan(code: str, rules: Rules = DEFAULT) -> Scan:
     """Return what `rules` make of a program's text."""

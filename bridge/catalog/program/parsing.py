@@ -138,18 +138,7 @@ _LINE_BEGINS = (
         r"(?:const|let|var)\s+[\w{\[$]",
         "This is JavaScript; write the program in Python: `name = value`, without const or let.",
     ),
-    (
-        r"(?:async\s+|export\s+)?function\b",
-        "This is JavaScript; write `def name(...):` or `async def name(...):`.",
-    ),
-    (
-        r"import\s+[\w{}*,\s]+\s+from\s+['\"]",
-        "This is JavaScript; write `from module import name`.",
-    ),
     (r"//|/\*", _COMMENT),
-    (r"new\s+\w+\s*\(", "Write `Name(...)`, without `new`."),
-    (r"else\s+if\b", "Write `elif`."),
-    (r"for\s+\w+\s+of\b", "Write `for x in ...:`."),
     (r"print\s+[\"'\w]", "Write `print(...)`, with parentheses."),
     (
         r"(?:\}\s*)?(?:if|while|for|switch|catch|else|try)\b.{0,400}\{\s*(?:$|[a-z/])",
@@ -160,18 +149,11 @@ _LINE_BEGINS = (
         r"except\*?\s+[\w.]+\s*,",
         "Put several exceptions into parentheses: `except (A, B):`.",
     ),
-    (r"<[/a-zA-Z]", "Give the program alone, without tags around it."),
-    (
-        r"(?:Here|I|This|Now|Sure|Let|First|The|We)\b[^=(\[]{3,}[.:]?\s*$",
-        "Give the program alone; put words around it into comments that begin with `#`.",
-    ),
 )
 _LINE_HOLDS = (
     (r"=>\s*[\w({]", "This is JavaScript; write `lambda x: ...` or a `def`."),
     (r"[^/]//\s+[A-Za-z]", _COMMENT),
     (r"&&|\|\|", "Write `and` and `or`."),
-    (r"\?\s.{1,400}\s:\s", "Write `a if condition else b`."),
-    (r"(?:\+\+|--)\s*;?\s*$", "Write `x += 1`."),
     (r"===|!==", "Write `==` and `!=`."),
     (
         r"\w\?\.\w",
@@ -182,10 +164,6 @@ _LINE_HOLDS = (
         'A keyword cannot be an argument\'s name here: pass it as `**{"from": ...}`.',
     ),
     ("[“”„‘’‚«»]", "Write plain quotes, ' or \", instead of typographic ones."),
-    (
-        "[\u00a0\u2000-\u200b\u202f\u3000\ufeff]",
-        "Replace the special spaces in the line by plain ones.",
-    ),
 )
 _BY_LINE = tuple(
     [(re.compile(r"\s{0,40}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_BEGINS]
@@ -202,24 +180,9 @@ _BY_MESSAGE = (
         "In an f-string's braces, a backslash needs Python 3.12; give the value a name before.",
     ),
     ("f-string: ", _SAME_QUOTES),
-    ("unindent does not match", "Indent the lines of one block alike, with spaces."),
-    ("inconsistent use of tabs", "Indent with spaces only: 4 for each level."),
-    ("unexpected indent", "Indent only what is inside a block."),
     ("expected an indented block", "Indent the block's lines, or write `pass`."),
-    ("expected ':'", "End the line with a colon."),
-    ("was never closed", "Close the bracket."),
-    ("unmatched ", "Leave it out, or open the bracket before."),
-    ("does not match opening", "Close brackets in the order in which they were opened."),
-    ("unterminated triple-quoted", "Close the text with three quotes."),
-    (
-        "unterminated string",
-        "Close the text with the quote that it began with; for several lines, use three quotes.",
-    ),
-    ("forgot a comma", "Put a comma between the values."),
-    ("instead of '='", "Compare with `==`."),
-    ("cannot contain assignment", "An argument's name has to be a Python name."),
-    ("positional argument follows keyword", "Give arguments by name after those without a name."),
 )
+"""Where Python's own words do not say what to write."""
 
 
 def explained(code: str, finding: Finding) -> Finding:

@@ -150,10 +150,8 @@ _REFERENCES: Mapping[str, Rule] = {
     "fcntl.ioctl": KERNEL,
     **dict.fromkeys(
         (
-            "asyncio.create_subprocess_exec",
-            "asyncio.create_subprocess_shell",
-            "concurrent.futures.ProcessPoolExecutor",
-            "signal.pidfd_send_signal",
+            "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
+            "concurrent.futures.ProcessPoolExecutor", "signal.pidfd_send_signal",
         ),
         PROCESS,
     ),
@@ -162,59 +160,37 @@ _REFERENCES: Mapping[str, Rule] = {
     # Modules made out of files and bytes, which no import statement shows.
     **dict.fromkeys(
         (
-            "importlib.machinery.ExtensionFileLoader",
-            "importlib.machinery.SourceFileLoader",
-            "importlib.machinery.SourcelessFileLoader",
-            "importlib.util.module_from_spec",
-            "importlib.util.spec_from_file_location",
-            "importlib.util.spec_from_loader",
+            "importlib.machinery.ExtensionFileLoader", "importlib.machinery.SourceFileLoader",
+            "importlib.machinery.SourcelessFileLoader", "importlib.util.module_from_spec",
+            "importlib.util.spec_from_file_location", "importlib.util.spec_from_loader",
         ),
         COMPUTED_IMPORT,
     ),
     # Frames, and every object there is, lead anywhere.
     **dict.fromkeys(
         (
-            "gc.get_objects",
-            "gc.get_referents",
-            "gc.get_referrers",
-            "inspect.currentframe",
-            "inspect.stack",
-            "sys._current_frames",
-            "sys._getframe",
-            "sys.setprofile",
+            "gc.get_objects", "gc.get_referents", "gc.get_referrers", "inspect.currentframe",
+            "inspect.stack", "sys._current_frames", "sys._getframe", "sys.setprofile",
             "sys.settrace",
         ),
         INTERNALS,
     ),
     **dict.fromkeys(
         (
-            "cloudpickle.load",
-            "cloudpickle.loads",
-            "dill.load",
-            "dill.loads",
-            "joblib.load",
-            "jsonpickle.decode",
-            "marshal.load",
-            "marshal.loads",
-            "pandas.read_pickle",
-            "pickle.Unpickler",
-            "pickle.load",
-            "pickle.loads",
-            "shelve.open",
-            "yaml.unsafe_load",
+            "cloudpickle.load", "cloudpickle.loads", "dill.load", "dill.loads", "joblib.load",
+            "jsonpickle.decode", "marshal.load", "marshal.loads", "pandas.read_pickle",
+            "pickle.Unpickler", "pickle.load", "pickle.loads", "shelve.open", "yaml.unsafe_load",
         ),
         CODE_IN_DATA,
     ),
     **dict.fromkeys(
         (
-            "asyncio.open_connection",
-            "asyncio.open_unix_connection",
-            "asyncio.start_server",
+            "asyncio.open_connection", "asyncio.open_unix_connection", "asyncio.start_server",
             "asyncio.start_unix_server",
         ),
         NO_NETWORK,
     ),
-}
+}  # fmt: skip
 
 _CALLS: Mapping[str, Rule] = {
     # Types that `isinstance` is asked about every day, and that build code when they are called.

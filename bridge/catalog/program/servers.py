@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -330,10 +330,6 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
             return None
         else:
             words.append(node.id)
-    if survey.names & {*_EVERYTHING, "runtime"}:
-        return None
-    words += survey.names
-    whole.update(names[name] for name in survey.names & names.keys())
     modules = [item.name for node, _ in survey.every(ast.Import) for item in node.names]
     for node, _ in survey.every(ast.ImportFrom):
         modules.append("" if node.level else node.module or "")
@@ -357,16 +353,11 @@ def _plain_word(word: str) -> bool:
 
 # --- programs that do not parse -----------------------------------------------------------------
 
-_BY_ALIAS = re.compile(
-    r"\bmcp_(?P<name>\w{1,200})|\bmcp\s?\.\s?servers\s?\.\s?(?P<module>\w{1,200})"
-)
-_BY_IMPORT = re.compile(
-    r"\bfrom\s{1,8}mcp\.servers\s{1,8}import\s{1,8}\(?(?P<names>[^\n)]{1,2000})"
-)
-_BY_TEXT = re.compile(
-    r"\b(?:mcp_servers\s{0,8}(?:\[|\.get\()"
-    rf"|(?:{'|'.join(sorted(_CALLS))})\()"
-    r"\s{0,8}(?:server\s{0,8}=\s{0,8})?(?P<quote>['\"])(?P<name>[^'\"\n]{1,200})(?P=quote)"
+_NAMED = re.compile(
+    rf"\b(?:mcp_servers|{'|'.join(sorted(_CALLS))})(?:\.get)?\s{{0,8}}[\[(]"
+    r"\s{0,8}(?:server\s{0,8}=\s{0,8})?['\"](?P<text>[^'\"\n]{1,200})['\"]"
+    r"|\bmcp_(?P<alias>\w{1,200})|\bmcp\s?\.\s?servers\s?\.\s?(?P<module>\w{1,200})"
+    r"|\bmcp\.servers\s{1,8}import\s{1,8}\(?(?P<names>[^\n)]{1,2000})"
 )
 _DYNAMIC = re.compile(
     r"\bmcp_servers\b(?!\s{0,8}(?:\[|\.get\()\s{0,8}['\"])"
@@ -377,23 +368,9 @@ _DYNAMIC = re.compile(
 
 def _scan_text(code: str, aliases: Mapping[str, str]) -> References:
     names = {alias: name for name, alias in aliases.items()}
-    found: list[tuple[int, str]] = []
-    for position, word in _words(code):
-        name = word if word in aliases else names.get(word)
-        if name is not None:
-            found.append((position, name))
-    return References(
-        servers=tuple(dict.fromkeys(name for _, name in sorted(found))),
-        dynamic=_DYNAMIC.search(code) is not None,
-        parsed=False,
-    )
-
-
-def _words(code: str) -> Iterator[tuple[int, str]]:
-    for match in _BY_ALIAS.finditer(code):
-        yield match.start(), match["name"] or match["module"]
-    for match in _BY_IMPORT.finditer(code):
-        for item in re.finditer(r"\w{1,200}", match["names"]):
-            yield match.start(), item[0]
-    for match in _BY_TEXT.finditer(code):
-        yield match.start(), match["name"]
+    found: dict[str, None] = {}
+    for match in _NAMED.finditer(code):
+        for word in re.findall(r"\w+", match["names"] or "") or filter(None, match.groups()):
+            if word in aliases or word in names:
+                found[word if word in aliases else names[word]] = None
+    return References(servers=tuple(found), dynamic=_DYNAMIC.search(code) is not None, parsed=False)

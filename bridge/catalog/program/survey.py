@@ -31,6 +31,7 @@ NOTHING: frozenset[str] = frozenset()
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
+_BINDING = frozenset({"name", "rest"})
 _MAX_WORD_CHARS = 64
 
 _TRICKS = frozenset(
@@ -154,6 +155,7 @@ class Survey:
         self.shared: set[str] = set()
         self._nodes: defaultdict[type, list[tuple[Any, Place]]] = defaultdict(list)
         self._stack: list[tuple[ast.AST, Place]] = []
+        self._parts: dict[type, tuple[str, ...]] = {}
         self._handlers: dict[type, Any] = {
             ast.FunctionDef: self._function,
             ast.AsyncFunctionDef: self._function,
@@ -223,16 +225,19 @@ class Survey:
             handlers.get(kind, self._children)(node, place)
 
     def _children(self, node: ast.AST, place: Place) -> None:
-        for name in node._fields:
-            value = getattr(node, name, None) if name not in _SKIPPED_FIELDS else None
+        stack, kind = self._stack, type(node)
+        if kind not in self._parts:
+            skipped = _SKIPPED_FIELDS | (_BINDING if kind is ast.alias else NOTHING)
+            self._parts[kind] = tuple(name for name in kind._fields if name not in skipped)
+        for name in self._parts[kind]:
+            value = getattr(node, name, None)
             if type(value) is list:
-                self._stack.extend((item, place) for item in value if isinstance(item, ast.AST))
+                stack.extend([(item, place) for item in value if isinstance(item, ast.AST)])
             elif isinstance(value, ast.AST):
-                self._stack.append((value, place))
-        # What is captured in patterns, and parameters of types.
-        bound = getattr(node, "rest" if isinstance(node, ast.MatchMapping) else "name", None)
-        if isinstance(bound, str) and not isinstance(node, ast.alias):
-            self._bind(bound, None, place)
+                stack.append((value, place))
+            elif name in _BINDING and isinstance(value, str):
+                # What is captured in patterns, and parameters of types.
+                self._bind(value, None, place)
 
     def _block(self, body: Sequence[ast.stmt], place: Place, *, last: bool = False) -> None:
         for statement in body:
@@ -253,15 +258,13 @@ class Survey:
     def _bind_targets(self, target: ast.expr, value: ast.expr, place: Place) -> None:
         if isinstance(target, ast.Name):
             self._bind(target.id, value, place)
+            self._nodes[ast.Name].append((target, place))
             return
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
             if len(target.elts) == len(value.elts) and not starred:
                 for part, given in zip(target.elts, value.elts, strict=True):
-                    if isinstance(part, ast.Name):
-                        self._bind(part.id, given, place)
-                    else:
-                        self._stack.append((part, place))
+                    self._bind_targets(part, given, place)
                 return
         # Items, attributes, parts of something else: whatever they get is unclear.
         self._stack.append((target, place))

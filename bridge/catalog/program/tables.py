@@ -126,7 +126,8 @@ SERVER_METHODS = _helpers(
     """,
     "mcp_<server>",
 )
-"""What a server object has besides its tools."""
+"""What a server object has besides its tools. A tool of such a name takes its place, but for
+`list_tools`."""
 
 NOT_OF_MODULES = frozenset({"list_tools"})
 """Of these, what `mcp.servers.<alias>` lacks."""

@@ -132,9 +132,9 @@ def test_what_a_rule_names_is_found_in_whatever_form(code: str, rule: str) -> No
     seen = scan(code)
     assert not seen.allowed
     assert {finding.rule for finding in seen.findings if finding.severity == "deny"} == {rule}
-    assert seen.line is not None
-    assert 1 <= seen.line <= code.count("\n") + 1
-    assert seen.reason.startswith("`")
+    assert seen.denial is not None
+    assert 1 <= seen.denial.line <= code.count("\n") + 1
+    assert seen.denial.message.startswith("`")
 
 
 NOTED = [
@@ -155,7 +155,7 @@ def test_what_only_cannot_work_is_noted_and_allowed(code: str, rule: str) -> Non
     """It is no danger; the program's author only waits for it in vain."""
     seen = scan(code)
     assert seen.allowed
-    assert (seen.reason, seen.line) == ("", None)
+    assert seen.denial is None
     assert [(item.rule, item.severity) for item in seen.findings] == [(rule, "note")]
 
 
@@ -266,7 +266,8 @@ def test_there_are_at_most_so_many_findings_and_denials_come_first() -> None:
     """What is not listed is counted, and notes never crowd out the reason for a refusal."""
     seen = scan("import requests\n" * 2 * MAX_FINDINGS + "import ctypes\n")
     assert not seen.allowed
-    assert seen.line == 2 * MAX_FINDINGS + 1
+    assert seen.denial is not None
+    assert seen.denial.line == 2 * MAX_FINDINGS + 1
     assert len(seen.findings) == MAX_FINDINGS
     assert len(seen.findings) + seen.omitted == 2 * MAX_FINDINGS + 1
 
