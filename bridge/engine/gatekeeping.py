@@ -1,30 +1,31 @@
 """What watches over all runs' calls: made once for a bridge, and for each run what is its own.
 
-Owns which parts a run's `Oversight` is put together from, and the policy file being read again
-when it has changed. Decides nothing.
+Owns which parts a run's `Oversight` is put together from, when the policy's file is read again, and
+what holds while it cannot be: nothing runs. Decides nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from bridge.aside import aside
 from bridge.engine.clearing import NOT_SHOWN, clear_value
 from bridge.engine.client import OneRun
-from bridge.engine.policy_file import PolicyFile
 from bridge.engine.program import Facts
 from bridge.engine.servers import Servers
-from bridge.errors import AuditError, UnknownRunError, UpstreamError
+from bridge.errors import AuditError, SettingsError, UnknownRunError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.calls import Gate
-from bridge.gate.flow import FlowState
+from bridge.gate.canonical import canonical, digest
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
@@ -36,8 +37,10 @@ from bridge.gate.starts import Asker, Starts
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_returned
-from bridge.settings import Settings
+from bridge.settings import Settings, reload_policy
+from bridge.settings.policy import PolicySpec
 from bridge.store import Store
+from bridge.text import without_values
 from bridge.upstream.asking import current_caller
 
 logger = logging.getLogger(__name__)
@@ -114,6 +117,100 @@ def log_of(settings: Settings) -> AuditLog:
         days=settings.audit_days,
         quota=settings.audit_bytes,
     )
+
+
+class PolicyFile:
+    """The policy as its file has it now.
+
+    Args:
+        changed: Takes the audit log's record of a change.
+
+    Attributes:
+        digest: What the audit log knows it by.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        # Read once more at the first run: it may have changed since the settings were read.
+        self._state: tuple[int, ...] | None = None
+        self._policy = Policy(settings.policy)
+        self._flow = Flow(settings.policy.flows)
+        self._error: SettingsError | None = None
+        self.digest = policy_digest(settings.policy)
+
+    def now(self) -> tuple[Policy, Flow]:
+        """Return the policy, read again if its file has changed.
+
+        Raises:
+            SettingsError: The file does not parse; nothing runs until it does.
+        """
+        state = _state(self._settings.policy.path)
+        if state != self._state:
+            self._state = state
+            try:
+                self._insist_on_file(state)
+                self._take(reload_policy(self._settings))
+                self._error = None
+            except SettingsError as error:
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this one.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
+        if self._error is not None:
+            raise self._error
+        return self._policy, self._flow
+
+    def _insist_on_file(self, state: tuple[int, ...] | None) -> None:
+        """Accept no file that is gone or empty, as editors leave one for a moment, as no policy."""
+        if not self._policy.spec.present or (state and state[1] > 0):
+            return
+        message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+        remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
+        raise SettingsError(message, remedy=remedy)
+
+    def _take(self, spec: PolicySpec) -> None:
+        if spec == self._policy.spec:
+            return
+        logger.info("the policy was read again")
+        self._policy, self._flow = Policy(spec), Flow(spec.flows)
+        was, self.digest = self.digest, policy_digest(spec)
+        self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    """Return what changes when a policy means something else; empty if there is none."""
+    if not spec.present:
+        return ""
+    return digest(canonical(_plain(spec)).encode("ascii"))
+
+
+def _plain(value: object) -> Json:
+    """Return a value of the settings as JSON that is the same in every process."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields(value)
+            # Where a rule stands is no part of what it means.
+            if field.name not in ("path", "place") or type(getattr(value, field.name)) is tuple
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item) for item in value), key=str)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a tenth of what it costs as a Path's method
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Gatekeeping:
@@ -348,7 +445,7 @@ def _ending(result: RunResult) -> dict[str, Json]:
 
 def code_digest(code: str) -> str:
     """Return what a program is recorded by."""
-    return f"sha256:{hashlib.sha256(code.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return digest(code.encode("utf-8", "surrogatepass"))
 
 
 def accounted(result: RunResult, gate: Gate, watch: Watch) -> RunResult:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +34,6 @@ from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
     Holds,
-    Others,
     because,
     led_by,
     named,
@@ -61,10 +60,6 @@ MAX_GRANTS = 2000
 
 GRANT_SECONDS = 12 * 3600.0
 """For which one holds at the most: a working day. Bridges stay up for weeks."""
-
-GATHER_SECONDS = 0.02
-"""Before a question, for the calls that a program makes at the same moment, so that it can say how
-many wait."""
 
 MAX_NAME = 60
 """Characters of a tool in the name of a rule; what it is about stands in the rule."""
@@ -178,11 +173,9 @@ class Approver:
         self._mask = mask
         self._policy = policy
         self._turn = anyio.Lock()
-        self._hears = True
         # Bounded by the questions that a run may ask.
         self._run: dict[Subject, Holds] = {}
         self._refused: set[Subject] = set()
-        self._waiting: Counter[tuple[str, str]] = Counter()
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
         """Return a person's approval of a call that needs one.
@@ -198,19 +191,10 @@ class Approver:
         known = self._known(call, asks)
         if known is not None:
             return known
-        kind = (call.server, call.tool)
-        self._waiting[kind] += 1
-        try:
-            async with self._turn:
-                if self._hears and not self._turn.statistics().tasks_waiting:
-                    await anyio.sleep(GATHER_SECONDS)
-                # What was asked meanwhile may have answered this call too.
-                known = self._known(call, asks)
-                return known if known is not None else await self._decide(call, asks)
-        finally:
-            self._waiting[kind] -= 1
-            if not self._waiting[kind]:
-                del self._waiting[kind]
+        async with self._turn:
+            # What was asked meanwhile may have answered this call too.
+            known = self._known(call, asks)
+            return known if known is not None else await self._decide(call, asks)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.
@@ -266,8 +250,7 @@ class Approver:
         choices = self._choices(call, open_asks)
         told = dict(call.arguments)
         shown = await aside(told, partial(self._mask, told, call.schema))
-        others = self._others(call)
-        asked = await aside(told, partial(question, call, open_asks, choices, shown, others))
+        asked = await aside(told, partial(question, call, open_asks, choices, shown))
         try:
             answer = await self._put(asked)
         except CannotAskError as error:
@@ -284,14 +267,7 @@ class Approver:
         if self._ask is None:
             message = "There is no client that could show a question."
             raise CannotAskError(message)
-        self._hears = False
-        answer = await self._ask(asked)
-        self._hears = True
-        return answer
-
-    def _others(self, call: CallFacts) -> Others:
-        alike = self._waiting[call.server, call.tool] - 1
-        return Others(alike=alike, more=self._waiting.total() - 1 - alike)
+        return await self._ask(asked)
 
     def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
         choices: list[Holds] = ["call", "run"]

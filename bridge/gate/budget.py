@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from bridge.errors import CallBudgetError
@@ -22,39 +21,6 @@ OTHERS = "..."
 """What they are counted under; no server is called so."""
 
 
-class _Window:
-    """The calls to one server in the last minute: at most one entry for each of its seconds."""
-
-    __slots__ = ("count", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds: deque[tuple[int, int]] = deque()
-        self.count = 0
-
-    def forget(self, now: float) -> None:
-        """Drop what is a minute ago."""
-        while self.seconds and self.seconds[0][0] + 1 + WINDOW <= now:
-            self.count -= self.seconds.popleft()[1]
-
-    def add(self, now: float) -> None:
-        second = math.floor(now)
-        if self.seconds and self.seconds[-1][0] >= second:
-            second, count = self.seconds.pop()
-            self.seconds.append((second, count + 1))
-        else:
-            self.seconds.append((second, 1))
-        self.count += 1
-
-    def room_in(self, limit: int, now: float) -> float:
-        """Return the seconds until there are fewer calls than the limit."""
-        left = self.count
-        for second, count in self.seconds:
-            left -= count
-            if left < limit:
-                return max(0.0, second + 1 + WINDOW - now)
-        return 0.0
-
-
 class Rates:
     """Calls per minute and server, over all runs of a bridge.
 
@@ -63,30 +29,35 @@ class Rates:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._windows: dict[str, _Window] = {}
+        self._minutes: dict[str, dict[int, int]] = {}
 
     def wait(self, server: str, limit: int) -> float:
         """Return the seconds until a server may be called again; 0 if it may be now."""
         now = self._now()
-        window = self._window(server)
-        window.forget(now)
-        return window.room_in(limit, now) if window.count >= limit else 0.0
+        minute = self._minute(server, now)
+        left, wait = sum(minute.values()), 0.0
+        for second, count in minute.items():
+            if left < limit:
+                break
+            left -= count
+            wait = max(0.0, second + 1 + WINDOW - now)
+        return wait
 
     def count(self, server: str) -> None:
         """Count a call."""
         now = self._now()
-        window = self._window(server)
-        window.forget(now)
-        window.add(now)
+        minute, second = self._minute(server, now), math.floor(now)
+        minute[second] = minute.get(second, 0) + 1
 
-    def _window(self, server: str) -> _Window:
-        window = self._windows.get(server)
-        if window is None:
-            if len(self._windows) >= MAX_SERVERS:
-                # Dropping one that counts would give its server a minute anew.
-                server = OTHERS
-            window = self._windows.setdefault(server, _Window())
-        return window
+    def _minute(self, server: str, now: float) -> dict[int, int]:
+        """Return the calls to a server in the last minute, by its seconds."""
+        if server not in self._minutes and len(self._minutes) >= MAX_SERVERS:
+            # Dropping one that counts would give its server a minute anew.
+            server = OTHERS
+        minute = self._minutes.setdefault(server, {})
+        while minute and (first := next(iter(minute))) + 1 + WINDOW <= now:
+            del minute[first]
+        return minute
 
 
 class RunBudget:

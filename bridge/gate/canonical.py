@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from bridge.aside import LARGE, burden
 from bridge.model import Json
@@ -66,33 +66,19 @@ def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str
     Args:
         at_once: How much is encoded without a pause, which holds up all else: see `bridge.aside`.
     """
-    found = hashlib.sha256()
+    value = dict(arguments)
     try:
-        for piece in _pieces(dict(arguments), at_once):
-            found.update(piece.encode("ascii"))
+        try:
+            return _digest(value, at_once)
+        except ValueError:
+            return _digest(_finite(value), at_once)
     except RecursionError:
         return ""
+
+
+def _digest(value: Json, at_once: int) -> str:
+    whole = burden(value, at_once) <= at_once
+    found = hashlib.sha256()
+    for piece in [ENCODER.encode(value)] if whole else ENCODER.iterencode(value):
+        found.update(piece.encode("ascii"))
     return f"sha256:{found.hexdigest()}"
-
-
-def _pieces(value: Json, at_once: int) -> Iterator[str]:
-    """Yield a value as canonical JSON, piece by piece."""
-    if burden(value, at_once) <= at_once or not isinstance(value, str | list | tuple | Mapping):
-        yield canonical(value)
-    elif isinstance(value, str):
-        yield '"'
-        for start in range(0, len(value), at_once):
-            yield canonical(value[start : start + at_once])[1:-1]
-        yield '"'
-    elif isinstance(value, Mapping):
-        for number, key in enumerate(sorted(value)):
-            yield "," if number else "{"
-            yield from _pieces(key, at_once)
-            yield ":"
-            yield from _pieces(value[key], at_once)
-        yield "}" if value else "{}"
-    else:
-        for number, item in enumerate(value):
-            yield "," if number else "["
-            yield from _pieces(item, at_once)
-        yield "]" if value else "[]"

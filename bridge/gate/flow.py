@@ -32,44 +32,9 @@ MAX_SHOWN_CHARS = 120
 """Of a call's name in a decision."""
 
 
-class _Calls:
-    """Calls that have something in common: how many, and the first tools by name."""
-
-    __slots__ = ("named", "others")
-
-    def __init__(self) -> None:
-        self.named: dict[str, int] = {}
-        self.others = 0
-
-    def add(self, name: str, count: int = 1) -> None:
-        if name in self.named:
-            self.named[name] += count
-        elif len(self.named) < MAX_CALLERS:
-            self.named[name] = count
-        else:
-            self.others += count
-
-    def mention(self, name: str) -> None:
-        """Have it among them, however often it is said."""
-        if name not in self.named:
-            self.add(name)
-
-    def document(self) -> list[Json]:
-        return [dict(self.named), self.others]
-
-    @classmethod
-    def of(cls, document: Json) -> _Calls:
-        calls = cls()
-        named, others = document
-        for name, count in named.items():
-            calls.add(str(name), int(count))
-        calls.others += int(others)
-        return calls
-
-    def absorb(self, other: _Calls) -> None:
-        for name, count in other.named.items():
-            self.add(name, count)
-        self.others += other.others
+_Calls = dict[str, int]
+"""How often calls that have something in common were made: the first tools by name, and the others
+together under the empty name."""
 
 
 class FlowState:
@@ -81,18 +46,14 @@ class FlowState:
         self._more_labels = False
         self._more_servers = False
         # What was found of which nobody knows what its run had read.
-        self._unknown = _Calls()
+        self._unknown: _Calls = {}
 
     def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
         """Take note of a call that goes out, or is answered from a journal."""
         name = _shown(f"{server}.{tool}")
-        calls = self._of_server(server)
-        if calls is not None:
-            calls.add(name)
+        _add(self._of_server(server), name)
         for label in labels:
-            calls = self._of_label(label)
-            if calls is not None:
-                calls.add(name)
+            _add(self._of_label(label), name)
 
     def find(self, name: str, provenance: Provenance) -> bool:
         """Take note of something kept that comes in; return whether that changes anything.
@@ -105,15 +66,11 @@ class FlowState:
         name, news = _shown(name), not self.knows(provenance)
         if provenance.anything:
             self._more_labels = self._more_servers = True
-            self._unknown.mention(name)
+            _mention(self._unknown, name)
         for server in sorted(provenance.servers):
-            calls = self._of_server(server)
-            if calls is not None:
-                calls.mention(name)
+            _mention(self._of_server(server), name)
         for label in sorted(provenance.labels):
-            calls = self._of_label(label)
-            if calls is not None:
-                calls.mention(name)
+            _mention(self._of_label(label), name)
         return news
 
     @property
@@ -147,24 +104,20 @@ class FlowState:
         """Take in what was noted elsewhere: in the run that a plan was made by, for one."""
         self._more_labels |= other._more_labels
         self._more_servers |= other._more_servers
-        self._unknown.absorb(other._unknown)
+        _absorb(self._unknown, other._unknown)
         for server, theirs in other._servers.items():
-            calls = self._of_server(server)
-            if calls is not None:
-                calls.absorb(theirs)
+            _absorb(self._of_server(server), theirs)
         for label, theirs in other._labels.items():
-            calls = self._of_label(label)
-            if calls is not None:
-                calls.absorb(theirs)
+            _absorb(self._of_label(label), theirs)
 
     def document(self) -> dict[str, Json]:
         """Return it as JSON, for a session that is put away."""
         return {
-            "labels": {name: calls.document() for name, calls in self._labels.items()},
-            "servers": {name: calls.document() for name, calls in self._servers.items()},
+            "labels": {name: dict(calls) for name, calls in self._labels.items()},
+            "servers": {name: dict(calls) for name, calls in self._servers.items()},
             "moreLabels": self._more_labels,
             "moreServers": self._more_servers,
-            "unknown": self._unknown.document(),
+            "unknown": dict(self._unknown),
         }
 
     @classmethod
@@ -176,8 +129,7 @@ class FlowState:
             state._servers = _tables(document["servers"], MAX_SERVERS)
             state._more_labels = document["moreLabels"] is not False
             state._more_servers = document["moreServers"] is not False
-            # Not there in what an earlier version wrote.
-            state._unknown = _Calls.of(document.get("unknown", [{}, 0]))
+            state._unknown = _calls(document["unknown"])
         except (AttributeError, KeyError, TypeError, ValueError):
             state._more_labels = state._more_servers = True
         return state
@@ -201,10 +153,11 @@ class FlowState:
         for what, calls in found:
             if calls is None:
                 continue
-            for name, count in calls.named.items():
-                shown[name if count == 1 else f"{name} ({count:,} times)"] = None
-            if calls.others:
-                shown[f"{calls.others:,} more ({what})"] = None
+            for name, count in calls.items():
+                if not name:
+                    shown[f"{count:,} more ({what})"] = None
+                else:
+                    shown[name if count == 1 else f"{name} ({count:,} times)"] = None
         names = list(shown)
         if len(names) > MAX_LED:
             names = [*names[: MAX_LED - 1], f"and {len(names) - MAX_LED + 1:,} more"]
@@ -221,6 +174,31 @@ class FlowState:
         return calls
 
 
+def _add(calls: _Calls | None, name: str, count: int = 1) -> None:
+    """Count a call, unless what it would be counted with is beyond the bounds."""
+    if calls is not None:
+        if name not in calls and len(calls) >= MAX_CALLERS:
+            name = ""
+        calls[name] = calls.get(name, 0) + count
+
+
+def _mention(calls: _Calls | None, name: str) -> None:
+    """Have a call among others, however often it is said."""
+    if calls is not None and name not in calls:
+        _add(calls, name)
+
+
+def _absorb(calls: _Calls | None, others: _Calls) -> None:
+    for name, count in others.items():
+        _add(calls, name, count)
+
+
+def _calls(document: Json) -> _Calls:
+    calls: _Calls = {}
+    _absorb(calls, {str(name): int(count) for name, count in document.items()})
+    return calls
+
+
 def _shown(name: str) -> str:
     return name if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]}..."
 
@@ -228,12 +206,12 @@ def _shown(name: str) -> str:
 def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:
     found = table.get(key)
     if found is None and len(table) < most:
-        found = table[key] = _Calls()
+        found = table[key] = {}
     return found
 
 
 def _tables(document: Mapping[str, Json], most: int) -> dict[str, _Calls]:
-    found = {str(name): _Calls.of(calls) for name, calls in document.items()}
+    found = {str(name): _calls(calls) for name, calls in document.items()}
     if len(found) > most:
         message = f"more than {most} names"
         raise ValueError(message)

@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from bridge.gate.canonical import arguments_digest
@@ -78,25 +77,11 @@ _WIDE_GAP = re.compile(r" {60,}")
 """In source or a table: what stands behind it might be seen by nobody."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Others:
-    """Calls of the same run that wait.
-
-    Attributes:
-        alike: Of the same tool.
-        more: Of others.
-    """
-
-    alike: int = 0
-    more: int = 0
-
-
 def question(
     call: CallFacts,
     asks: Sequence[Decision],
     choices: Sequence[Holds],
     arguments: Json,
-    others: Others,
 ) -> dict[str, Json]:
     """Return the parameters of the question whether a call may be made.
 
@@ -115,9 +100,7 @@ def question(
         if ask.rule == CHANGED and name == str(call):
             # Not in the question: it is the server's text, and long.
             lines.append(f"{_INDENT}as it is now: `mcp-code-bridge tools {name}` shows it")
-    lines += ["", *argument_lines(call, arguments), ""]
-    if others.alike or others.more:
-        lines += [_waiting(name, others), ""]
+    lines += ["", *argument_lines(call, arguments)]
     titles = {
         "call": "Yes, this one call",
         "run": f"Yes, and every other call of {name} in this run, with whatever arguments",
@@ -387,15 +370,6 @@ def _always(name: str, asks: Sequence[Decision]) -> str:
 def writes_rule(asks: Sequence[Decision]) -> bool:
     """Tell whether "always" needs a rule, or only the tool's new definition to be remembered."""
     return any(ask.rule != CHANGED for ask in asks)
-
-
-def _waiting(name: str, others: Others) -> str:
-    counts = []
-    if others.alike:
-        counts.append(f"{others.alike:,} more of {name}")
-    if others.more:
-        counts.append(f"{others.more:,} of other tools")
-    return f"Waiting in this run: {' and '.join(counts)}."
 
 
 def _listed(names: Sequence[str], most: int) -> str:

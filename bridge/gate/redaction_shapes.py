@@ -166,25 +166,10 @@ _COMPILED: tuple[tuple[str, _Match], ...] = tuple(
 )
 
 
-def _by_sign() -> dict[str, list[tuple[str, _Match]]]:
-    found: dict[str, list[tuple[str, _Match]]] = {}
-    for begins, match in _COMPILED:
-        sign = next((sign for sign in "_-/" if sign in begins), "")
-        found.setdefault(sign, []).append((begins, match))
-    return found
-
-
-_BY_SIGN = _by_sign()
-"""By a character without which none of these is in a text, which most texts lack."""
-
 _DIGIT = re.compile("[0-9]")
 _SCHEMES = re.compile(
     r"\b(?:Bearer|Basic|Token) +([A-Za-z0-9+/=_~-]{8,}(?:\.[A-Za-z0-9_-]{20,})?)", re.IGNORECASE
 )
-_SCHEME = re.compile(r"\b(?:Bearer|Basic|Token) ", re.IGNORECASE)
-_LONGEST_SCHEME = 8
-_PORTION = 64 * 1024
-"""Characters that a pattern is looked for in without a pause."""
 
 _SCHEME_WORDS = ("earer ", "asic ", "oken ", "EARER ", "ASIC ", "OKEN ")
 
@@ -240,21 +225,23 @@ def could_be_password(text: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    for sign, formats in _BY_SIGN.items():
-        if sign not in text:
-            continue
-        for begins, match in formats:
-            at = text.find(begins)
-            while at >= 0:
-                found = match(text, at)
-                if found is not None:
-                    start, end = at + len(begins), found.end()
-                    # A row of words would be something to read.
-                    if end - start <= MAX_MASKED and _DIGIT.search(text, start, end):
-                        yield start, end
-                at = text.find(begins, at + len(begins) if found is None else found.end())
-    if any(word in text for word in _SCHEME_WORDS):
-        yield from _schemes(text)
+    # Each of these has a digit, or it would be something to read.
+    for begins, match in _COMPILED if _DIGIT.search(text) else ():
+        at = text.find(begins)
+        while at >= 0:
+            found = match(text, at)
+            if found is not None:
+                start, end = at + len(begins), found.end()
+                if end - start <= MAX_MASKED and _DIGIT.search(text, start, end):
+                    yield start, end
+            at = text.find(begins, at + len(begins) if found is None else found.end())
+    for word in _SCHEME_WORDS:
+        at = text.find(word)
+        while at >= 0:
+            found = _SCHEMES.match(text, at - 1) if at else None
+            at = text.find(word, at + len(word) if found is None else found.end())
+            if found and len(found[1]) <= MAX_MASKED and looks_random(found[1], least=8):
+                yield found.span(1)
     at = text.find("://")
     while at >= 0:
         found = _USER.match(text, at + 3)
@@ -266,42 +253,18 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
         yield from _keys(text)
 
 
-def _schemes(text: str) -> Iterator[tuple[int, int]]:
-    """Yield what follows the name of a scheme, a portion at a time: see `bridge.aside`."""
-    least = 0
-    for start in range(0, len(text), _PORTION):
-        stop = start + _PORTION
-        for head in _SCHEME.finditer(text, max(start, least), stop + _LONGEST_SCHEME):
-            found = _SCHEMES.match(text, head.start())
-            if found is not None and found.start() >= least:
-                least = found.end()
-                if len(found[1]) <= MAX_MASKED and looks_random(found[1], least=8):
-                    yield found.span(1)
-
-
 def _keys(text: str) -> Iterator[tuple[int, int]]:
     """Yield where the lines of private keys stand; one without an end is none."""
-    start = _frame(text, 0, "-----BEGIN ", _PEM_BEGIN)
+    start = _PEM_BEGIN.search(text)
     while start is not None:
-        end = _frame(text, start.end(), "-----END ", _PEM_END)
+        end = _PEM_END.search(text, start.end())
         if end is None:
             return
         if end.start() - start.end() <= MAX_MASKED:
             for lines in _PEM_LINES.finditer(text, start.end(), end.start()):
                 if all(map(looks_random, _PEM_LINE.findall(lines[0]))):
                     yield lines.span()
-        start = _frame(text, end.end(), "-----BEGIN ", _PEM_BEGIN)
-
-
-def _frame(text: str, start: int, begins: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
-    """Return the next line of a key's frame, with a look at each place where one may begin."""
-    at = text.find(begins, start)
-    while at >= 0:
-        found = pattern.match(text, at)
-        if found is not None:
-            return found
-        at = text.find(begins, at + 1)
-    return None
+        start = _PEM_BEGIN.search(text, end.end())
 
 
 def has_known_format(value: str) -> bool:

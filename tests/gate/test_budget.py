@@ -145,7 +145,7 @@ def test_the_minutes_of_many_servers_take_bounded_memory_and_none_is_forgotten()
     for _ in range(1000):
         clock.now += 1
         rates.count("s0")
-    assert len(rates._windows) == MAX_SERVERS + 1
-    assert len(rates._windows["s0"].seconds) <= WINDOW + 1
+    assert len(rates._minutes) == MAX_SERVERS + 1
+    assert len(rates._minutes["s0"]) <= WINDOW + 1
     clock.now += WINDOW + 1
     budget.spend("another")

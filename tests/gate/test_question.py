@@ -20,7 +20,6 @@ from bridge.gate.question import (
     MAX_PLAN_LINES,
     MAX_VALUES_CHARS,
     Holds,
-    Others,
     plan_question,
     question,
     quoted,
@@ -49,9 +48,9 @@ def _call(**arguments: Json) -> CallFacts:
     return CallFacts(server="github", tool="create_issue", arguments=arguments, definition=TOOL)
 
 
-def _message(call: CallFacts, *asks: Decision, others: Others | None = None) -> str:
+def _message(call: CallFacts, *asks: Decision) -> str:
     choices: list[Holds] = ["call", "run", "session", "always"]
-    asked = question(call, asks or (DEFAULT,), choices, call.arguments, others or Others())
+    asked = question(call, asks or (DEFAULT,), choices, call.arguments)
     return str(asked["message"])
 
 
@@ -59,7 +58,7 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
     """The arguments that the tool describes first, in its order."""
     call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
     digest = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
-    assert _message(call, DEFAULT, FLOW, others=Others(alike=1_038, more=2)) == (
+    assert _message(call, DEFAULT, FLOW) == (
         "mcp-code-bridge: may a program call github.create_issue?\n"
         "\n"
         "    it changes something, as far as the policy knows\n"
@@ -72,9 +71,7 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
         '    body (the tool describes no such argument) = "one\\ntwo"\n'
         "    private (the tool describes no such argument) = null\n"
         "    n (the tool describes no such argument) = [1, {a: true}]\n"
-        f"    sha256 of all arguments: {digest}\n"
-        "\n"
-        "Waiting in this run: 1,038 more of github.create_issue and 2 of other tools."
+        f"    sha256 of all arguments: {digest}"
     )
     assert _message(_call()).endswith("\n\n    without arguments")
 
@@ -100,7 +97,7 @@ def test_letters_of_a_value_that_may_pass_for_others_are_written_out(
 
 def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
     """One field, that has to be filled and has no default."""
-    asked = question(_call(), [DEFAULT], ["call", "run", "session", "always"], {}, Others())
+    asked = question(_call(), [DEFAULT], ["call", "run", "session", "always"], {})
     params = ElicitRequestFormParams.model_validate(asked, by_name=False)
     schema = params.requested_schema
     assert schema["required"] == ["decision"]
@@ -124,7 +121,7 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
 def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
     """Where the policy allows it anyway no rule is written."""
     changed = Decision(action="ask", rule=CHANGED, reason="its title changed")
-    asked = question(_call(), [changed], ["always"], {}, Others())
+    asked = question(_call(), [changed], ["always"], {})
     names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
     assert names[0] == "Yes, always: take github.create_issue from now on as it is defined now"
     assert (
@@ -185,7 +182,7 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     """Nor does anything in it hide, turn or break the lines, in whatever way they are split."""
     ask = Decision(action="ask", rule=reason, reason=reason, led=(tool,))
     call = CallFacts(server="s", tool=tool, arguments={name: value, "z": [{name: value}]})
-    text = str(question(call, [ask], ["call"], call.arguments, Others(alike=1))["message"])
+    text = str(question(call, [ask], ["call"], call.arguments)["message"])
     lines = text.splitlines()
     assert lines == text.split("\n")
     assert lines[0].startswith("mcp-code-bridge: may a program call s.")
@@ -194,8 +191,7 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
         "    asked because of: ",
         "    what came before: ",
     ]
-    assert lines[-1].startswith("Waiting in this run: 1 more of s.")
-    assert all(line.startswith("    ") for line in lines[2:-1] if line)
+    assert all(line.startswith("    ") for line in lines[2:] if line)
     assert not any(_hidden(character) for line in lines for character in line)
     assert " " * 9 not in text.replace("    ", "", 1)
 

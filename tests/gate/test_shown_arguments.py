@@ -18,7 +18,7 @@ from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.plans import Holding
-from bridge.gate.question import Others, question
+from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import MAX_MASKED, mask
 from bridge.model import Json, Plan, Tool
@@ -48,7 +48,7 @@ def call_with(arguments: dict[str, Json]) -> CallFacts:
 def asked(call: CallFacts) -> str:
     """Return the question about a call."""
     shown = REDACTOR.arguments(dict(call.arguments), call.schema)
-    return str(question(call, [ASK], ["call"], shown, Others())["message"])
+    return str(question(call, [ASK], ["call"], shown)["message"])
 
 
 def planned(*calls: CallFacts) -> str:
