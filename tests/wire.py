@@ -25,9 +25,9 @@ from jsonschema.protocols import Validator
 from mcp.shared.message import SessionMessage
 
 from bridge.server.notices import NotifyingServer
+from bridge.upstream.direct import LineWriter
 from bridge.upstream.handshake import RecordingDispatcher
 from bridge.upstream.http import CappedClient
-from bridge.upstream.writer import LineWriter
 
 SUITE = Path(__file__).parent / "node" / "node_modules" / "conformance-next" / "dist" / "index.js"
 NODE = Path(sys.executable).with_name("node")

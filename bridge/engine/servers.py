@@ -7,6 +7,7 @@ run sees it, and sessions whose definition did not change stay open.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -26,11 +27,9 @@ from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.discovery.watch import Watch
 from bridge.engine.consenting import ProjectConsents
 from bridge.engine.known import Known
-from bridge.engine.listing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister
-from bridge.engine.look import Look
 from bridge.engine.observed import Loaded, Observed
 from bridge.engine.proposed import called, unapproved
-from bridge.engine.refreshing import Refresher
+from bridge.engine.refreshing import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister, Refresher
 from bridge.engine.secrets import Secrets
 from bridge.engine.tool_cache import Listing, ToolCache
 from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
@@ -39,6 +38,33 @@ from bridge.settings import Settings, home, writable_places
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
+
+
+QUICK_SECONDS = 0.002
+"""To look at the configuration's files takes a twentieth of this where they are on a disk; what
+took longer is next time done in a thread, where nothing else has to wait for it."""
+
+
+class Look:
+    """Takes a stamp: from here if the last one was quick, else, as the first, from a thread."""
+
+    def __init__(
+        self, stamp: Callable[[], object], *, quick_seconds: float = QUICK_SECONDS
+    ) -> None:
+        self._stamp = stamp
+        self._quick_seconds = quick_seconds
+        self._last_seconds = quick_seconds
+
+    async def take(self) -> object:
+        """Return the configuration's state; equal states mean that nothing changed."""
+        started = time.perf_counter()
+        if self._last_seconds < self._quick_seconds:
+            stamp = self._stamp()
+        else:
+            stamp = await anyio.to_thread.run_sync(self._stamp)
+        self._last_seconds = time.perf_counter() - started
+        return stamp
+
 
 MAX_SHOWN_NAMES = 30
 """Of servers, in an error."""

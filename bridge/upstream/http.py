@@ -28,6 +28,7 @@ from bridge.aside import LARGE, aside
 from bridge.model import ServerSpec, Transport
 from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values
 from bridge.upstream.oauth import Login, Logins
+from bridge.upstream.oauth_web import same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
 
 logger = logging.getLogger(__name__)
@@ -444,11 +445,7 @@ def may_follow(sent: httpx2.Request, following: httpx2.Request) -> bool:
         return False
     if following.url.userinfo and following.url.userinfo != sent.url.userinfo:
         return False
-    old, new = sent.url, following.url
-    if (old.scheme, old.host, old.port) == (new.scheme, new.host, new.port):
-        return True
-    upgraded = (old.scheme, new.scheme) == ("http", "https")
-    return upgraded and old.host == new.host and old.port is None and new.port is None
+    return same_origin(following.url, sent.url)
 
 
 def _same_origin(url: str, endpoint: str) -> str:

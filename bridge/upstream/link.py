@@ -2,7 +2,8 @@
 
 Owns the task that enters and leaves the connection: anyio's cancel scopes may not cross tasks, so
 whoever wants something of a server asks through the connection and never opens or closes it. A
-connection is used once; what comes after it is `session.py`'s decision.
+connection is used once; what comes after it is `session.py`'s decision. Waiting for a resource to
+change, which each era of the protocol has its own way for, ends with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,12 +22,14 @@ from mcp.client.subscriptions import (
     ListenNotSupportedError,
     PromptsListChanged,
     ResourcesListChanged,
+    ResourceUpdated,
     SubscriptionLost,
     ToolsListChanged,
     listen,
 )
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    EmptyResult,
     Implementation,
     ListRootsResult,
     LoggingMessageNotification,
@@ -34,7 +37,11 @@ from mcp.types import (
     PromptListChangedNotification,
     ResourceListChangedNotification,
     ResourceUpdatedNotification,
+    SubscribeRequest,
+    SubscribeRequestParams,
     ToolListChangedNotification,
+    UnsubscribeRequest,
+    UnsubscribeRequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -47,9 +54,62 @@ from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import MAX_UNANSWERED, RecordingDispatcher, agree
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
-from bridge.upstream.watching import ResourceUpdates
 
 logger = logging.getLogger(__name__)
+
+
+UNSUBSCRIBE_SECONDS = 2.0
+"""For telling a server that nobody waits any more."""
+
+
+class ResourceUpdates:
+    """Who waits for resources to change over one connection."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[anyio.Event]] = {}
+
+    def updated(self, uri: str) -> None:
+        """Wake those who wait for a resource, or for one that this is a part of."""
+        for watched in [each for each in self._waiting if uri.startswith(each)]:
+            self._wake(watched)
+
+    def end(self) -> None:
+        """Wake all: the connection has ended, and the resources may have changed."""
+        for watched in self._waiting:
+            self._wake(watched)
+
+    def _wake(self, watched: str) -> None:
+        for event in self._waiting[watched]:
+            event.set()
+
+    async def wait(self, client: ClientSession, uri: str) -> None:
+        """Return once a resource has changed, or it can no longer be told whether it has.
+
+        Raises:
+            MCPError: The server does not take the subscription.
+        """
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            with suppress(SubscriptionLost):
+                async with listen(client, resource_subscriptions=[uri]) as changes:
+                    async for change in changes:
+                        if isinstance(change, ResourceUpdated):
+                            return
+            return
+        event = anyio.Event()
+        events = self._waiting.setdefault(uri, set())
+        events.add(event)
+        try:
+            wanted = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
+            await client.send_request(wanted, EmptyResult)
+            await event.wait()
+        finally:
+            events.discard(event)
+            if not events:
+                self._waiting.pop(uri, None)
+                over = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+                with anyio.move_on_after(UNSUBSCRIBE_SECONDS, shield=True), suppress(Exception):
+                    await client.send_request(over, EmptyResult)
+
 
 SUBSCRIBE_ATTEMPTS = 3
 """How often notice of tool changes is asked for again after its stream was lost. Beyond that the

@@ -1,28 +1,56 @@
 """Logging in to a server, with a person at a browser, and logging out.
 
 Owns what goes before and after: where the browser comes back to, as whom the bridge is known to the
-authorization server, and what is kept. The login itself is `oauth_course.py`'s.
+authorization server, and what is kept. Discovery, registration, PKCE and the exchange of the code
+are the SDK's; every request of theirs goes through `oauth_web.fetch`, and so within bounds and to
+addresses that were checked.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx2
-from mcp.shared.auth import OAuthClientInformationFull
-from pydantic import AnyUrl
+from mcp.client.auth import (
+    OAuthClientProvider,
+    OAuthFlowError,
+    OAuthRegistrationError,
+    OAuthTokenError,
+)
+from mcp.client.auth.utils import (
+    extract_resource_metadata_from_www_auth,
+    extract_scope_from_www_auth,
+)
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp.types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from mcp_types.version import LATEST_MODERN_VERSION
+from pydantic import AnyUrl, ValidationError
 
+from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
-from bridge.upstream.oauth import own_header, revoke_request
+from bridge.upstream.oauth import own_header, revoke_request, with_token
 from bridge.upstream.oauth_callback import Callback, listen
-from bridge.upstream.oauth_course import Course, Show, carry_out, provider_for, quiet
 from bridge.upstream.oauth_web import (
     WebError,
+    error_name,
     fetch,
     joined_scopes,
     problem_with,
@@ -31,6 +59,294 @@ from bridge.upstream.oauth_web import (
 )
 from bridge.upstream.refusal import UNAUTHORIZED
 from bridge.upstream.tokens import Place, Record, StoreError, TokenStore, key_of
+
+CLIENT_NAME = "mcp-code-bridge"
+
+MAX_REQUESTS = 40
+"""In one login. The SDK's longest way has half of it, with a redirect here and there."""
+
+MAX_SAID_CHARS = 300
+"""Of what the SDK says about a failure."""
+
+_PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
+    (
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "server/discover",
+            "params": {
+                "_meta": {
+                    PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION,
+                    CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": __version__},
+                    CLIENT_CAPABILITIES_META_KEY: {},
+                }
+            },
+        },
+        {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"},
+    ),
+    ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {}),
+)
+"""What is asked, in each era, to be told to log in, and its headers. Neither begins a session that
+would have to be ended."""
+
+Show = Callable[[str, Callback], Awaitable[None]]
+"""Shows a person the address to open."""
+
+
+class _DeniedError(Exception):
+    """The browser came back without a code."""
+
+
+@dataclass(kw_only=True)
+class Course:
+    """One login under way: what the SDK stores, and what its requests were answered.
+
+    It begins without tokens, since those that there are were refused or are to be replaced.
+
+    Attributes:
+        asked_for: Whether the server refused who came without a token.
+    """
+
+    asked_for: bool = False
+    client: OAuthClientInformationFull | None = field(default=None, repr=False)
+    tokens: OAuthToken | None = field(default=None, repr=False)
+    answers: list[tuple[str, int, str]] = field(default_factory=list)
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        # Before the SDK puts one into a header.
+        with_token(Record(), tokens, 0.0)
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class Provider(OAuthClientProvider):
+    """The SDK's provider, and what it leaves out."""
+
+    registered_by_hand = False
+    redirect_uri = ""
+
+    async def _exchange_token_authorization_code(self, auth_code: str, code_verifier: str) -> Any:
+        client, metadata = self.context.client_info, self.context.oauth_metadata
+        if self.registered_by_hand and client is not None and client.client_secret:
+            methods = metadata.token_endpoint_auth_methods_supported if metadata else None
+            # Where nothing is said it is the first, by the specification.
+            post = methods is not None and "client_secret_basic" not in methods
+            client.token_endpoint_auth_method = (
+                "client_secret_post" if post else "client_secret_basic"
+            )
+        return await super()._exchange_token_authorization_code(auth_code, code_verifier)
+
+    def record(self, tokens: OAuthToken, now: float) -> Record:
+        """Return what is to be kept."""
+        context = self.context
+        client, metadata = context.client_info, context.oauth_metadata
+        if client is None:
+            raise AssertionError
+        revocation = metadata.revocation_endpoint if metadata else None
+        resource = ""
+        if context.should_include_resource_param(context.protocol_version):
+            resource = context.get_resource_url()
+        empty = Record(
+            resource=resource,
+            issuer=str(metadata.issuer) if metadata else "",
+            token_endpoint=self._get_token_endpoint(),
+            revocation_endpoint=str(revocation) if revocation else "",
+            client_id=client.client_id,
+            # The configuration keeps its own; here it would only grow old.
+            client_secret="" if self.registered_by_hand else client.client_secret or "",
+            auth_method=client.token_endpoint_auth_method or "",
+            redirect_uri=self.redirect_uri,
+        )
+        return with_token(empty, tokens, now)
+
+
+def provider_for(
+    spec: ServerSpec, course: Course, callback: Callback, show: Show, seconds: float
+) -> Provider:
+    async def send_there(url: str) -> None:
+        address = httpx2.URL(url)
+        if problem := problem_with(address, httpx2.URL(spec.url)):
+            msg = f"{shown(address)} is not opened: {problem}"
+            raise WebError(msg)
+        metadata = provider.context.oauth_metadata
+        methods = metadata.code_challenge_methods_supported if metadata else None
+        if methods is not None and "S256" not in methods:
+            msg = "the authorization server does not do PKCE with S256"
+            raise WebError(msg)
+        callback.expect(parse_qs(urlsplit(url).query)["state"][0])
+        await show(url, callback)
+
+    async def come_back() -> AuthorizationCodeResult:
+        with anyio.move_on_after(seconds):
+            answer = await callback.wait()
+            if answer.error:
+                msg = f"the authorization server said: {answer.error}. {answer.description}"
+                raise _DeniedError(msg.strip())
+            return AuthorizationCodeResult(code=answer.code, state=answer.state, iss=answer.issuer)
+        msg = f"nobody logged in within {seconds:g} s"
+        raise _DeniedError(msg)
+
+    provider = Provider(
+        str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),
+        OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(callback.redirect_uri)]),
+        course,
+        redirect_handler=send_there,
+        callback_handler=come_back,
+    )
+    provider.redirect_uri = callback.redirect_uri
+    provider.registered_by_hand = bool(spec.oauth and spec.oauth.client_id)
+    return provider
+
+
+async def carry_out(
+    provider: Provider,
+    web: httpx2.AsyncClient,
+    server: httpx2.URL,
+    spec: ServerSpec,
+    course: Course,
+    scopes: str,
+) -> httpx2.Response:
+    """Let the SDK log in; return how the server answered with the token.
+
+    Raises:
+        LoginFailedError: It came to nothing.
+    """
+    remedy = ""
+    try:
+        probe, refused = await _probe(spec, web, server)
+        course.asked_for = refused.status_code in UNAUTHORIZED
+        async with aclosing(provider.async_auth_flow(probe)) as flow:
+            # Without a token it would only be refused again.
+            await anext(flow)
+            return await _drive(flow, probe, _challenge(refused, scopes), web, server, course)
+    except WebError as error:
+        text = str(error)
+    except _DeniedError as error:
+        text = str(error)
+    except OAuthRegistrationError:
+        text = _said(course, "the authorization server does not register this program")
+        remedy = (
+            "If it wants a client that was registered beforehand, or a token, give that in "
+            f"{spec.source.path}."
+        )
+        if not course.asked_for:
+            text = f"it did not ask for a login, and {text}"
+            remedy = f"It may need none: `mcp-code-bridge servers --check` tells. {remedy}"
+    except OAuthTokenError:
+        text = _said(course, "the authorization server gave no token")
+    except OAuthFlowError as error:
+        text = _shortened(error)
+    except (ValidationError, ValueError, UnicodeError):
+        # Their texts quote what they found.
+        text = _said(course, "the authorization server's answer makes no sense")
+    msg = f"Logging in to server {spec.name!r} did not work: {text.rstrip('.')}."
+    raise LoginFailedError(msg, server=spec.name, remedy=remedy)
+
+
+async def _probe(
+    spec: ServerSpec, web: httpx2.AsyncClient, server: httpx2.URL
+) -> tuple[httpx2.Request, httpx2.Response]:
+    """Return a request that the server refuses without a login, and the refusal.
+
+    If it refuses neither era's, they are the older era's and the answer to it.
+
+    Raises:
+        WebError: It cannot be reached, or fails.
+    """
+    if spec.transport == "sse":
+        accept = {**spec.headers, "accept": "text/event-stream"}
+        requests = [web.build_request("GET", spec.url, headers=accept)]
+    else:
+        accept = {**spec.headers, "accept": "application/json, text/event-stream"}
+        requests = [
+            web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
+            for body, headers in _PROBES
+        ]
+    *others, last = requests
+    for request in others:
+        response = await fetch(web, request, server, head_only=True)
+        if response.status_code in UNAUTHORIZED:
+            return request, response
+    response = await fetch(web, last, server, head_only=True)
+    if response.is_server_error:
+        msg = f"it answered with HTTP status {response.status_code}"
+        raise WebError(msg)
+    return last, response
+
+
+async def _drive(
+    flow: Any,
+    probe: httpx2.Request,
+    response: httpx2.Response,
+    web: httpx2.AsyncClient,
+    server: httpx2.URL,
+    course: Course,
+) -> httpx2.Response:
+    for _ in range(MAX_REQUESTS):
+        try:
+            request = await flow.asend(response)
+        except StopAsyncIteration:
+            return response
+        mine = request is probe
+        response = await fetch(web, request, server, head_only=mine)
+        if not mine:
+            course.answers.append((shown(request.url), response.status_code, error_name(response)))
+    msg = f"it takes more than {MAX_REQUESTS} requests"
+    raise WebError(msg)
+
+
+def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
+    """Return the refusal that begins a login, asking for `scopes` if any are given.
+
+    Some servers let anybody in and ask for a login with the first call that needs one; the SDK
+    begins at a refusal. And what it is to ask for it takes from there.
+    """
+    parts = []
+    if response.status_code in UNAUTHORIZED:
+        where = extract_resource_metadata_from_www_auth(response) or ""
+        if where and '"' not in where:
+            parts.append(f'resource_metadata="{where}"')
+        scopes = scopes or joined_scopes(extract_scope_from_www_auth(response) or "")
+    if scopes:
+        parts.append(f'scope="{scopes}"')
+    return httpx2.Response(
+        401,
+        headers={"www-authenticate": f"Bearer {', '.join(parts)}"},
+        request=response.request,
+    )
+
+
+def _said(course: Course, text: str) -> str:
+    """Return what went wrong, with the last answer's address, status and error, and no more."""
+    if not course.answers:
+        return text
+    where, status, error = course.answers[-1]
+    return f"{text}: {where} answered with HTTP status {status}" + (f", {error}" if error else "")
+
+
+def _shortened(error: Exception) -> str:
+    text = "".join(c if c.isprintable() else " " for c in str(error))
+    return text[:MAX_SAID_CHARS] + ("…" if len(text) > MAX_SAID_CHARS else "")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the SDK from logging a login's failures: its texts quote answers, and so secrets."""
+    log = logging.getLogger("mcp.client.auth.oauth2")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
 from ipaddress import ip_address
 
 import anyio
@@ -123,14 +122,11 @@ async def fetch(
             response = await client.send(request, stream=True, follow_redirects=False)
             try:
                 if not head_only:
-                    await _read(response)
+                    return await _whole(response, where)
             finally:
                 await response.aclose()
     except TimeoutError:
         msg = f"{where} did not answer within {ANSWER_SECONDS:g} s"
-        raise WebError(msg) from None
-    except _TooMuchError as error:
-        msg = f"{where} answered with {error}"
         raise WebError(msg) from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         msg = f"{where} cannot be reached ({type(error).__name__})"
@@ -138,36 +134,27 @@ async def fetch(
     return response
 
 
-class _TooMuchError(Exception):
-    """A body is not to be read."""
+async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
+    """Return the response with its body.
 
-
-class _CappedStream(httpx2.AsyncByteStream):
-    """A body that ends in an error where it is longer than a document may be."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._inner:
-            size += len(chunk)
-            if size > MAX_DOCUMENT_BYTES:
-                msg = f"more than {MAX_DOCUMENT_BYTES} bytes"
-                raise _TooMuchError(msg)
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-async def _read(response: httpx2.Response) -> None:
+    Raises:
+        WebError: The body is longer than a document may be.
+    """
     if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        msg = "a compressed document, which was not asked for"
-        raise _TooMuchError(msg)
-    if isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = _CappedStream(response.stream)
-    await response.aread()
+        msg = f"{where} answered with a compressed document, which was not asked for"
+        raise WebError(msg)
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_DOCUMENT_BYTES:
+            msg = f"{where} answered with more than {MAX_DOCUMENT_BYTES} bytes"
+            raise WebError(msg)
+    return httpx2.Response(
+        response.status_code,
+        headers=response.headers,
+        content=bytes(body),
+        request=response.request,
+    )
 
 
 def error_name(response: httpx2.Response) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Era, Json, ServerSpec, Tool
-from bridge.upstream.admission import Admission, Open
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.link import Link
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
@@ -30,6 +30,35 @@ from bridge.upstream.stdio import StdioEndpoint
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
+
+
+class Admission(Protocol):
+    """Every start passes it twice: who needs the server may be asked, and then it is recorded."""
+
+    async def permit(self, spec: ServerSpec) -> None:
+        """Have a start allowed, in the task that needs it; ask whoever it works for if need be.
+
+        Raises:
+            BridgeError: It is not allowed.
+        """
+
+    async def start(self, spec: ServerSpec) -> None:
+        """Decide on a start that happens next, and record it.
+
+        Raises:
+            BridgeError: It must not happen.
+        """
+
+
+class Open:
+    """Allows every start and records none: a pool that no engine has."""
+
+    async def permit(self, spec: ServerSpec) -> None:
+        """Allow it."""
+
+    async def start(self, spec: ServerSpec) -> None:
+        """Allow it."""
+
 
 CALL_SECONDS = 60.0
 """A call's time where neither the caller nor the configuration says otherwise; as most clients."""

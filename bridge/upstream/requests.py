@@ -99,7 +99,7 @@ class Call:
         text: The arguments as JSON.
         task: The tool has to be run as a task.
         answers, state: What a server gets that asked something before it answers; see
-            `asking_rounds`.
+            `asking.answered`.
     """
 
     tool: str

@@ -33,7 +33,7 @@ from mcp.types import JSONRPCMessage, JSONRPCNotification
 from bridge.aside import LARGE, aside
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
-from bridge.upstream.direct import Direct, plain_answer
+from bridge.upstream.direct import Direct, LineWriter, plain_answer
 from bridge.upstream.framing import (
     Line,
     LineFramer,
@@ -47,7 +47,6 @@ from bridge.upstream.framing import (
 )
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.serverlog import ServerLog
-from bridge.upstream.writer import LineWriter
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
 """The bridge's own settings, which are no server's business."""

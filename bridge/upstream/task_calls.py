@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.model import Json
-from bridge.upstream.asking_rounds import answers_to
+from bridge.upstream.asking import answers_to
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 

@@ -2,8 +2,8 @@
 
 Owns the files: one per login, readable by nobody else, replaced as a whole, and locked while a
 login is renewed. Where there is a keyring the file only says so, and the keyring has the secret;
-so a server that nobody ever logged in to never costs a question to a keyring. What the secrets are
-for is `oauth.py`'s.
+so a server that nobody ever logged in to never costs a question to a keyring. A keyring is asked
+for a bounded time, in a thread of its own. What the secrets are for is `oauth.py`'s.
 """
 
 from __future__ import annotations
@@ -13,23 +13,144 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.model import ServerSpec
 from bridge.saving import replace_file
-from bridge.upstream import tokens_keyring
-from bridge.upstream.tokens_keyring import KeyringError
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
 
 logger = logging.getLogger(__name__)
+
+
+SERVICE = "mcp-code-bridge"
+
+KEYRING_SECONDS = 20.0
+"""For one answer. Long enough for a person to unlock it when asked to, and short enough for a
+desktop session that nobody sits at."""
+
+unanswered: list[threading.Event] = []
+"""Questions whose answers did not come in time; set if they come after all. Until then nothing else
+is asked: each request to each server would leave a thread behind."""
+
+Answer = TypeVar("Answer")
+
+
+class KeyringError(Exception):
+    """There is no keyring, or it does not do its part. The text names no secret."""
+
+
+async def read_keyring(entry: str, seconds: float) -> str | None:
+    """Return what is kept under `entry`.
+
+    Raises:
+        KeyringError: That cannot be found out.
+    """
+    return await _bounded(lambda: _backend().get_password(SERVICE, entry), seconds)
+
+
+async def write_keyring(entry: str, text: str, seconds: float) -> None:
+    """Keep `text` under `entry`, and see that it is there.
+
+    Raises:
+        KeyringError: It is not.
+    """
+
+    def keep() -> None:
+        backend = _backend()
+        backend.set_password(SERVICE, entry, text)
+        # Some take whatever they are given, and keep a part of it or nothing.
+        if backend.get_password(SERVICE, entry) != text:
+            msg = "it did not keep what it was given"
+            raise KeyringError(msg)
+
+    await _bounded(keep, seconds)
+
+
+async def clear_keyring(entry: str, seconds: float) -> None:
+    """Forget what is kept under `entry`, if anything is.
+
+    Raises:
+        KeyringError: It may still be there.
+    """
+
+    def forget() -> None:
+        backend = _backend()
+        if backend.get_password(SERVICE, entry) is not None:
+            backend.delete_password(SERVICE, entry)
+
+    await _bounded(forget, seconds)
+
+
+def _backend() -> KeyringBackend:
+    # Imported only now, in the thread: it looks for backends, and some of those talk to a bus.
+    # Most bridges never need it.
+    import keyring
+    from keyring.backends import chainer, fail, null
+
+    backend = keyring.get_keyring()
+    empty = isinstance(backend, chainer.ChainerBackend) and not list(backend.backends)
+    if empty or isinstance(backend, (fail.Keyring, null.Keyring)):
+        msg = "there is no keyring here"
+        raise KeyringError(msg)
+    return backend
+
+
+async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
+    """Ask in a thread that nobody waits for any longer than `seconds`.
+
+    Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
+    hangs would keep it for ever.
+    """
+    unanswered[:] = [question for question in unanswered if not question.is_set()]
+    if unanswered:
+        msg = "it has not answered what it was asked before"
+        raise KeyringError(msg)
+    done, over = anyio.Event(), threading.Event()
+    answers: list[Answer] = []
+    faults: list[BaseException] = []
+    loop = anyio.lowlevel.current_token()
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:
+            faults.append(error)
+        over.set()
+        try:
+            anyio.from_thread.run_sync(done.set, token=loop)
+        except RuntimeError:
+            # The loop has ended: nobody waits.
+            return
+
+    threading.Thread(target=work, daemon=True, name="keyring").start()
+    with anyio.move_on_after(seconds):
+        await done.wait()
+    if answers:
+        return answers[0]
+    if not faults:
+        unanswered.append(over)
+        msg = f"it did not answer within {seconds:g} s"
+        raise KeyringError(msg)
+    if isinstance(faults[0], KeyringError):
+        raise faults[0]
+    # Only the kind: a backend's own text may quote what it was given.
+    msg = f"it failed ({type(faults[0]).__name__})"
+    raise KeyringError(msg) from None
+
 
 MAX_FILE_BYTES = 1024 * 1024
 """Of one login. Tokens have a few thousand bytes, and the documents they come in a quarter of
@@ -56,24 +177,19 @@ class Key:
 
     Attributes:
         address: Origin and path of the server, without what may be secret in a URL.
-        definition: Digest of the server's definition; empty in logins of earlier versions.
+        definition: Digest of the server's definition.
     """
 
     server: str
     address: str
-    definition: str = ""
+    definition: str
 
     @property
     def digest(self) -> str:
         """A file name for it."""
-        parts = [self.server, self.address, *([self.definition] if self.definition else [])]
+        parts = (self.server, self.address, self.definition)
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).hexdigest()[:32]
-
-    @property
-    def earlier(self) -> Key:
-        """Where an earlier version kept it."""
-        return replace(self, definition="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +249,7 @@ class TokenStore:
         keyring_seconds: How long a keyring may take to answer.
     """
 
-    def __init__(
-        self, directory: Path, *, keyring_seconds: float = tokens_keyring.ANSWER_SECONDS
-    ) -> None:
+    def __init__(self, directory: Path, *, keyring_seconds: float = KEYRING_SECONDS) -> None:
         self._directory = directory
         self._keyring_seconds = keyring_seconds
 
@@ -146,29 +260,14 @@ class TokenStore:
     async def load(self, key: Key) -> Record | None:
         """Return what is kept, if anything is.
 
-        What an earlier version kept by name and address alone is moved to the first definition that
-        asks for it.
-
         Raises:
-            StoreError: Something is, but cannot be read or must not be trusted, or not be moved.
+            StoreError: Something is, but cannot be read or must not be trusted.
         """
-        if not key.definition or self.path(key).exists() or not self.path(key.earlier).exists():
-            return await self._load(key)
-        async with self.locked(key.earlier):
-            found = await self._load(key)
-            if found is None:
-                found = await self._load(key.earlier)
-                if found is not None:
-                    await self.save_anew(key, found)
-                    await self._remove(key.earlier)
-            return found
-
-    async def _load(self, key: Key) -> Record | None:
         kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
-            text = await tokens_keyring.get(_entry(key), self._keyring_seconds)
+            text = await read_keyring(_entry(key), self._keyring_seconds)
         except KeyringError as error:
             msg = f"it is in the system's keyring, and {error}"
             raise StoreError(msg) from None
@@ -201,7 +300,7 @@ class TokenStore:
         whole = _kept(key, "keyring", record)
         text = _KEPT.dump_json(whole).decode()
         try:
-            await tokens_keyring.put(_entry(key), text, self._keyring_seconds)
+            await write_keyring(_entry(key), text, self._keyring_seconds)
         except KeyringError as error:
             await self._write(key, record, "file")
             return "file", str(error)
@@ -209,22 +308,18 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Forget a login, also one of an earlier version; return whether there was one.
+        """Forget a login; return whether there was one.
 
         Raises:
             StoreError: It is still there.
         """
-        before = await self._remove(key.earlier) if key.definition else False
-        return await self._remove(key) or before
-
-    async def _remove(self, key: Key) -> bool:
         path = self.path(key)
         kept = None
         with suppress(StoreError):
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
-                await tokens_keyring.drop(_entry(key), self._keyring_seconds)
+                await clear_keyring(_entry(key), self._keyring_seconds)
             except KeyringError as error:
                 msg = f"it is in the system's keyring, and {error}"
                 raise StoreError(msg) from None

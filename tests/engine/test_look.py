@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bridge.engine.look import Look
+from bridge.engine.servers import Look
 
 
 @pytest.mark.parametrize(("quick_seconds", "later"), [(0.0, False), (1000.0, True)])

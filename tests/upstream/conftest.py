@@ -9,7 +9,7 @@ import keyring
 import pytest
 from keyring.backends import fail
 
-from bridge.upstream.tokens_keyring import unanswered
+from bridge.upstream.tokens import unanswered
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS

@@ -14,7 +14,7 @@ import anyio
 
 from bridge.model import ServerSpec, Source, Transport
 from bridge.upstream.pool import Pool
-from bridge.upstream.proctree import parse_stat
+from bridge.upstream.process import parse_stat
 
 SERVERS = Path(__file__).parents[1] / "fakes" / "servers"
 

@@ -22,13 +22,15 @@ from bridge.model import Json
 from bridge.upstream import asking
 from bridge.upstream.asking import (
     MAX_QUESTION_DEPTH,
+    MAX_QUESTIONS,
+    MAX_ROUNDS,
     Callers,
     Method,
+    answered,
     on_behalf_of,
     put,
     roots_of,
 )
-from bridge.upstream.asking_rounds import MAX_QUESTIONS, MAX_ROUNDS, answered
 from tests.waiting import PATIENCE_SECONDS
 
 CONTEXT: Any = None

@@ -10,9 +10,8 @@ import anyio
 import pytest
 
 from bridge.model import MEBIBYTE
-from bridge.upstream.admission import Open
 from bridge.upstream.link import Link
-from bridge.upstream.pool import Pool
+from bridge.upstream.pool import Open, Pool
 from bridge.upstream.serverlog import ServerLog
 from bridge.upstream.stdio import StdioEndpoint
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file

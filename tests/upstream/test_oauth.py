@@ -19,8 +19,7 @@ from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_course import Show
-from bridge.upstream.oauth_login import Done, log_in, log_out
+from bridge.upstream.oauth_login import Done, Show, log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
 from bridge.upstream.tokens import Record, key_of
 from tests.fakes.servers.guarded import Guarded, guarded

@@ -93,11 +93,11 @@ async def test_an_error_without_a_proper_name_has_none() -> None:
     ("request_head", "status"),
     [
         ("GET /favicon.ico HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
-        ("POST /callback?code=c&state=s HTTP/1.1\r\nHost: {host}\r\n\r\n", b"400"),
+        ("POST /callback?code=c&state=s HTTP/1.1\r\nHost: {host}\r\n\r\n", b"405"),
         ("GET /callback?code=c&state=s HTTP/1.1\r\nHost: evil.example.test\r\n\r\n", b"400"),
         ("GET /callback?code=c&state=s HTTP/1.1\r\n\r\n", b"400"),
         ("GET /callback?code=c&state=s\r\n\r\n", b"400"),
-        ("GET http://[/callback HTTP/1.1\r\nHost: {host}\r\n\r\n", b"400"),
+        ("GET http://[/callback HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
         ("\x00\xff\r\n\r\n", b"400"),
     ],
 )

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from bridge.upstream.proctree import TAG_VARIABLE, Entry, members, new_tag, orphans, parse_stat
+from bridge.upstream.process import TAG_VARIABLE, Entry, members, new_tag, orphans, parse_stat
 
 SLEEP = [sys.executable, "-c", "input('ready\\n')"]
 

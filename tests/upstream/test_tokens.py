@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,15 @@ import pytest
 from keyring.backends import null
 
 from bridge.model import ServerSpec, Source
-from bridge.upstream.tokens import MAX_FILE_BYTES, Key, Record, StoreError, TokenStore, key_of
-from bridge.upstream.tokens_keyring import unanswered
+from bridge.upstream.tokens import (
+    MAX_FILE_BYTES,
+    Key,
+    Record,
+    StoreError,
+    TokenStore,
+    key_of,
+    unanswered,
+)
 from tests.fakes.ring import Ring
 from tests.waiting import PATIENCE_SECONDS
 
@@ -44,7 +50,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
     """Without what may be secret in an address."""
-    assert Key(server="git hub", address="https://h.example.test/mcp") == KEY.earlier
+    assert (KEY.server, KEY.address) == ("git hub", "https://h.example.test/mcp")
     others = [
         _key("git hub", "https://h.example.test/mcp2"),
         _key("git hub", "http://h.example.test/mcp"),
@@ -52,35 +58,9 @@ def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
         _key("git", "https://h.example.test/mcp"),
         _key("git hub", "https://h.example.test/mcp", headers={"X-Other": "1"}),
     ]
-    assert len({KEY.digest, KEY.earlier.digest, *(key.digest for key in others)}) == 7
+    assert len({KEY.digest, *(key.digest for key in others)}) == 6
     one = _key("git", "https://h.example.test/mcp", headers={"X-Key": "1"})
     assert one == _key("git", "https://h.example.test/mcp", headers={"X-Key": "2"})
-
-
-@pytest.mark.parametrize("keyring_too", [False, True])
-async def test_a_login_of_an_earlier_version_goes_to_the_first_definition_alone(
-    store: TokenStore, request: pytest.FixtureRequest, keyring_too: bool
-) -> None:
-    """Nobody has to log in again, and no other definition of the name gets it."""
-    ring = request.getfixturevalue("ring") if keyring_too else None
-    other = replace(KEY, definition="sha256:other")
-    await store.save(KEY.earlier, RECORD)
-    assert await store.load(KEY) == RECORD
-    assert await store.load(KEY) == RECORD
-    assert await store.load(other) is None
-    assert await store.load(KEY.earlier) is None
-    if ring is not None:
-        assert [entry for _, entry in ring.kept] == [
-            f"git hub https://h.example.test/mcp {KEY.definition}"
-        ]
-    assert await store.remove(KEY)
-    assert await store.load(KEY) is None
-
-
-async def test_logging_out_forgets_a_login_of_an_earlier_version(store: TokenStore) -> None:
-    await store.save(KEY.earlier, RECORD)
-    assert await store.remove(KEY)
-    assert await store.load(KEY) is None
 
 
 async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct import Direct, plain_answer
-from bridge.upstream.writer import MAX_QUEUED, LineWriter
+from bridge.upstream.direct import MAX_QUEUED, Direct, LineWriter, plain_answer
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
