@@ -192,7 +192,7 @@ def _add_run(app: typer.Typer) -> None:
         ),
         code: Code = None,
         servers: str | None = Option(None, metavar="A,B", help="servers to load"),
-        timeout: str | None = Option(None, metavar="SECONDS", help="time limit of the program"),
+        timeout: float | None = Option(None, metavar="SECONDS", help="time limit of the program"),
         plan: bool = Option(
             False,
             "--plan",
