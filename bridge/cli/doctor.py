@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.cli.output import visible, write_err, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
 from bridge.engine.command_check import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
@@ -58,24 +58,24 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
         write_json(document, indent=2)
     else:
         for probe in probes:
-            write_out(visible(_describe(probe)))
-        write_out(visible(_describe_profile(settings)))
-        write_out(visible(gate))
+            write_prose(visible(_describe(probe)))
+        write_prose(visible(_describe_profile(settings)))
+        write_prose(visible(gate))
         for check in commands:
-            write_out(visible(_describe_command(check)))
-        write_out(visible(describe_packages(packages)))
-        write_out(visible(describe_directories(settings, root=os.geteuid() == 0)))
+            write_prose(visible(_describe_command(check)))
+        write_prose(visible(describe_packages(packages)))
+        write_prose(visible(describe_directories(settings, root=os.geteuid() == 0)))
         names = ", ".join(
             f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers
         )
         names = names or "none"
-        write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
+        write_prose(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:
-            write_out(visible(f"warning: {warning}\n"))
+            write_prose(visible(f"warning: {warning}\n"))
         if chosen:
             write_out(f"Programs run in: {chosen}\n")
         else:
-            write_out("Nothing here can run programs in isolation, so the bridge refuses to.\n")
+            write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     return 0 if chosen else 1
 
 
