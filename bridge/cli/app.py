@@ -63,8 +63,8 @@ def read_words(words: Sequence[str]) -> Invocation | int:
             write_err(f"{context.get_help()}\n")
             return UsageError.exit_status
         usage = " ".join(context.get_usage().split())
-        remedy = f"`{context.command_path} --help` tells more."
-        raise UsageError(f"{message}\n{usage}", remedy=remedy) from None
+        more = f"`{context.command_path} --help` tells more."
+        raise UsageError(f"{message}\n{usage}\n{more}") from None
     return found
 
 
@@ -192,7 +192,7 @@ def _add_run(app: typer.Typer) -> None:
         ),
         code: Code = None,
         servers: str | None = Option(None, metavar="A,B", help="servers to load"),
-        timeout: str | None = Option(None, metavar="SECONDS", help="time limit of the program"),
+        timeout: float | None = Option(None, metavar="SECONDS", help="time limit of the program"),
         plan: bool = Option(
             False,
             "--plan",

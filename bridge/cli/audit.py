@@ -42,25 +42,10 @@ MAX_ARGUMENTS = 120
 """Characters of a call's arguments in a line; --json has all that was recorded."""
 
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
 
-_ELSEWHERE = frozenset(
-    {
-        "time",
-        "run",
-        "kind",
-        "call",
-        "server",
-        "tool",
-        "decision",
-        "rule",
-        "seq",
-        "prev",
-        "hash",
-        "previous",
-    }
-)
+_ELSEWHERE = {"time", "run", "kind", "call", "server", "tool", "decision", "rule"}
+_ELSEWHERE |= {"seq", "prev", "hash", "previous"}
 
 _COUNTS = {
     "made": "CALLS",
@@ -178,17 +163,12 @@ def _by(text: str) -> tuple[By, ...]:
 
 def _day(text: str) -> str:
     """Return a day as files are named by it; empty for none."""
-    if text and not (_DAY.fullmatch(text) and _is_date(text)):
-        raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
-    return text
-
-
-def _is_date(text: str) -> bool:
     try:
-        date.fromisoformat(text)
+        if not text or date.fromisoformat(text).isoformat() == text:
+            return text
     except ValueError:
-        return False
-    return True
+        pass
+    raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
 
 
 async def _in_thread(directory: Path, read: Callable[[], T]) -> T:

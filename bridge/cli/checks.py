@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any, TextIO
 
 import anyio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bridge.cli.output import is_drawn, visible, write_json, write_out, write_table
+from bridge.cli.output import is_drawn, logs_held, visible, write_json, write_prose, write_table
 from bridge.engine import Engine
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.server.app import offered
@@ -33,7 +34,8 @@ async def check(engine: Engine, *, as_json: bool) -> int:
     rows: dict[str, dict[str, Any]] = {}
     turn = anyio.CapacityLimiter(AT_ONCE)
     bar = progress_bar(sys.stderr)
-    with bar:
+    # What is logged meanwhile would be drawn over.
+    with logs_held() if is_drawn(sys.stderr) else nullcontext(), bar:
         task = bar.add_task("", total=len(names), server="")
 
         async def one(name: str) -> None:
@@ -114,9 +116,9 @@ def _write(document: dict[str, Any]) -> None:
     write_table(_HEADINGS, cells)
     for row in rows:
         if "reason" in row:
-            write_out(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
+            write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
     directly, through = totals["tokens"], bridge["tokens"]
-    write_out(
+    write_prose(
         f"\nA client that loads these tools itself pays about {directly:,} tokens for them in "
         f"every conversation; through the bridge about {through:,}.\n"
     )

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
 
-from bridge.cli.doctor_offers import (
-    check_packages,
-    describe_directories,
-    describe_packages,
-    offers_document,
-)
-from bridge.cli.output import visible, write_err, write_json, write_out
+import anyio
+
+from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
 from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
-from bridge.errors import SettingsError, WrongSystemError
-from bridge.model import MEBIBYTE, short_digest
+from bridge.errors import BridgeError, SettingsError, WrongSystemError
+from bridge.model import MEBIBYTE, Directory, short_digest
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.sandbox.limits import limits_for
-from bridge.settings import Settings
+from bridge.settings import Settings, packages_dir
 from bridge.text import counted
 
 
@@ -57,24 +58,24 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
         write_json(document, indent=2)
     else:
         for probe in probes:
-            write_out(visible(_describe(probe)))
-        write_out(visible(_describe_profile(settings)))
-        write_out(visible(gate))
+            write_prose(visible(_describe(probe)))
+        write_prose(visible(_describe_profile(settings)))
+        write_prose(visible(gate))
         for check in commands:
-            write_out(visible(_describe_command(check)))
-        write_out(visible(describe_packages(packages)))
-        write_out(visible(describe_directories(settings, root=os.geteuid() == 0)))
+            write_prose(visible(_describe_command(check)))
+        write_prose(visible(describe_packages(packages)))
+        write_prose(visible(describe_directories(settings, root=os.geteuid() == 0)))
         names = ", ".join(
             f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers
         )
         names = names or "none"
-        write_out(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
+        write_prose(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
         for warning in found.warnings:
-            write_out(visible(f"warning: {warning}\n"))
+            write_prose(visible(f"warning: {warning}\n"))
         if chosen:
             write_out(f"Programs run in: {chosen}\n")
         else:
-            write_out("Nothing here can run programs in isolation, so the bridge refuses to.\n")
+            write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     return 0 if chosen else 1
 
 
@@ -167,3 +168,121 @@ def _mark(probe: Probe) -> str:
         return "ok  "
     # What is for another system is not broken here.
     return "n/a " if probe.error_code == WrongSystemError.code else "FAIL"
+
+
+INDEX_SECONDS = 10.0
+"""For an index to tell of one package that is allowed."""
+
+UVS_OWN = "what uv is configured to use"
+
+MAX_SHOWN = 8
+"""Packages that are named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageCheck:
+    """Whether programs can have packages.
+
+    Attributes:
+        allow: What is allowed; empty where nothing is.
+        index: Where they come from, without a password.
+        cache: Where they are kept.
+        problem: Why they cannot be had; empty if nothing speaks against it.
+    """
+
+    allow: tuple[str, ...] = ()
+    index: str = ""
+    cache: str = ""
+    problem: str = ""
+
+
+async def check_packages(settings: Settings) -> PackageCheck:
+    """Look at what packages need, asking the index whether it is there."""
+    dependencies = settings.dependencies
+    if not dependencies.allow:
+        return PackageCheck()
+    shown = dependencies.index.rpartition("@")[2] if "@" in dependencies.index else ""
+    scheme = urlsplit(dependencies.index).scheme
+    problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
+    return PackageCheck(
+        allow=tuple(entry.text for entry in dependencies.allow),
+        index=f"{scheme}://{shown}" if shown else dependencies.index or UVS_OWN,
+        cache=str(packages_dir(settings)),
+        problem=problem or await _problem(settings),
+    )
+
+
+async def _problem(settings: Settings) -> str:
+    """Have uv look for one package that is allowed, as it would for a program."""
+    # Only here: few configurations have packages.
+    from bridge.wheels.uv import Uv
+
+    async def silent(_: str) -> None:
+        return
+
+    names = [entry.text for entry in settings.dependencies.allow if "*" not in entry.name]
+    with TemporaryDirectory(prefix="mcp-code-bridge-") as place:
+        try:
+            uv = Uv(settings.dependencies, settings.environ, Path(place), None, silent)
+            with anyio.fail_after(INDEX_SECONDS):
+                await uv.resolve(names[:1], (), alone=True)
+        except TimeoutError:
+            return f"nothing was found within {INDEX_SECONDS:g} s"
+        except BridgeError as error:
+            return error.message
+    return ""
+
+
+def describe_packages(check: PackageCheck) -> str:
+    """Return what there is to say of packages."""
+    if not check.allow:
+        return "packages: none are allowed; [dependencies] of config.toml allows some\n"
+    names = ", ".join(check.allow[:MAX_SHOWN])
+    more = len(check.allow) - MAX_SHOWN
+    names += f" and {more} more" if more > 0 else ""
+    verdict = f"FAIL: {check.problem}" if check.problem else "ok"
+    about = f"      index: {check.index}\n      kept in: {check.cache}\n"
+    return f"packages: {verdict}\n      allowed: {names}\n{about}"
+
+
+def describe_directories(settings: Settings, *, root: bool) -> str:
+    """Return which of the host's directories programs find; empty for none.
+
+    Args:
+        root: Whether the bridge is root, whose programs are nobody.
+    """
+    offered = {one.name for one in settings.offered_directories}
+    lines = []
+    for one in settings.directories:
+        mode = "read and write" if one.writable else "read-only"
+        note = "" if one.name in offered else f"; not with the profile {settings.profile}"
+        lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
+        if root and not note and _closed(one):
+            done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
+            lines.append(
+                f"      FAIL: the bridge is root and its programs are nobody (65534), who may not "
+                f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                "user\n"
+            )
+    return "".join(lines)
+
+
+def _closed(one: Directory) -> bool:
+    """Tell whether nobody may not use a directory as it is meant to be used."""
+    try:
+        found = Path(one.path).stat()
+    except OSError:
+        return True
+    if one.writable and found.st_uid != 0:
+        # In containers programs are its owner.
+        return False
+    wanted = 0o7 if one.writable else 0o5
+    return found.st_mode & wanted != wanted
+
+
+def offers_document(settings: Settings, packages: PackageCheck) -> Mapping[str, Any]:
+    """Return the same for scripts."""
+    return {
+        "packages": asdict(packages),
+        "directories": [asdict(one) for one in settings.directories],
+    }

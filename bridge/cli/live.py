@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 import threading
-import unicodedata
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -23,6 +22,8 @@ from typing import BinaryIO, TextIO
 
 import anyio
 import anyio.to_thread
+from rich.cells import cell_len
+from rich.text import Text
 
 from bridge.beside import beside
 from bridge.cli.terminal import Terminal
@@ -327,7 +328,7 @@ class Screen:
         if not self._drawn:
             return
         # Made narrower, a terminal has broken the line into several.
-        above = (columns_of(self._drawn) - 1) // max(1, self._columns())
+        above = (cell_len(self._drawn) - 1) // max(1, self._columns())
         up = f"\x1b[{above}A" if above > 0 else ""
         self._drawn = ""
         self._writer.write(up + _ERASE)
@@ -378,36 +379,11 @@ def line_of(standing: Standing, seconds: float, width: int, note: str = "") -> s
         size = min(_BAR, width // 3)
         full = round(share * size)
         text = f"[{'#' * full}{'-' * (size - full)}] {int(share * 100):3d}% {text}"
-    return fitted(text, width)
+    line = Text(text)
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
 
 
 def _time(seconds: float) -> str:
     whole = int(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
-
-
-def fitted(text: str, width: int) -> str:
-    """Return a text cut to so many columns. Pure."""
-    if columns_of(text) <= width:
-        return text
-    left, kept = width - 1, []
-    for character in text:
-        left -= columns_of(character)
-        if left < 0:
-            break
-        kept.append(character)
-    return "".join(kept) + "…"
-
-
-def columns_of(text: str) -> int:
-    """Return how many columns a terminal needs for a text without control characters. Pure."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0
-        if unicodedata.category(character) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(character) in ("W", "F")
-        else 1
-        for character in text
-    )

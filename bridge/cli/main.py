@@ -18,7 +18,7 @@ from functools import partial
 import anyio
 
 from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err
+from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err, write_prose
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, settings = _prepared(invocation)
         return anyio.run(partial(_until_signalled, command, invocation, settings))
     except BridgeError as error:
-        write_err(f"{PROGRAM}: {visible(str(error))}\n")
+        write_prose(f"{PROGRAM}: {visible(str(error))}\n", sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -52,6 +52,36 @@ def write_err(text: str) -> None:
     _write(sys.stderr, text)
 
 
+def write_prose(text: str, stream: TextIO | None = None) -> None:
+    """Write lines of the bridge's own, to stdout: broken between words where a terminal ends.
+
+    What goes on below a line begins where that does.
+    """
+    stream = sys.stdout if stream is None else stream
+    if stream.isatty():
+        lines = visible(text).split("\n")
+        text = "\n".join(broken for line in lines for broken in _broken(line, stream))
+    _write(stream, text)
+
+
+def _broken(line: str, stream: TextIO) -> Sequence[str]:
+    # Only here: whatever serves does without it.
+    from rich.console import Console
+    from rich.text import Text
+
+    try:
+        width = max(os.get_terminal_size(stream.fileno()).columns, _LEAST_WIDTH)
+    except OSError:
+        width = _USUAL_WIDTH
+    if len(line) * 2 <= width:
+        return [line]
+    said = line.lstrip(" ")
+    indent = " " * min(len(line) - len(said), _LEAST_WIDTH // 2)
+    console = Console(file=stream, width=width)
+    broken = Text(said).wrap(console, width - len(indent))
+    return [f"{indent}{part.plain.rstrip()}" for part in broken]
+
+
 def write_json(value: Json, *, indent: int | None = None) -> None:
     """Write a value to stdout as JSON, in which nothing is raw that a terminal obeys."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)

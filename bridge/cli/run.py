@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,24 +15,26 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.live import live_terminal
-from bridge.cli.output import write_err, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.cli.run_shown import interrupted, pictures, shown_lines
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
 from bridge.engine.engine import MAX_CODE_BYTES
 from bridge.engine.outcome import failed_run
 from bridge.engine.plan_executor import MAX_QUESTION
-from bridge.errors import BridgeError, InvalidRequestError, SandboxError, UsageError
+from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
+from bridge.gate.tally import Tally
 from bridge.model import (
     ApplyRequest,
     Artifact,
+    CallCount,
     FindingSource,
     Json,
     Plan,
     RunRequest,
     RunResult,
+    Shown,
 )
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import receipt
@@ -40,6 +42,7 @@ from bridge.render.structured import structured
 from bridge.render.text import files_section, finding_lines, missing_section, session_section
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
+from bridge.text import counted
 
 TERMINAL = "terminal"
 """Whose runs these are; see `RunRequest.principal`."""
@@ -255,7 +258,7 @@ def request_of(arguments: SimpleNamespace) -> RunRequest:
         end_session=ends,
         packages=parse_packages(arguments.packages),
         servers=servers,
-        timeout=_timeout(arguments.timeout),
+        timeout=arguments.timeout,
         argv=tuple(argv),
         name=Path(file).name if arguments.code is None and file not in (None, "-") else "",
         principal=TERMINAL,
@@ -266,15 +269,6 @@ def request_of(arguments: SimpleNamespace) -> RunRequest:
         files=read_files(arguments.files or ()),
         ends_bridge=True,
     )
-
-
-def _timeout(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidRequestError(f"--timeout: {text!r} is not a number of seconds.") from None
 
 
 def read_program(file: str) -> str:
@@ -294,3 +288,46 @@ def read_program(file: str) -> str:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8: {error}.") from None
+
+
+def pictures(result: RunResult) -> list[Artifact]:
+    """Return the originals of the pictures that were shown, as far as they are kept."""
+    kept = [item.artifact for item in result.shown if not item.text]
+    return [artifact for artifact in kept if artifact is not None]
+
+
+def shown_lines(result: RunResult) -> list[str]:
+    """Return a line for each picture, and for each text that is not here whole."""
+    return [_line(item) for item in result.shown if not item.text or item.note]
+
+
+def _line(item: Shown) -> str:
+    parts = [f"shown: {item.mime_type}"]
+    if item.data:
+        parts.append(f"{item.width}x{item.height}")
+    if item.note:
+        parts.append(f"({visible(item.note, keep='')})")
+    if item.artifact is not None:
+        parts.append(item.artifact.uri)
+    return " ".join(parts)
+
+
+def interrupted(tally: Tally | None) -> str:
+    """Return which calls of an interrupted run went out: nobody else will say so."""
+    sent = tally.sent if tally is not None else ()
+    if tally is None or not sent:
+        return "Interrupted. No call went out."
+    total = sum(each.count for each in sent)
+    text = f"Interrupted. {counted(total, 'call')} had gone out: {_tools(sent)}."
+    if tally.unknown:
+        text += f" Not known whether carried out: {_tools(tally.unknown)}."
+    return text
+
+
+def _tools(counts: Sequence[CallCount]) -> str:
+    names = (
+        visible(f"{each.server}.{each.tool}" if each.server else each.why, keep="")
+        + (f" ({each.count:,} times)" if each.count > 1 else "")
+        for each in counts
+    )
+    return ", ".join(names)

@@ -13,6 +13,7 @@ from bridge.cli.output import (
     write_err,
     write_json,
     write_out,
+    write_prose,
     write_table,
 )
 from bridge.discovery.report import ProposedServer, SkippedServer
@@ -104,7 +105,7 @@ def _write_reasons(
         if home_directory is not None:
             place = _from_home(place, home_directory)
             reason = reason.replace(f" {home_directory}/", " ~/")
-        write_out(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
+        write_prose(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
 
 
 def _write_notes(rows: Sequence[dict[str, Any]]) -> None:
@@ -113,7 +114,7 @@ def _write_notes(rows: Sequence[dict[str, Any]]) -> None:
     if notes:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
     for name, text in notes:
-        write_out(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
+        write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.doctor_offers import check_packages, describe_directories, describe_packages
+from bridge.cli.doctor import check_packages, describe_directories, describe_packages
 from bridge.model import Directory
 from bridge.settings import load
 from tests.wheels.rig import allowing, wheel

@@ -23,6 +23,7 @@ from bridge.cli.output import (
     write_err,
     write_json,
     write_out,
+    write_prose,
 )
 
 COMMANDS = Path(output.__file__).parent
@@ -158,6 +159,28 @@ def test_what_is_printed_to_a_terminal_is_visible_whoever_prints_it(
     out, over, err, document = shown.splitlines()
     assert (out, over, err) == (f"out {written}", "over", f"err {written}")
     assert json.loads(document) == {"value": HOSTILE}
+
+
+def test_prose_is_broken_between_words_for_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a pipe a line stays a line. Nothing in it is markup."""
+    said = f"  {'word ' * 20}[bold]x[/] {HOSTILE}\nnext\n"
+    write_prose(said)
+    assert capsys.readouterr().out == said
+    typist, line = pty.openpty()
+    with os.fdopen(line, "w", encoding="utf-8") as stream:
+        write_prose(said, stream)
+        read = b""
+        while not read.endswith(b"next\r\n"):
+            read += os.read(typist, 65536)
+    os.close(typist)
+    *lines, last = read.decode().splitlines()
+    assert last == "next"
+    assert len(lines) > 2
+    assert all(each.startswith("  ") and len(each) <= 40 for each in lines)
+    assert visible("".join(lines)) == "".join(lines)
+    assert "[bold]x[/]" in " ".join(lines)
 
 
 def test_json_has_nothing_raw_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:

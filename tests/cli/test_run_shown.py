@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.cli.run import show
-from bridge.cli.run_shown import pictures
+from bridge.cli.run import pictures, show
 from bridge.model import Artifact, RunResult, Shown
 
 ORIGINAL = Artifact(

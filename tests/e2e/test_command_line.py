@@ -40,7 +40,7 @@ WITHOUT_ONE = [
     (["run"], 2, "Name a FILE"),
     (["run", "/no/such/file"], 2, "cannot be read"),
     (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
-    (["run", "-c", "1", "--timeout", "soon"], 2, "not a number of seconds"),
+    (["run", "-c", "1", "--timeout", "soon"], 2, "Input should be a valid number"),
     (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
     (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
     (["serve", "--http", "0.0.0.0:1"], 2, "other machines"),
