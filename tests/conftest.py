@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -67,6 +70,14 @@ def _group(item: pytest.Item) -> str:
     if marks:
         return marks[0]
     return "podman" if place.startswith(ENGINE_TESTS) else ""
+
+
+@pytest.fixture(autouse=True)
+def databases_closed() -> Iterator[None]:
+    """Leave no connection of a test's own stores open: other tests count descriptors."""
+    yield
+    if "bridge.store.schema" in sys.modules:
+        sys.modules["bridge.store.schema"].databases.forget()
 
 
 @pytest.fixture

@@ -125,6 +125,9 @@ async def open_engine(
         consents=consents,
         offer_login=LoginOffers(logins.store).offer,
     )
-    with clear_logs(secrets.redactor):
-        async with Engine(settings, servers, choose_backend) as engine:
-            yield engine
+    try:
+        with clear_logs(secrets.redactor):
+            async with Engine(settings, servers, choose_backend) as engine:
+                yield engine
+    finally:
+        store.close()

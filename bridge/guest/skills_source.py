@@ -144,7 +144,9 @@ class _Collector:
                 self._problems.append("`%s`, which is defined nowhere" % name)
 
     def _take(self, name: str, value: Any, file: str) -> None:
-        own = _is_own(value)
+        # What stands beside a skill's function in its source goes with it.
+        beside = getattr(getattr(value, "__code__", None), "co_filename", None) == file
+        own = beside or _is_own(value)
         imported = [] if own else _imports_of(name, value, file)
         if imported:
             self._imports.update(dict.fromkeys(imported))

@@ -175,6 +175,13 @@ class Databases:
                 self._engines.popitem(last=False)[1][0].dispose()
             return engine
 
+    def close(self, url: str) -> None:
+        """Close the connections to one database. Those in use are closed when they are let go."""
+        with self._changing:
+            engine, _ = self._engines.pop(url, (None, None))
+            if engine is not None:
+                engine.dispose()
+
     def forget(self, *, close: bool = True) -> None:
         """Forget all connections; a child of a fork must not even close them."""
         with self._changing:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -133,6 +134,11 @@ class Store:
                 used = kept.used(some)
                 removed += sum(self.blobs.remove(one) for one in some if one not in used)
         return removed
+
+    def close(self) -> None:
+        """Close this process's connections to the database; the next use opens them again."""
+        if "bridge.store.schema" in sys.modules:
+            sys.modules["bridge.store.schema"].databases.close(self._url)
 
     @contextmanager
     def _connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:

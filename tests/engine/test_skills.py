@@ -301,7 +301,8 @@ async def test_in_a_session_functions_of_earlier_runs_are_kept_and_skills_stay_c
     assert await value(engine, use) == 7
     changed = "LIMIT = 5\nruntime.save_skill(second).version"
     # The name is the skill's by now, whose source is known as well.
-    assert (await run(engine, changed, session="s")).status == "success"
+    told = await run(engine, changed, session="s")
+    assert told.status == "success", told
     other = first.replace("first", "second").replace("LIMIT = 2", "LIMIT = 9")
     await value(engine, f"{other}runtime.save_skill(second)")
     assert await value(engine, use, session="s") == 27

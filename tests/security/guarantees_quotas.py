@@ -9,7 +9,7 @@ PLACES = "tests/engine/test_run_places.py"
 QUEUE = "tests/engine/test_run_queue.py"
 REBINDING = "tests/attacks/test_rebinding.py"
 REFUSALS = "tests/gate/audit/test_refusals.py"
-REPEATED = "tests/cli/test_repeated.py"
+REPEATED = "tests/cli/test_output_logs.py"
 SERVER_LOGS = "tests/upstream/test_serverlog.py"
 TRANSPORTS = "tests/server/test_transports.py"
 
