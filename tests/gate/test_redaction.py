@@ -90,6 +90,24 @@ values = st.recursive(
 )
 
 
+@given(
+    others=st.lists(secrets, max_size=3),
+    secret=secrets,
+    before=st.integers(0, 9000),
+    after=st.integers(0, 9000),
+)
+def test_in_a_large_text_it_is_found_wherever_it_stands(
+    others: list[str], secret: str, before: int, after: int
+) -> None:
+    """Large texts are asked first whether they may have any."""
+    known = redactor(*others, secret)
+    for form in (secret, based(base64.b64encode, 1)(secret), secret.encode().hex()):
+        text = "~" * before + form + "~" * after
+        cleared = known.text(text)
+        assert cleared != text
+        assert survivors(secret, cleared) == []
+
+
 @given(value=values, secret=st.text('\\u0e9nt"/ab1', min_size=6, max_size=12))
 def test_a_frame_stays_json_of_the_same_shape(value: Any, secret: str) -> None:
     """Also where half an escape looks like the beginning of a secret."""
