@@ -57,8 +57,7 @@ class Reader:
             data = self._attempt()
             if data is None:
                 if self._closed:
-                    message = "it was closed"
-                    raise OSError(message)
+                    raise OSError("it was closed")
                 self._rested = True
                 data = await self._wait()
         return data

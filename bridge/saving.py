@@ -84,8 +84,7 @@ def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    message = "another bridge keeps the lock"
-                    raise TimeoutError(message) from None
+                    raise TimeoutError("another bridge keeps the lock") from None
                 time.sleep(_TURN_PAUSE_SECONDS)
         yield
     finally:
@@ -105,13 +104,11 @@ def read_regular(path: Path, most: int) -> bytes:
     descriptor = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            message = "it is no regular file"
-            raise ValueError(message)
+            raise ValueError("it is no regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(most + 1)
     finally:
         os.close(descriptor)
     if len(data) > most:
-        message = f"it is larger than {most:,} bytes"
-        raise ValueError(message)
+        raise ValueError(f"it is larger than {most:,} bytes")
     return data

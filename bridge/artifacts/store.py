@@ -114,8 +114,7 @@ class ArtifactStore:
             origin: Returns what the run has read by then; asked when something is finished.
         """
         if not is_run_id(run_id):
-            message = f"no run is called {run_id!r:.80}"
-            raise ValueError(message)
+            raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
         if quota is None:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))

@@ -253,8 +253,7 @@ class ArtifactWriter:
 
     def _open(self) -> Unfinished:
         if self._unfinished is None:
-            message = "This was finished, or could not be kept, before."
-            raise ArtifactStoreError(message)
+            raise ArtifactStoreError("This was finished, or could not be kept, before.")
         return self._unfinished
 
     def __enter__(self) -> ArtifactWriter:

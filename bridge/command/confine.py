@@ -68,8 +68,7 @@ def check_stages(
         InvalidRequestError: One may not; the text says why and what to do.
     """
     if not stages:
-        message = "There is no command."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("There is no command.")
     if len(stages) > MAX_STAGES:
         message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
         raise InvalidRequestError(message)
@@ -113,8 +112,7 @@ def check_argument(word: str, bounds: Bounds, workdir: str, resolve: Resolve) ->
         if not is_within(real, bounds.roots):
             shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
             message = f"{shown} {_outside(path, real, bounds, resolve)}"
-            remedy = "Use paths relative to the workspace."
-            raise InvalidRequestError(message, remedy=remedy)
+            raise InvalidRequestError(message, remedy="Use paths relative to the workspace.")
 
 
 def _outside(path: PurePosixPath, real: str, bounds: Bounds, resolve: Resolve) -> str:
@@ -153,16 +151,14 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 
 def _check_size(words: Sequence[str]) -> None:
     if not words:
-        message = "A stage of the pipeline has no words."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("A stage of the pipeline has no words.")
     if len(words) > MAX_WORDS:
         message = f"A command of {len(words):,} words was given; at most {MAX_WORDS:,} are taken."
         raise InvalidRequestError(message)
     try:
         size = sum(len(word.encode()) + 1 for word in words)
     except UnicodeEncodeError:
-        message = "A word of the command is no valid text."
-        raise InvalidRequestError(message) from None
+        raise InvalidRequestError("A word of the command is no valid text.") from None
     if size > MAX_COMMAND_BYTES:
         message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are taken."
         raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")

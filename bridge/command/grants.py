@@ -78,8 +78,7 @@ def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writabl
     pure = PurePosixPath(path)
     if pure.is_absolute() and not is_within(realpath(path), (workspace,)):
         if ".." in pure.parts:
-            message = f"{place} has .. in it."
-            raise SettingsError(message)
+            raise SettingsError(f"{place} has .. in it.")
         return _bind(realpath(path), str(pure), writable=writable)
     source = realpath(str(PurePosixPath(workspace) / pure))
     if not is_within(source, (workspace,)):
@@ -99,8 +98,7 @@ def _check(source: str, home: str, realpath: Realpath, place: str, *, writable: 
     elif writable and is_within(source, _NOT_WRITABLE):
         problem = "belongs to the system and must not be written to"
     if problem:
-        message = f"{place} ({source}) {problem}."
-        raise SettingsError(message)
+        raise SettingsError(f"{place} ({source}) {problem}.")
 
 
 def _insist_unguarded(grant: Bind, guarded: Guarded, realpath: Realpath, place: str) -> None:

@@ -48,8 +48,7 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
     """
     if len(text) > MAX_LINE_CHARACTERS:
         message = f"The command line has {len(text):,} characters; at most "
-        msg = f"{message}{MAX_LINE_CHARACTERS:,} are taken."
-        raise InvalidRequestError(msg)
+        raise InvalidRequestError(f"{message}{MAX_LINE_CHARACTERS:,} are taken.")
     return _Parser(text.strip(" \t\r\n")).parse()
 
 
@@ -77,8 +76,7 @@ class _Parser:
         elif character == "'":
             end = self._text.find("'", self._position)
             if end < 0:
-                msg = "single"
-                raise _unclosed(msg)
+                raise _unclosed("single")
             self._add(self._text[self._position : end])
             self._position = end + 1
         elif character == '"':
@@ -128,8 +126,7 @@ class _Parser:
                 raise _refused(character, quoted=True)
             else:
                 found.append(character)
-        msg = "double"
-        raise _unclosed(msg)
+        raise _unclosed("double")
 
     def _add(self, text: str) -> None:
         self._word = (self._word or "") + text

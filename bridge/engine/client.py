@@ -249,8 +249,7 @@ class OneRun:
         action = self.asking.decide(server, kind)
         self._check(server, self._questions)
         if self._client is None:
-            message = "Nobody can be asked: the run has no client."
-            raise CannotAskError(message, server=server)
+            raise CannotAskError("Nobody can be asked: the run has no client.", server=server)
         self._questions += 1
         asked = await self.asking.passed_on(server, kind, params)
         if action == "ask":
@@ -291,8 +290,7 @@ class OneRun:
         """
         self._check("", self._own_questions)
         if self._client is None:
-            message = "Nobody can be asked: the run has no client."
-            raise CannotAskError(message)
+            raise CannotAskError("Nobody can be asked: the run has no client.")
         if not self.identified:
             raise CannotAskError(NOT_IDENTIFIED)
         self._own_questions += 1

@@ -102,8 +102,7 @@ class Planner:
         environ, own_home = self._environ, self._home
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
-            message = f"timeout must be from 1 to {profile.max_timeout:g} seconds."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
         granted, executables = self._settle(profile)
         view = View(granted, _readlink)
         workdir = check_workdir(request.workdir, view.resolve)
@@ -333,8 +332,7 @@ def _real(path: str) -> str:
         return os.path.realpath(path)
     except OSError as error:
         # It changes while it is looked at.
-        message = f"{path} cannot be looked up: {error.strerror}."
-        raise SettingsError(message) from error
+        raise SettingsError(f"{path} cannot be looked up: {error.strerror}.") from error
 
 
 def _way(path: str) -> list[str]:

@@ -384,8 +384,7 @@ def _stdin(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        message = "`stdin` is no valid text."
-        raise InvalidRequestError(message) from None
+        raise InvalidRequestError("`stdin` is no valid text.") from None
     if len(data) > MAX_STDIN_BYTES:
         message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are taken."
         raise InvalidRequestError(message, remedy="Put it into a file of the workspace.")

@@ -103,14 +103,12 @@ def check_names(files: Sequence[InputFile]) -> None:
             message = f"The file {quoted(file.name)} cannot be taken: out/ is for what comes back."
             raise InvalidRequestError(message, remedy="Name it without that directory.")
         if file.name in names:
-            message = f"There are two files named {quoted(file.name)}."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"There are two files named {quoted(file.name)}.")
         names.add(file.name)
         parts = file.name.split("/")
         directories.update("/".join(parts[:end]) for end in range(1, len(parts)))
     for name in sorted(names & directories):
-        message = f"{quoted(name)} is a file, and also the directory of another."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"{quoted(name)} is a file, and also the directory of another.")
 
 
 class _Room:

@@ -76,11 +76,9 @@ class MemoryAnswers:
         self._no_plan("save_memory")
         metadata, revision = params.get("metadata"), params.get("revision")
         if metadata is not None and not isinstance(metadata, dict):
-            message = f"metadata must be a dict, not {type(metadata).__name__}."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
         if revision is not None and not isinstance(revision, str):
-            message = "revision must be a text."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError("revision must be a text.")
         key, value = self._key(params), clear_value(params.get("value"), self._redactor)
         if metadata is not None:
             metadata = clear_value(metadata, self._redactor)
@@ -144,8 +142,7 @@ class MemoryAnswers:
     def _key(self, params: Mapping[str, Json]) -> str:
         key = params.get("key")
         if not isinstance(key, str):
-            message = f"key must be a text, not {type(key).__name__}."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"key must be a text, not {type(key).__name__}.")
         return self._redactor.text(key)
 
     def _no_plan(self, what: str) -> None:

@@ -68,8 +68,7 @@ class LoginOffers:
             )
             answer = await run.elicit({"mode": "url", "message": message, "url": url})
             if answer.get("action") != "accept":
-                declined = "The user did not want to log in."
-                raise LoginFailedError(declined, server=spec.name)
+                raise LoginFailedError("The user did not want to log in.", server=spec.name)
 
         try:
             with run.clock.stop():

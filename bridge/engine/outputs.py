@@ -67,8 +67,7 @@ class KeptOutputs:
             message = "lines must be the first and the last line, such as (100, 200)."
             raise CallFailedError(message, kind="usage")
         if find is not None and (not isinstance(find, str) or not find):
-            message = "find must be a text that is not empty."
-            raise CallFailedError(message, kind="usage")
+            raise CallFailedError("find must be a text that is not empty.", kind="usage")
         offset = _number(params, "offset", 0)
         if (lines is not None or find is not None) and (offset or params.get("length") is not None):
             message = "offset and length are about bytes: leave them out with lines or find."
@@ -198,8 +197,7 @@ def _number(params: Mapping[str, Json], name: str, default: int) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{name} must be a whole number."
-        raise CallFailedError(message, kind="usage")
+        raise CallFailedError(f"{name} must be a whole number.", kind="usage")
     return value
 
 

@@ -60,11 +60,9 @@ class Proposals:
         asked, consents = question(proposal), self._servers.consents
         try:
             if consents is None:
-                message = "Nobody can be asked: this bridge keeps no approvals."
-                raise CannotAskError(message)
+                raise CannotAskError("Nobody can be asked: this bridge keeps no approvals.")
             if not run.identified:
-                message = "Nobody can be asked: nobody knows whose run this is."
-                raise CannotAskError(message)
+                raise CannotAskError("Nobody can be asked: nobody knows whose run this is.")
             if asked is None:
                 message = "Nobody can be asked: its definition is too long for a question."
                 raise CannotAskError(message)

@@ -130,8 +130,7 @@ class Questions:
             answer = self._made.get(method)
         if answer is None:
             self._gate.admit()
-            message = f"The bridge has no method {method!r:.80}."
-            raise CallFailedError(message, kind="usage")
+            raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
         return await answer(params)
 
     def _insist_on_short(self, params: Mapping[str, Json]) -> None:
@@ -309,8 +308,7 @@ class Questions:
     async def _search_tool_docs(self, params: Mapping[str, Json]) -> Json:
         limit = params.get("limit", 5)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            message = "limit must be a whole number of at least 1."
-            raise CallFailedError(message, kind="usage")
+            raise CallFailedError("limit must be a whole number of at least 1.", kind="usage")
         self._gate.admit()
         names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
         errors = await self._servers.look_up(names)
@@ -348,8 +346,7 @@ def _timeout(params: Mapping[str, Json]) -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
-        message = "timeout must be a number of seconds."
-        raise CallFailedError(message, kind="usage")
+        raise CallFailedError("timeout must be a number of seconds.", kind="usage")
     return float(seconds)
 
 
@@ -358,8 +355,7 @@ def _kind(params: Mapping[str, Json]) -> Kind:
     for known in LISTS:
         if kind == known:
             return known
-    message = f"kind must be one of {', '.join(LISTS)}."
-    raise CallFailedError(message, kind="usage")
+    raise CallFailedError(f"kind must be one of {', '.join(LISTS)}.", kind="usage")
 
 
 def _detail(params: Mapping[str, Json]) -> Detail:
@@ -368,5 +364,4 @@ def _detail(params: Mapping[str, Json]) -> Detail:
         return "summary"
     if detail == "full":
         return "full"
-    message = 'detail must be "summary" or "full".'
-    raise CallFailedError(message, kind="usage")
+    raise CallFailedError('detail must be "summary" or "full".', kind="usage")

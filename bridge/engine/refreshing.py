@@ -194,8 +194,7 @@ class Lister:
             UnknownServerError: There is none of that name.
         """
         if self.tasks is None:
-            msg = "the servers have to be entered before they can be asked"
-            raise RuntimeError(msg)
+            raise RuntimeError("the servers have to be entered before they can be asked")
         spec = self._pool.spec(name)
         request = self._requests.get(name)
         if request is None or request.spec != spec:

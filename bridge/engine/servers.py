@@ -266,8 +266,7 @@ class Servers:
         for entry in self.discovery.skipped:
             if entry.name == name:
                 message = f"The server {name!r} is configured, but skipped."
-                detail = f"In {entry.source}: {entry.reason}."
-                raise UnknownServerError(message, host_detail=detail)
+                raise UnknownServerError(message, host_detail=f"In {entry.source}: {entry.reason}.")
         message = f"There is no server {name!r:.200}."
         near = nearest(name, [*self.aliases, *self.aliases.values()])
         if near:

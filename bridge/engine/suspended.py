@@ -187,8 +187,7 @@ class SuspendedRuns:
             work: The run itself; raises nothing.
         """
         if self._tasks is None:
-            message = "runs can be started only while the engine is open"
-            raise RuntimeError(message)
+            raise RuntimeError("runs can be started only while the engine is open")
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
         self._tasks.start_soon(self._own, run, work)

@@ -265,8 +265,7 @@ class Approver:
 
     async def _put(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
         if self._ask is None:
-            message = "There is no client that could show a question."
-            raise CannotAskError(message)
+            raise CannotAskError("There is no client that could show a question.")
         return await self._ask(asked)
 
     def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
@@ -335,8 +334,7 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
     for rule in policy.rules:
         if rule_text == f"rule '{rule.name}'":
             return rule
-    message = f"The policy has no {rule_text}."
-    raise SettingsError(message)
+    raise SettingsError(f"The policy has no {rule_text}.")
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:

@@ -80,8 +80,7 @@ class RunBudget:
         budgets = self._budgets
         made = self._by_server.get(server, 0)
         if budgets.run_calls is not None and self._calls >= budgets.run_calls:
-            what = f"made all of the {budgets.run_calls:,} calls"
-            raise _used_up(what, "run_calls")
+            raise _used_up(f"made all of the {budgets.run_calls:,} calls", "run_calls")
         if budgets.server_calls is not None and made >= budgets.server_calls:
             what = f"made all of the {budgets.server_calls:,} calls to {server!r}"
             raise _used_up(what, "server_calls")

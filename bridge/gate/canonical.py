@@ -40,8 +40,7 @@ def canonical(value: Json) -> str:
 
 def _finite(value: Json, depth: int = 0) -> Json:
     if depth > MAX_DEPTH:
-        message = "nested too deeply"
-        raise RecursionError(message)
+        raise RecursionError("nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:

@@ -213,8 +213,7 @@ def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:
 def _tables(document: Mapping[str, Json], most: int) -> dict[str, _Calls]:
     found = {str(name): _calls(calls) for name, calls in document.items()}
     if len(found) > most:
-        message = f"more than {most} names"
-        raise ValueError(message)
+        raise ValueError(f"more than {most} names")
     return found
 
 

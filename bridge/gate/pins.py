@@ -410,8 +410,7 @@ def _parsed(data: bytes | None) -> _Stored:
     document = json.loads(data)
     try:
         if document["form"] not in (_FORM, _FIRST_FORM):
-            message = "it is of another version"
-            raise ValueError(message)
+            raise ValueError("it is of another version")
         tools = {
             (server, tool): tuple(map(_read_pin, pins))
             for server, tools in document["servers"].items()
@@ -424,8 +423,7 @@ def _parsed(data: bytes | None) -> _Stored:
         }
         return _Stored(tools, servers)
     except (TypeError, KeyError, AttributeError, IndexError) as error:
-        message = f"it is not what a bridge writes: {error}"
-        raise ValueError(message) from None
+        raise ValueError(f"it is not what a bridge writes: {error}") from None
 
 
 def _read_pin(entry: Mapping[str, Any]) -> _Pin:

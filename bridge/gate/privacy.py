@@ -301,8 +301,7 @@ class Vault:
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
-            message = "The arguments are nested too deeply."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError("The arguments are nested too deeply.")
         if isinstance(value, list):
             return [self._reveal(server, item, depth + 1) for item in value]
         return {

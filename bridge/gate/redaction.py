@@ -198,8 +198,7 @@ class Redactor:
         try:
             line = _ENCODER.encode(value).encode("utf-8", "surrogatepass")
         except RecursionError:
-            message = "the value is nested too deeply"
-            raise ValueError(message) from None
+            raise ValueError("the value is nested too deeply") from None
         cleared = self.frame(line)
         if cleared is line:
             return value

@@ -201,8 +201,7 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
 
 
 def _refuse(server: str, problem: str) -> NoReturn:
-    message = f"{problem}."
-    raise CannotAskError(message, server=server)
+    raise CannotAskError(f"{problem}.", server=server)
 
 
 def _lines(server: str, message: str) -> list[str]:

@@ -162,14 +162,12 @@ class Starts:
     async def _ask(self, spec: ServerSpec, decision: Decision, asker: Asker) -> None:
         if _key(spec) in asker.refused:
             message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
-            remedy = "Ask the user what to do instead."
-            raise ApprovalRefusedError(message, remedy=remedy)
+            raise ApprovalRefusedError(message, remedy="Ask the user what to do instead.")
         choices = ["once", "always"] if asker.lasting else ["once"]
         question = start_question(spec, decision, choices)
         try:
             if question is None:
-                message = "Its definition is too long for a question."
-                raise CannotAskError(message)
+                raise CannotAskError("Its definition is too long for a question.")
             answer = await asker.ask(question)
         except CannotAskError as error:
             refusal = _needed(spec, decision, error.why)

@@ -262,8 +262,7 @@ def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
     place = os.path.join(root, path)
     # No way up, no links, nothing that reads as another path.
     if os.path.realpath(place) != place or not place.startswith(root + os.sep):
-        message = "it has no place below the workspace"
-        raise ValueError(message)
+        raise ValueError("it has no place below the workspace")
     os.makedirs(os.path.dirname(place), exist_ok=True)
     try:
         descriptor = os.open(place, _WRITE, 0o600)

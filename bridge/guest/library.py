@@ -103,8 +103,7 @@ class Library:
                 close = getattr(value, "close", None)
                 if close is not None:
                     close()
-                message = "update_fn must be a plain function, and not an async one"
-                raise TypeError(message)
+                raise TypeError("update_fn must be a plain function, and not an async one")
             if self._save(key, value, None, "" if found is None else found["revision"]):
                 return value
         raise MCPError("memory %r was changed by others %d times" % (key, MAX_TRIES), kind="limit")

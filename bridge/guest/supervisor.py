@@ -158,8 +158,7 @@ def _carry_out(
 def _decoded(line: bytes) -> Run:
     run = decode_host_frame(line)
     if not isinstance(run, Run):
-        message = "the host sent something else than a run"
-        raise WireError(message)
+        raise WireError("the host sent something else than a run")
     run.files.clear()
     return run
 
@@ -196,8 +195,7 @@ def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> List
         parts.append(line)
         size += len(line)
         if size > MAX_FRAME_BYTES:
-            message = "the run frame is longer than %d bytes" % MAX_FRAME_BYTES
-            raise WireError(message)
+            raise WireError("the run frame is longer than %d bytes" % MAX_FRAME_BYTES)
         if newline:
             return [b"".join(parts), rest]
 
@@ -416,8 +414,7 @@ class Nursery:
                 # Its number may be another process's by now.
                 candidate.close()
                 if not candidate.words:
-                    message = "the process that waited for the program has ended"
-                    raise ChildProcessError(message)
+                    raise ChildProcessError("the process that waited for the program has ended")
 
     def choose(self, line: bytes) -> Candidate:
         """Return the worker for a run, which is the program's process from now on."""

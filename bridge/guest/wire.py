@@ -334,8 +334,7 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     try:
         text = _ENCODER.encode(document)
     except RecursionError:
-        message = "the value is nested too deeply"
-        raise ValueError(message) from None
+        raise ValueError("the value is nested too deeply") from None
     try:
         return text.encode("utf-8") + b"\n"
     except UnicodeEncodeError:
@@ -373,8 +372,7 @@ class LineDecoder:
             stop = len(data) if end < 0 else end
             self._size += stop - start
             if self._size > self._max:
-                message = f"a frame is longer than {self._max} bytes"
-                raise FrameTooLargeError(message)
+                raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
             if stop > start:
                 self._parts.append(data[start:stop])
             if end < 0:
@@ -431,8 +429,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
     if not line.startswith(b'{"type":"%s"' % name.encode()):
         # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
-        message = f"the type of the {name} frame does not come first"
-        raise WireError(message)
+        raise WireError(f"the type of the {name} frame does not come first")
     _check_fields(name, document)
     if name in ("call", "cancel") and not 0 <= document["id"] < MAX_ID:
         _fail(name, "id", "is out of range")
@@ -454,8 +451,7 @@ def decode_host_frame(line: bytes) -> HostFrame:
     try:
         frame: HostFrame = _TYPES[name](**document)
     except TypeError as error:
-        message = f"malformed {name} frame: {error}"
-        raise WireError(message) from None
+        raise WireError(f"malformed {name} frame: {error}") from None
     return frame
 
 
@@ -478,25 +474,20 @@ def _parse(
     try:
         document = decoder.decode(line.decode("utf-8"))
     except RecursionError:
-        message = "the frame is nested too deeply"
-        raise WireError(message) from None
+        raise WireError("the frame is nested too deeply") from None
     except ValueError as error:
         # Covers bad UTF-8, bad JSON, NaN, and numbers beyond what Python reads.
-        message = f"the line is not JSON: {error}"
-        raise WireError(message) from None
+        raise WireError(f"the line is not JSON: {error}") from None
     if not isinstance(document, dict):
-        message = f"the frame is a JSON {type(document).__name__}, not an object"
-        raise WireError(message)
+        raise WireError(f"the frame is a JSON {type(document).__name__}, not an object")
     name = document.pop("type", None)
     if not isinstance(name, str) or name not in allowed:
-        message = f"unknown frame type {name!r:.80}"
-        raise WireError(message)
+        raise WireError(f"unknown frame type {name!r:.80}")
     return name, document
 
 
 def _refuse_constant(token: str) -> None:
-    message = f"{token} is not JSON"
-    raise ValueError(message)
+    raise ValueError(f"{token} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -509,8 +500,7 @@ def _finite(text: str) -> float:
 
 def _whole(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        message = f"a number has {len(text)} digits; the limit is {MAX_DIGITS}"
-        raise ValueError(message)
+        raise ValueError(f"a number has {len(text)} digits; the limit is {MAX_DIGITS}")
     return int(text)
 
 
@@ -544,5 +534,4 @@ def _check_fields(name: str, document: Dict[str, Any]) -> None:
 
 
 def _fail(name: str, key: str, problem: str) -> None:
-    message = f"malformed {name} frame: {key[:80]!r} {problem}"
-    raise WireError(message)
+    raise WireError(f"malformed {name} frame: {key[:80]!r} {problem}")

@@ -123,8 +123,7 @@ def read_run(fd: int) -> Run:
     size = int.from_bytes(_read_exactly(fd, _LENGTH_BYTES), "big")
     frame = decode_host_frame(_read_exactly(fd, size))
     if not isinstance(frame, Run):
-        message = "the first frame is no run"
-        raise WireError(message)
+        raise WireError("the first frame is no run")
     return frame
 
 

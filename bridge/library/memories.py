@@ -230,8 +230,7 @@ def _told(key: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         what = f"Memory {key!r:.80} cannot be written" if key else "Memories cannot be read"
-        message = f"{what}: {error.strerror or error}."
-        raise LibraryError(message) from None
+        raise LibraryError(f"{what}: {error.strerror or error}.") from None
 
 
 def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
@@ -240,14 +239,12 @@ def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
         return None if data is None else _memory(data)
     except (ValueError, RecursionError) as error:
         message = f"A memory, {name}, cannot be read: {error}."
-        remedy = "Save it again under its key, or delete it."
-        raise LibraryError(message, remedy=remedy) from None
+        raise LibraryError(message, remedy="Save it again under its key, or delete it.") from None
 
 
 def _name(key: str) -> str:
     if not key or len(key) > MAX_KEY_CHARS:
-        message = f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}.")
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return digest[:_NAME_DIGITS]
 
@@ -255,8 +252,7 @@ def _name(key: str) -> str:
 def _memory(data: bytes) -> Memory:
     document = json.loads(data)
     if not isinstance(document, dict) or not isinstance(document.get("key"), str):
-        message = "it is not what a bridge writes"
-        raise ValueError(message)
+        raise ValueError("it is not what a bridge writes")
     metadata = document.get("metadata")
     return Memory(
         key=document["key"],
@@ -273,8 +269,7 @@ def _size(value: Json | Mapping[str, Json], what: str, most: int) -> int:
     try:
         size = len(json.dumps(value, allow_nan=False, ensure_ascii=True))
     except (ValueError, TypeError, RecursionError) as error:
-        message = f"The {what} is no JSON: {error}."
-        raise InvalidRequestError(message) from None
+        raise InvalidRequestError(f"The {what} is no JSON: {error}.") from None
     if size > most:
         message = f"The {what} takes {size:,} bytes as JSON; the limit is {most:,}."
         raise InvalidRequestError(message, remedy="Keep less, or in several keys.")

@@ -69,8 +69,7 @@ class Approvals:
             return []
         document = json.loads(data)
         if not isinstance(document, dict) or document.get("form") != _FORM:
-            message = f"{self._path.name} is not what a bridge writes"
-            raise ValueError(message)
+            raise ValueError(f"{self._path.name} is not what a bridge writes")
         listed = document.get("approved")
         return [
             [str(each[0]), str(each[1])]

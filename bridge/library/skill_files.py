@@ -95,8 +95,7 @@ class SkillFiles:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            message = f"The folder of skills cannot be read: {_why(error)}."
-            raise LibraryError(message) from None
+            raise LibraryError(f"The folder of skills cannot be read: {_why(error)}.") from None
         return dict(sorted(found.items()))
 
     def text(self, name: str) -> str | None:
@@ -110,11 +109,9 @@ class SkillFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            message = f"Skill {name!r} cannot be read: {_why(error)}."
-            raise LibraryError(message) from None
+            raise LibraryError(f"Skill {name!r} cannot be read: {_why(error)}.") from None
         except ValueError as error:
-            message = f"Skill {name!r} cannot be read: {error}."
-            raise LibraryError(message) from None
+            raise LibraryError(f"Skill {name!r} cannot be read: {error}.") from None
         return data.decode("utf-8", "surrogateescape")
 
     def texts(self, names: Mapping[str, State]) -> dict[str, str]:
@@ -324,8 +321,7 @@ class SkillFiles:
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name):
             # Names of files come from here alone.
-            message = f"{name!r:.80} cannot be the name of a skill."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"{name!r:.80} cannot be the name of a skill.")
         return self.folder / f"{name}.py"
 
     def _version(self, name: str, number: int) -> Path:

@@ -201,15 +201,13 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + OTHER_VALUES
         if len(line) > MAX_DONE_BYTES:
-            message = f"a done frame is longer than {MAX_DONE_BYTES} bytes"
-            raise FrameTooLargeError(message)
+            raise FrameTooLargeError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
     elif len(line) > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
         raise FrameTooLargeError(message)
     values = count_values(line, most)
     if values > most:
-        message = f"a frame of {len(line):,} bytes holds too many values"
-        raise FrameTooLargeError(message)
+        raise FrameTooLargeError(f"a frame of {len(line):,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
     return len(line) * (1 if narrow else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * (values + 1)
 

@@ -161,8 +161,7 @@ class Dispatcher:
             WireError: Its id is that of a call under way.
         """
         if call.id in self._under_way:
-            message = f"call id {call.id} is in use"
-            raise WireError(message)
+            raise WireError(f"call id {call.id} is in use")
         # Whoever floods the host with calls must not keep it from anything else.
         self._accepted += 1
         if self._accepted % YIELD_EVERY == 0:

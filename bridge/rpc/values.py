@@ -222,8 +222,7 @@ def literal_as_json(text: str) -> str:
         ValueError: It is certainly none, or has more than `MAX_MARKS`.
     """
     if sum(map(text.count, "'\"\\")) > MAX_MARKS:
-        message = f"it has more than {MAX_MARKS:,} quotes and backslashes"
-        raise ValueError(message)
+        raise ValueError(f"it has more than {MAX_MARKS:,} quotes and backslashes")
     return _TOKEN.sub(_token, text)
 
 

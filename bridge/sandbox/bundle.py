@@ -115,8 +115,7 @@ def _loader(name: str) -> SourceFileLoader | None:
 def _borrowed(name: str) -> bytes:
     loader = _loader(name)
     if loader is None:
-        message = f"The package {BORROWED[name]} is not installed as files."
-        raise ImportError(message)
+        raise ImportError(f"The package {BORROWED[name]} is not installed as files.")
     return loader.get_data(loader.path)
 
 

@@ -241,8 +241,7 @@ class Reservation(Generic[T]):
             raise self._slot.error
         await self._slot.handed_over.wait()
         if self._slot.value is None:
-            message = "the pool was closed"
-            raise RuntimeError(message)
+            raise RuntimeError("the pool was closed")
         return self._slot.value
 
     def release(self, let_go: Callable[[], None]) -> None:
@@ -408,8 +407,7 @@ class WarmPool(Generic[K, T]):
 
     def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
         if self._tasks is None:
-            message = "the pool is not open"
-            raise RuntimeError(message)
+            raise RuntimeError("the pool is not open")
         slot: _Slot[K, T] = _Slot(key=key, claimed=claimed)
         self._all.add(slot)
         self._tasks.start_soon(self._own, slot)

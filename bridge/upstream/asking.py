@@ -173,11 +173,9 @@ async def _answer(
     if method == ROOTS_METHOD and roots:
         return roots_of(roots)
     if method not in get_args(Method) or not isinstance(params, dict):
-        message = f"It asks {method!r:.80}, which is not offered here."
-        raise CannotAskError(message, server=server)
+        raise CannotAskError(f"It asks {method!r:.80}, which is not offered here.", server=server)
     if caller is None:
-        message = "Nobody can be asked: this call is no run's."
-        raise CannotAskError(message, server=server)
+        raise CannotAskError("Nobody can be asked: this call is no run's.", server=server)
     params = {key: value for key, value in params.items() if key not in NOT_PASSED_ON}
     size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
@@ -328,8 +326,7 @@ async def put(
         return await caller.ask(server, method, params)
     if method == "elicitation/create":
         return {"action": "cancel"}
-    message = f"There was no answer within {ANSWER_SECONDS:g} s."
-    raise CannotAskError(message, server=server)
+    raise CannotAskError(f"There was no answer within {ANSWER_SECONDS:g} s.", server=server)
 
 
 def _is_deep(params: Mapping[str, Json]) -> bool:

@@ -90,8 +90,7 @@ class _PlainStream(httpx2.AsyncByteStream):
         if self._encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
         elif self._encoding not in ("", "identity"):
-            msg = "The body is compressed, which was not asked for."
-            raise httpx2.StreamError(msg)
+            raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self._inner:
             for piece in (chunk,) if inflate is None else _inflated(inflate, chunk):
                 yield piece
@@ -108,8 +107,7 @@ class _CappedStream(_PlainStream):
         async for piece in self._pieces():
             body += piece
             if len(body) > self._limit:
-                msg = f"The body exceeded the {self._limit} byte limit."
-                raise OversizeBody(msg)
+                raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
         if await _holds_too_many(bytes(body)):
             raise OversizeBody(_too_many("body"))
         yield bytes(body)
@@ -165,8 +163,7 @@ def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
             yield piece
             chunk = inflate.unconsumed_tail
     except zlib.error:
-        msg = "The body is not compressed as its header says."
-        raise httpx2.StreamError(msg) from None
+        raise httpx2.StreamError("The body is not compressed as its header says.") from None
 
 
 class CappedClient(httpx2.AsyncClient):
@@ -394,8 +391,7 @@ async def _read_events(
                     logger.warning("an event that is no message was skipped: %r", decoded.preview)
                 elif decoded is not None:
                     await inbound.send(SessionMessage(decoded))
-        msg = "the server ended its event stream"
-        raise httpx2.RemoteProtocolError(msg)
+        raise httpx2.RemoteProtocolError("the server ended its event stream")
 
 
 async def _post_messages(

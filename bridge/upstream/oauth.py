@@ -241,14 +241,12 @@ class Login:
             error = error_name(response)
             if response.status_code in (400, 401, 403) and error != "temporarily_unavailable":
                 return replace(record, access_token="", refresh_token="", renew_at=None)
-            msg = f"HTTP status {response.status_code} {error}".strip()
-            raise WebError(msg)
+            raise WebError(f"HTTP status {response.status_code} {error}".strip())
         try:
             token = OAuthToken.model_validate_json(response.content)
             return with_token(record, token, self._clock())
         except (ValidationError, ValueError):
-            msg = "what came is no token"
-            raise WebError(msg) from None
+            raise WebError("what came is no token") from None
 
 
 def own_header(spec: ServerSpec) -> bool:
@@ -268,8 +266,7 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
     """
     for text in (token.access_token, token.refresh_token):
         if text is not None and not _TOKEN.fullmatch(text):
-            msg = "the token cannot be sent in a header"
-            raise ValueError(msg)
+            raise ValueError("the token cannot be sent in a header")
     renew_at = None
     if token.expires_in is not None:
         life = min(max(token.expires_in, 0), LONGEST_SECONDS)

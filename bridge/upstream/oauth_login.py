@@ -174,13 +174,11 @@ def provider_for(
     async def send_there(url: str) -> None:
         address = httpx2.URL(url)
         if problem := problem_with(address, httpx2.URL(spec.url)):
-            msg = f"{shown(address)} is not opened: {problem}"
-            raise WebError(msg)
+            raise WebError(f"{shown(address)} is not opened: {problem}")
         metadata = provider.context.oauth_metadata
         methods = metadata.code_challenge_methods_supported if metadata else None
         if methods is not None and "S256" not in methods:
-            msg = "the authorization server does not do PKCE with S256"
-            raise WebError(msg)
+            raise WebError("the authorization server does not do PKCE with S256")
         callback.expect(parse_qs(urlsplit(url).query)["state"][0])
         await show(url, callback)
 
@@ -191,8 +189,7 @@ def provider_for(
                 msg = f"the authorization server said: {answer.error}. {answer.description}"
                 raise _DeniedError(msg.strip())
             return AuthorizationCodeResult(code=answer.code, state=answer.state, iss=answer.issuer)
-        msg = f"nobody logged in within {seconds:g} s"
-        raise _DeniedError(msg)
+        raise _DeniedError(f"nobody logged in within {seconds:g} s")
 
     provider = Provider(
         str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),
@@ -277,8 +274,7 @@ async def _probe(
             return request, response
     response = await fetch(web, last, server, head_only=True)
     if response.is_server_error:
-        msg = f"it answered with HTTP status {response.status_code}"
-        raise WebError(msg)
+        raise WebError(f"it answered with HTTP status {response.status_code}")
     return last, response
 
 
@@ -299,8 +295,7 @@ async def _drive(
         response = await fetch(web, request, server, head_only=mine)
         if not mine:
             course.answers.append((shown(request.url), response.status_code, error_name(response)))
-    msg = f"it takes more than {MAX_REQUESTS} requests"
-    raise WebError(msg)
+    raise WebError(f"it takes more than {MAX_REQUESTS} requests")
 
 
 def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:

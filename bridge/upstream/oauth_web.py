@@ -112,8 +112,7 @@ async def fetch(
         WebError: It may not be sent, or there was no answer within the bounds.
     """
     if problem := problem_with(request.url, server):
-        msg = f"{shown(request.url)} is not used: {problem}"
-        raise WebError(msg)
+        raise WebError(f"{shown(request.url)} is not used: {problem}")
     # Compressed, a small answer may be a large document.
     request.headers["accept-encoding"] = "identity"
     where = shown(request.url)
@@ -126,11 +125,9 @@ async def fetch(
             finally:
                 await response.aclose()
     except TimeoutError:
-        msg = f"{where} did not answer within {ANSWER_SECONDS:g} s"
-        raise WebError(msg) from None
+        raise WebError(f"{where} did not answer within {ANSWER_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-        msg = f"{where} cannot be reached ({type(error).__name__})"
-        raise WebError(msg) from error
+        raise WebError(f"{where} cannot be reached ({type(error).__name__})") from error
     return response
 
 
@@ -141,14 +138,12 @@ async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
         WebError: The body is longer than a document may be.
     """
     if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        msg = f"{where} answered with a compressed document, which was not asked for"
-        raise WebError(msg)
+        raise WebError(f"{where} answered with a compressed document, which was not asked for")
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MAX_DOCUMENT_BYTES:
-            msg = f"{where} answered with more than {MAX_DOCUMENT_BYTES} bytes"
-            raise WebError(msg)
+            raise WebError(f"{where} answered with more than {MAX_DOCUMENT_BYTES} bytes")
     return httpx2.Response(
         response.status_code,
         headers=response.headers,

@@ -339,8 +339,7 @@ class Pool:
 
     def _connect(self, session: Session, after: anyio.Event | None) -> Link:
         if self._tasks is None:
-            msg = "the pool has to be entered before its servers can be used"
-            raise RuntimeError(msg)
+            raise RuntimeError("the pool has to be entered before its servers can be used")
         spec = session.spec
         link = Link(
             spec,

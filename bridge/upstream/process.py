@@ -259,8 +259,7 @@ class Child:
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
         if popen.stdin is None or popen.stdout is None or popen.stderr is None:
-            msg = "the process has to be spawned with three pipes"
-            raise ValueError(msg)
+            raise ValueError("the process has to be spawned with three pipes")
         self.pid = popen.pid
         self._popen = popen
         self._tag = tag

@@ -330,8 +330,7 @@ class Session:
                 f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "
                 "configuration leaves it out."
             )
-            source = f"It is in {self.spec.source.path}."
-            raise CallDeniedError(message, host_detail=source)
+            raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
         result = await self._answered(self._requests.prepared(tool, arguments, timeout))
         if not isinstance(result.get("content"), list):
             result["content"] = []

@@ -74,8 +74,7 @@ async def write_keyring(entry: str, text: str, seconds: float) -> None:
         backend.set_password(SERVICE, entry, text)
         # Some take whatever they are given, and keep a part of it or nothing.
         if backend.get_password(SERVICE, entry) != text:
-            msg = "it did not keep what it was given"
-            raise KeyringError(msg)
+            raise KeyringError("it did not keep what it was given")
 
     await _bounded(keep, seconds)
 
@@ -104,8 +103,7 @@ def _backend() -> KeyringBackend:
     backend = keyring.get_keyring()
     empty = isinstance(backend, chainer.ChainerBackend) and not list(backend.backends)
     if empty or isinstance(backend, (fail.Keyring, null.Keyring)):
-        msg = "there is no keyring here"
-        raise KeyringError(msg)
+        raise KeyringError("there is no keyring here")
     return backend
 
 
@@ -117,8 +115,7 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
     """
     unanswered[:] = [question for question in unanswered if not question.is_set()]
     if unanswered:
-        msg = "it has not answered what it was asked before"
-        raise KeyringError(msg)
+        raise KeyringError("it has not answered what it was asked before")
     done, over = anyio.Event(), threading.Event()
     answers: list[Answer] = []
     faults: list[BaseException] = []
@@ -143,13 +140,11 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
         return answers[0]
     if not faults:
         unanswered.append(over)
-        msg = f"it did not answer within {seconds:g} s"
-        raise KeyringError(msg)
+        raise KeyringError(f"it did not answer within {seconds:g} s")
     if isinstance(faults[0], KeyringError):
         raise faults[0]
     # Only the kind: a backend's own text may quote what it was given.
-    msg = f"it failed ({type(faults[0]).__name__})"
-    raise KeyringError(msg) from None
+    raise KeyringError(f"it failed ({type(faults[0]).__name__})") from None
 
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -269,8 +264,7 @@ class TokenStore:
         try:
             text = await read_keyring(_entry(key), self._keyring_seconds)
         except KeyringError as error:
-            msg = f"it is in the system's keyring, and {error}"
-            raise StoreError(msg) from None
+            raise StoreError(f"it is in the system's keyring, and {error}") from None
         found = _parsed(text.encode(), key) if text is not None else None
         return found.record if found else None
 
@@ -321,15 +315,13 @@ class TokenStore:
             try:
                 await clear_keyring(_entry(key), self._keyring_seconds)
             except KeyringError as error:
-                msg = f"it is in the system's keyring, and {error}"
-                raise StoreError(msg) from None
+                raise StoreError(f"it is in the system's keyring, and {error}") from None
         try:
             path.unlink()
         except FileNotFoundError:
             return False
         except OSError as error:
-            msg = f"{path} cannot be removed: {error.strerror}"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} cannot be removed: {error.strerror}") from None
         return True
 
     @asynccontextmanager
@@ -345,8 +337,7 @@ class TokenStore:
                 while not _locks(descriptor):  # noqa: ASYNC110 - another process lets go of it
                     await anyio.sleep(LOCK_LOOK_SECONDS)
             if scope.cancelled_caught:
-                msg = f"another process has been busy with it for {LOCK_SECONDS:g} s"
-                raise StoreError(msg)
+                raise StoreError(f"another process has been busy with it for {LOCK_SECONDS:g} s")
             yield
         finally:
             # Closing lets go of it. The file stays: removed, two could hold a lock on two files.
@@ -358,8 +349,7 @@ class TokenStore:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            msg = f"{path} cannot be opened: {error.strerror}"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
         """Have the directory, ours and closed to others.
@@ -371,13 +361,11 @@ class TokenStore:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                msg = f"{self._directory} is not a directory of this user"
-                raise StoreError(msg)
+                raise StoreError(f"{self._directory} is not a directory of this user")
             if stat.S_IMODE(found.st_mode) & 0o077:
                 self._directory.chmod(0o700)
         except OSError as error:
-            msg = f"{self._directory} cannot be made: {error.strerror}"
-            raise StoreError(msg) from None
+            raise StoreError(f"{self._directory} cannot be made: {error.strerror}") from None
 
     def _read(self, key: Key) -> _Kept | None:
         path = self.path(key)
@@ -388,17 +376,14 @@ class TokenStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            msg = f"{path} is not used: {error.strerror}"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} is not used: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
             if problem := _distrust(os.fstat(file.fileno())):
-                msg = f"{path} is not used: {problem}"
-                raise StoreError(msg)
+                raise StoreError(f"{path} is not used: {problem}")
             data = file.read(MAX_FILE_BYTES + 1)
         found = _parsed(data, key)
         if found is None:
-            msg = f"{path} is not used: it is no login to this server"
-            raise StoreError(msg)
+            raise StoreError(f"{path} is not used: it is no login to this server")
         return found
 
     async def _write(self, key: Key, record: Record | None, place: Place) -> None:
@@ -411,8 +396,7 @@ class TokenStore:
             # A refresh token that was used up must not come back after a power cut.
             replace_file(path, data, durable=True)
         except OSError as error:
-            msg = f"{path} cannot be written: {error.strerror}"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _distrust(found: os.stat_result) -> str:

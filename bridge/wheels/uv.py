@@ -150,8 +150,7 @@ class Uv:
             with answer.open("rb") as file:
                 text = file.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            message = f"uv left no answer: {error.strerror}."
-            raise PackageUnavailableError(message) from None
+            raise PackageUnavailableError(f"uv left no answer: {error.strerror}.") from None
         return parse_answer(text)
 
     async def install(self, packages: Iterable[Locked], into: Path) -> None:
@@ -205,8 +204,7 @@ class Uv:
                     start_new_session=True,
                 )
         except OSError as error:
-            message = f"uv cannot be started: {error.strerror}."
-            raise PackageUnavailableError(message) from None
+            raise PackageUnavailableError(f"uv cannot be started: {error.strerror}.") from None
         said = ""
         with anyio.CancelScope() as scope:
             try:

@@ -80,5 +80,4 @@ async def save_state(guest: GuestSession, number: int) -> Found | None:
 
 async def _refuse(method: str, params: Mapping[str, Json]) -> Json:
     """Answer a call of the program's that was left from its last run, or of an object's own."""
-    message = "No tool can be called between a session's runs."
-    raise CallFailedError(message, kind="usage")
+    raise CallFailedError("No tool can be called between a session's runs.", kind="usage")

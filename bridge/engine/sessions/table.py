@@ -218,8 +218,7 @@ class Sessions:
     async def _take(self, session: Session, turn: Turn) -> RunResult | None:
         """Have a turn served; None if the session had ended before."""
         if self._tasks is None:
-            message = "The bridge is ending."
-            raise SessionLimitError(message)
+            raise SessionLimitError("The bridge is ending.")
         if session.put(turn):
             self._tasks.start_soon(session.serve)
         try:

@@ -97,12 +97,10 @@ class SkillAnswers:
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown
         if unknown:
-            message = f"The skill cannot be saved: {'; '.join(map(str, unknown))}"
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(map(str, unknown))}")
         scan = check(Survey(code.tree))
         if self._guard == "enforce" and not scan.allowed:
-            message = f"The static guard does not allow the skill: {scan.denial}."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"The static guard does not allow the skill: {scan.denial}.")
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
         provenance = self._lasting.provenance()
@@ -226,6 +224,5 @@ class SkillAnswers:
 def _name(params: Mapping[str, Json]) -> str:
     name = params.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        message = f"{name!r:.80} is no name of a skill."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f"{name!r:.80} is no name of a skill.")
     return name

@@ -98,8 +98,7 @@ class Shelf:
             raise UnknownSkillError(unknown(name, skills))
         skill = skills[name]
         if skill.problem:
-            message = f"Skill {name!r} cannot be used as its file is: {skill.problem}"
-            raise LibraryError(message)
+            raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
         return skill
 
     async def as_it_is(self, name: str) -> Skill | None:

@@ -124,8 +124,7 @@ class Skills:
             if skill is None or name in found:
                 continue
             if skill.problem:
-                message = f"Skill {name!r} cannot be used as its file is: {skill.problem}"
-                raise LibraryError(message)
+                raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
             found[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree)

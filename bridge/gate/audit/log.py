@@ -105,8 +105,7 @@ def _checked(path: Path | str, flags: int, folder: int | None, what: str) -> int
         descriptor = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            message = f"{what} is a link or no directory"
-            raise UnsafeError(message) from error
+            raise UnsafeError(f"{what} is a link or no directory") from error
         raise
     found, wrong = os.fstat(descriptor), ""
     if folder is not None and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
@@ -117,8 +116,7 @@ def _checked(path: Path | str, flags: int, folder: int | None, what: str) -> int
         wrong = "may be written by other users"
     if wrong:
         os.close(descriptor)
-        message = f"{what} {wrong}"
-        raise UnsafeError(message)
+        raise UnsafeError(f"{what} {wrong}")
     return descriptor
 
 

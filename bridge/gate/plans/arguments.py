@@ -168,8 +168,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, Known]) -> dict
         nonlocal left
         known = results.get(mark.number)
         if known is None:
-            message = f"The result of #{mark.number} is not known."
-            raise InvalidRequestError(message)
+            raise InvalidRequestError(f"The result of #{mark.number} is not known.")
         value = part(known, mark.path)
         left -= len(str(value))
         if left < 0:

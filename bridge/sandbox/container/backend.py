@@ -240,8 +240,7 @@ class ContainerBackend:
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
-            message = "No runtime image was chosen."
-            raise ImageMissingError(message)
+            raise ImageMissingError("No runtime image was chosen.")
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
             facts, local, asked = connection.facts, connection.local, connection.reinforcement

@@ -98,8 +98,7 @@ async def ensure_present(
     if await engine.inspect(name) is not None:
         return
     if name.startswith("localhost/"):
-        message = f"{engine.kind} has no image {name}."
-        raise ImageMissingError(message)
+        raise ImageMissingError(f"{engine.kind} has no image {name}.")
     progress(f"{engine.kind}: pulling {name}")
     try:
         await engine.pull(name, progress=progress)

@@ -130,8 +130,7 @@ class FrameDecoder:
             return
         self._stream, self._left = _HEADER.unpack(self._header)
         if self._stream > _ENGINE_ERROR or self._header[1:4] != b"\0\0\0":
-            message = f"not an attach stream: frame header {self._header!r}"
-            raise FramingError(message)
+            raise FramingError(f"not an attach stream: frame header {self._header!r}")
         self._header = b""
 
     def _sort(self, payload: bytes, out: list[bytes]) -> None:
@@ -278,8 +277,7 @@ class AttachedStream:
             try:
                 out = self._decoder.feed(data)
             except FramingError as error:
-                message = f"The engine sent {error}."
-                raise ChannelClosedError(message) from error
+                raise ChannelClosedError(f"The engine sent {error}.") from error
             if out:
                 return out
         # A loop over what has ended must still be cancellable.

@@ -190,8 +190,7 @@ class BubblewrapBackend:
 
     def _look(self) -> Found:
         if sys.platform != "linux":
-            message = "Only Linux has bubblewrap."
-            raise WrongSystemError(message)
+            raise WrongSystemError("Only Linux has bubblewrap.")
         if os.getuid() == 0 and host.is_mapped(command.UID, host.text("/proc/self/uid_map")):
             self._uid = command.UID
         bwrap = host.find_command(self._bwrap, self._environ)

@@ -49,8 +49,7 @@ def _find(entry: str, search_path: str, home: str, place: str) -> Executable:
     found = shutil.which(entry, path=search_path)
     if found is None:
         message = f"{place}: the executable {entry!r} is not on this machine."
-        remedy = "Install it, or name it by its absolute path."
-        raise SettingsError(message, remedy=remedy)
+        raise SettingsError(message, remedy="Install it, or name it by its absolute path.")
     executes: dict[str, None] = {}
     needs: dict[str, None] = {}
     links: dict[tuple[str, str], None] = {}
@@ -89,8 +88,7 @@ def _chain(path: str, search_path: str, place: str) -> list[str]:
                 message = f"{place}: {chain[0]} is run by {name!r}, which is not on this machine."
                 raise SettingsError(message)
             chain.append(found)
-    message = f"{place}: {path} is a script run by scripts run by scripts."
-    raise SettingsError(message)
+    raise SettingsError(f"{place}: {path} is a script run by scripts run by scripts.")
 
 
 def shebang(head: bytes) -> list[str]:

@@ -309,8 +309,7 @@ class Group:
             if process is not None:
                 process.kill()
                 process.wait()
-            message = f"Cannot leave a control group: {error}."
-            raise CgroupError(message) from error
+            raise CgroupError(f"Cannot leave a control group: {error}.") from error
 
     def enter(self, pid: int) -> None:
         """Move a process to the `others`; what it starts from now on is in as well.
@@ -379,8 +378,7 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
                     counter = directory / file
     except OSError as error:
         Group(name=name, directories=tuple(made)).remove()
-        message = f"Cannot make a control group: {error}."
-        raise CgroupError(message) from error
+        raise CgroupError(f"Cannot make a control group: {error}.") from error
     return Group(name=name, directories=tuple(made), counter=counter, doors=tuple(doors))
 
 

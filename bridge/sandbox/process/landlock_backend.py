@@ -260,8 +260,7 @@ class LandlockBackend(PlainBackend[Found]):
 
     def _look(self) -> Found:
         if sys.platform != "linux":
-            message = "Only Linux has Landlock."
-            raise WrongSystemError(message)
+            raise WrongSystemError("Only Linux has Landlock.")
         abi = self._version()
         if abi < 1:
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."

@@ -138,8 +138,7 @@ class _Filter:
         self._library = library
         handle = library.seccomp_init(ctypes.c_uint32(default))
         if not handle:
-            message = f"{LIBRARY} could not make a filter."
-            raise LaunchError(message)
+            raise LaunchError(f"{LIBRARY} could not make a filter.")
         self._context = ctypes.c_void_p(handle)
 
     def __enter__(self) -> _Filter:
@@ -171,8 +170,7 @@ class _Filter:
         finally:
             os.close(descriptor)
         if not program or len(program) % INSTRUCTION_BYTES:
-            message = f"{LIBRARY} exported no usable filter."
-            raise LaunchError(message)
+            raise LaunchError(f"{LIBRARY} exported no usable filter.")
         return program
 
     def _set(self, attribute: int, value: int) -> None:
@@ -182,8 +180,7 @@ class _Filter:
     def _check(self, result: int, what: str) -> None:
         if result < 0:
             name = errno.errorcode.get(-result, str(result))
-            message = f"{LIBRARY} refused the {what}: {name}."
-            raise LaunchError(message)
+            raise LaunchError(f"{LIBRARY} refused the {what}: {name}.")
 
 
 def _load(name: str) -> _Library:

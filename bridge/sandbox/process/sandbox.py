@@ -455,8 +455,7 @@ async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
                     isolation = seen or isolation
                 await _in_force(ends.status[0], said, monitor, pipes, start)
             if patience.cancelled_caught:
-                message = f"The sandbox did not start within {LAUNCH_SECONDS:g} s."
-                raise LaunchError(message)
+                raise LaunchError(f"The sandbox did not start within {LAUNCH_SECONDS:g} s.")
             if warden is not None:
                 warden.release(monitor.pid)
             pipes.on_error = start.on_error
@@ -504,8 +503,7 @@ def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
     try:
         return spawn() if start.group is None else start.group.spawn(spawn)
     except (OSError, subprocess.SubprocessError) as error:
-        problem = f"{start.command[0]}: {error}"
-        raise start.bwrap_failed(problem) from error
+        raise start.bwrap_failed(f"{start.command[0]}: {error}") from error
 
 
 def joined(options: Sequence[str]) -> bytes:
@@ -560,8 +558,7 @@ async def _in_force(status: int, said: bytes, monitor: Monitor, pipes: Pipes, st
         raise start.stage_failed(problem)
     heard = pipes.diagnostics
     if monitor.child and monitor.exit_code is not None and start.speaker not in heard:
-        problem = f"it ended with status {monitor.exit_code}. {heard}"
-        raise start.stage_failed(problem)
+        raise start.stage_failed(f"it ended with status {monitor.exit_code}. {heard}")
     raise start.bwrap_failed(heard)
 
 

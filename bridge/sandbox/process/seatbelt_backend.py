@@ -150,8 +150,7 @@ def arguments(
     made = [sandbox_exec, "-p", profile(len(paths.readable))]
     for name, value in parameters(paths).items():
         if not value.startswith("/") or "\0" in value:
-            message = f"{name} is no usable path: {value!r}"
-            raise ValueError(message)
+            raise ValueError(f"{name} is no usable path: {value!r}")
         made += ["-D", f"{name}={value}"]
     return [*made, *command]
 
@@ -215,8 +214,7 @@ class SeatbeltBackend(PlainBackend[Found]):
 
     def _look(self) -> Found:
         if self._system != SYSTEM:
-            message = "Only macOS has Seatbelt."
-            raise WrongSystemError(message)
+            raise WrongSystemError("Only macOS has Seatbelt.")
         if not os.access(self._sandbox_exec, os.X_OK):
             message = f"{self._sandbox_exec} is not there."
             raise EngineNotFoundError(message, remedy="It is part of macOS; use podman or docker.")

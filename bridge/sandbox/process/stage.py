@@ -147,8 +147,7 @@ def drop_capabilities(bounded: bool) -> None:
     if not bounded:
         held = [line for line in held if not line.startswith(b"CapBnd")]
     if not held or any(line.split()[1].strip(b"0") for line in held):
-        message = f"capabilities are left: {held!r}"
-        raise OSError(message)
+        raise OSError(f"capabilities are left: {held!r}")
 
 
 def limit(name: str, soft: int, hard: int) -> None:
@@ -246,8 +245,7 @@ def ask_leave(wanted: dict[str, Any], status: int) -> None:
     leave = os.read(wanted["leave"], len(LEAVE))
     os.close(wanted["leave"])
     if leave != LEAVE:
-        message = "there was no leave to go on"
-        raise OSError(message)
+        raise OSError("there was no leave to go on")
 
 
 def close_others(*kept: int) -> None:
