@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from bridge.catalog.prose import one_line
 from bridge.guest.parameters import Parameter as GuestParameter
@@ -227,7 +228,8 @@ class _Writer:
             required = [name for part in objects for name in _strings(part.get("required"))]
             named: dict[str, Json] = {}
             for part in objects:
-                for name, own in part["properties"].items():
+                # No more than are shown, and one that tells of the rest.
+                for name, own in islice(part["properties"].items(), _MAX_PROPERTIES + 1):
                     named.setdefault(name, own)
             merged = {"type": "object", "properties": named, "required": required}
             return self._plain("object", merged, detail, active)
@@ -265,7 +267,7 @@ class _Writer:
             return "dict" if value == "Any" else f"dict[str, {value}]"
         required = frozenset(_strings(schema.get("required")))
         shown = []
-        for name, own in list(properties.items())[:_MAX_PROPERTIES]:
+        for name, own in islice(properties.items(), _MAX_PROPERTIES):
             key = literal_text(name)
             if not key:
                 continue
@@ -290,7 +292,7 @@ def _annotations(schema: Json, root: Json) -> tuple[str, str]:
 
 
 def _strings(value: Json) -> list[str]:
-    return [item for item in as_list(value) if isinstance(item, str)]
+    return [item for item in as_list(value)[:MAX_PARAMETERS] if isinstance(item, str)]
 
 
 # --- text of values and of unions ----------------------------------------------------------------
