@@ -51,9 +51,10 @@ MEMORY = 192
 
 PIDS = 64
 
-SPARE_SOCKETS = THREADS
-"""Connections to its engine that a bridge keeps for later. They are made when they are needed, so
-their number varies; what is left of each sandbox would soon be more than that."""
+SPARE_SOCKETS = THREADS + 4
+"""Connections to its engine that a bridge keeps for later, and those of one more sandbox that waits.
+They are made when they are needed, so their number varies; what is left of each sandbox would soon
+be more than that."""
 
 LASTING = ("oom",)
 """What podman's monitor writes where its service was started, at most once; it goes with that."""
