@@ -52,7 +52,8 @@ MEMORY = 192
 PIDS = 64
 
 SPARE_SOCKETS = THREADS + 4
-"""Connections to its engine that a bridge keeps for later, and those of one more sandbox that waits.
+"""Connections to its engine that a bridge keeps for later, and those of one more sandbox.
+
 They are made when they are needed, so their number varies; what is left of each sandbox would soon
 be more than that."""
 
