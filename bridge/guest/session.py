@@ -293,7 +293,8 @@ def size_of(value: Any) -> int:
     is_dict = type(value) is dict
     parts = chain.from_iterable(value.items()) if is_dict else value
     sample = list(islice(parts, MAX_OBJECTS))
-    sizes = sum(max(0, _own_size(part)) for part in sample)
+    # One that is there many times takes its place once.
+    sizes = sum(max(0, _own_size(part)) for part in {id(part): part for part in sample}.values())
     return total + (sizes * (1 + is_dict) * len(value) // len(sample) if sample else 0)
 
 
