@@ -63,6 +63,8 @@ PURE := \
     bridge/wheels/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))
 COVERAGE_FLOOR ?= 90
+# Whether it is measured: that takes time, so `make test` does not.
+COVERAGE ?=
 
 .PHONY: help
 help: ## this list
@@ -127,10 +129,8 @@ pytest: venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
 	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
-	    --durations 15 --cov --cov-report= $(PYTEST_ARGS)
-	@if [ -n "$(PURE_MODULES)" ] && [ -z "$(PYTEST_ARGS)" ]; then \
-	    $(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR); \
-	fi
+	    --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
+	@$(if $(COVERAGE),$(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR))
 
 .PHONY: test
 test: ## every check and every test, on real engines and servers
@@ -139,11 +139,11 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) pytest
 
 .PHONY: test-all
-test-all: ## as `make test`, with every case of every matrix
+test-all: ## as `make test`, with every case of every matrix, 400 examples, and the coverage
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
-	@$(MAKE) pytest PEERS= PYTEST_ARGS="-m '' --hypothesis-profile=full"
+	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m '' --hypothesis-profile=full"
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.matrix import only_in_full
+
 # How long an example takes says how busy the machine is; no test judges that.
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("full", deadline=None, max_examples=400)
@@ -52,12 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all tests that use one engine in one worker, and likewise those of bubblewrap.
 
     They look at what an engine or the control groups hold, and would see each other's sandboxes.
-    And pause the measuring of coverage where it is not wanted.
+    Pause the measuring of coverage where it is not wanted, and mark what `make test` leaves out.
     """
     for item in items:
         group = _group(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+        if only_in_full(item):
+            item.add_marker(pytest.mark.full)
         if not item.nodeid.startswith(MEASURED_TESTS):
             item.add_marker(pytest.mark.no_cover)
 

@@ -57,6 +57,13 @@ def assert_held(promise: str, tests: tuple[str, ...], *, other_systems: bool = F
             assert f"pytest.{word}(" not in body, node_id
 
 
+def assert_in_both(node_id: str) -> None:
+    """See that a test is not one that only `make test-all` runs."""
+    file, _, name = node_id.partition("::")
+    decorators = "\n".join(map(ast.unparse, tests_of(file)[name].decorator_list))
+    assert "mark.full" not in decorators + _marks(file), node_id
+
+
 def assert_named(directory: str, named: Iterable[str], *, but: str) -> None:
     """See that every test of a directory stands in its list; what ties the two need not."""
     here = {

@@ -87,7 +87,24 @@ Made = Callable[[], bytes]
 """Makes an input, when a test needs it: together they would fill the memory."""
 
 
+LARGEST = (
+    "60,000 tools",
+    "2,000,000 entries that are none",
+    "20 enums of 19,000",
+    "20 tools of 9,000 parameters",
+    "4,000 names that read alike",
+    "600,000 fields",
+    "95,000 objects",
+)
+
+
 def cases(table: Mapping[str, tuple[Any, str]]) -> pytest.MarkDecorator:
-    """Run a test with each line of a table: a hostile input, and a part of what is said of it."""
-    lines = [pytest.param(made, told, id=name) for name, (made, told) in table.items()]
+    """Run a test with each line of a table: a hostile input, and a part of what is said of it.
+
+    The largest, which smaller ones stand for, are for `make test-all`.
+    """
+    lines = [
+        pytest.param(made, told, id=name, marks=[pytest.mark.full] * (name in LARGEST))
+        for name, (made, told) in table.items()
+    ]
     return pytest.mark.parametrize(("made", "told"), lines)

@@ -87,8 +87,8 @@ GUARANTEES = (
         promise="Every run ends by its deadline, whatever signals it ignores and whoever it stops.",
         attacks=(9, 10),
         tests=(
-            f"{LIFETIME}::test_what_ignores_every_signal_ends_at_its_deadline",
             f"{LIFETIME}::test_a_daemon_dies_with_its_run",
+            f"{LIFETIME}::test_what_ignores_every_signal_ends_at_its_deadline",
         ),
     ),
     Guarantee(
@@ -105,8 +105,8 @@ GUARANTEES = (
         promise="A call under way when its run ends is called off, and its answer reaches nobody.",
         attacks=(13, 14),
         tests=(
-            f"{LIFETIME}::test_a_call_under_way_at_the_deadline_is_called_off",
             f"{LIFETIME}::test_a_run_that_is_called_off_takes_all_with_it",
+            f"{LIFETIME}::test_a_call_under_way_at_the_deadline_is_called_off",
             f"{CANCELLATION}::test_cancelled_in_a_phase_nothing_is_left",
             f"{SESSIONS}::test_a_client_that_disappears_in_a_run_leaves_nothing",
         ),
@@ -148,8 +148,8 @@ GUARANTEES = (
         promise="Calls and lines without end are held back at the program, not kept by the host.",
         attacks=(21, 23),
         tests=(
-            f"{PROTOCOL}::test_a_hundred_thousand_calls_are_held_back",
             f"{PROTOCOL}::test_a_gigabyte_in_one_line_reaches_nobody",
+            f"{PROTOCOL}::test_a_hundred_thousand_calls_are_held_back",
             f"{PROTOCOL}::test_whoever_stops_reading_or_writing_meets_the_deadline",
         ),
     ),

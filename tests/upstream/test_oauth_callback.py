@@ -108,6 +108,7 @@ async def test_requests_that_no_browser_of_the_user_sends_are_refused(
     async with listen() as callback:
         callback.expect("s")
         head = request_head.format(host=f"127.0.0.1:{callback.port}")
+        head = head.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
         answer = await raw(callback, head.encode("latin-1"))
         assert answer.split(b" ")[1] == status
         assert (await ask(callback, "code=c&state=s")).status_code == 200
