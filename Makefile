@@ -15,8 +15,8 @@ PYTHON_FILES := bridge tests benchmarks scripts
 
 # What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
 PYTEST_ARGS ?=
-# Tests on the same engine share one of them.
-WORKERS ?= 2
+# Tests on the same engine share one of them. One more than two cores: many tests wait.
+WORKERS ?= 3
 # A command that runs the tests with something else going on.
 BESIDE ?=
 # Modules that decide and do no I/O; they keep the floor of branch coverage.
