@@ -15,7 +15,7 @@ PYTHON_FILES := bridge tests benchmarks scripts
 
 # What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
 PYTEST_ARGS ?=
-# Tests on the same engine share one of them. One more than two cores: many tests wait.
+# A module's tests share one of them. One more than two cores: many tests wait.
 WORKERS ?= 3
 # A command that runs the tests with something else going on.
 BESIDE ?=
@@ -128,7 +128,7 @@ peers: venv
 pytest: venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
-	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup --basetemp "$$base/t" \
+	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --basetemp "$$base/t" \
 	    --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 	@$(if $(COVERAGE),$(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR))
 
