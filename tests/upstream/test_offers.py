@@ -39,10 +39,6 @@ EVERYTHING = (
 ) / "dist/index.js"
 
 
-pytestmark = pytest.mark.xdist_group("offers")
-"""One worker, so that the servers below are not started in each."""
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """Keep one event loop, so that a pool can stay open from test to test."""

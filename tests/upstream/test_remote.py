@@ -25,9 +25,6 @@ KINDS = ["http", "older-http", "sse"]
 
 Web = Callable[[str], str]
 
-pytestmark = pytest.mark.xdist_group("remote")
-"""One worker, so that the servers below are not started in each."""
-
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
