@@ -1,6 +1,7 @@
-"""Which words a stage may have: the executable's name, and arguments that stay inside. Pure.
+"""What of the host a profile grants, and which words a stage may have. Pure but for `realpath`.
 
-Owns the decision. What a path leads to is asked through the `resolve` that callers pass in.
+Owns the rules of what may be granted at all, the way from a path inside to what it leads to, and
+the decision on a stage: the executable's name, and arguments that stay inside.
 
 Arguments are looked at so that a mistake is answered with words and not with a confusing failure.
 They are not the boundary: a program can make up paths that it was never given. What is not mounted
@@ -15,7 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from bridge.errors import InvalidRequestError
+from bridge.errors import InvalidRequestError, SettingsError
+from bridge.sandbox.backend import Bind
+from bridge.settings.commands import CommandProfile
 
 WORKSPACE = "/workspace"
 """Where a sandbox has the workspace, wherever it is on the host."""
@@ -28,11 +31,26 @@ MAX_COMMAND_BYTES = 16 * 1024
 """Of one stage's words. They travel with the stage's other orders in a single argument, of which
 the kernel takes 128 KiB, and there every byte may take six."""
 
+MAX_LINKS = 40
+"""Symbolic links on the way of one path, as the kernel has it."""
+
+NOWHERE = "/"
+"""What a path leads to that cannot be followed; no profile can grant it."""
+
+_NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")
+"""The sandbox has its own of these."""
+
+_NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", "/usr", "/var")
+_NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
+
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?!file)[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
 _FILE_URL = re.compile(r"file[a-z]?://(?:localhost(?=/))?")
 _GLUED_OPTION = re.compile(r"^-[A-Za-z0-9](?=/|~|\.\./|\.\.$|@)")
 _HOME = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/")
 _PARTS = re.compile(r"[=,:;\s\"']+")
+
+Realpath = Callable[[str], str]
+Readlink = Callable[[str], str | None]
 
 Resolve = Callable[[str], str]
 """Follows links: the absolute path inside the sandbox that a path inside leads to."""
@@ -181,3 +199,114 @@ def _check_name(name: str, names: Collection[str]) -> None:
         message = f"{name!r:.100} is not among the executables of this profile."
         remedy = f"It has: {known}."
     raise InvalidRequestError(message, remedy=remedy)
+
+
+Judge = Callable[[str, bool], str]
+"""Says why a path of the host may not be granted, to write to if so; empty if it may."""
+
+
+def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:
+    """Return what a profile grants, shortest path first.
+
+    Args:
+        refusal: What holds for all that programs and commands may be given.
+
+    Raises:
+        SettingsError: It grants what must not be granted.
+    """
+    workspace = realpath(str(profile.workspace))
+    found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
+    _insist_grantable(found[WORKSPACE], refusal, f"{profile.place}.workspace")
+    entries = [(path, False) for path in profile.read] + [(path, True) for path in profile.write]
+    for path, writable in entries:
+        place = f"{profile.place}.{'write' if writable else 'read'}: {path}"
+        grant = _grant(path, workspace, realpath, place, writable=writable)
+        _insist_grantable(grant, refusal, place)
+        if grant.inside not in found or writable:
+            found[grant.inside] = grant
+    kept: dict[str, Bind] = {}
+    for grant in sorted(found.values(), key=lambda each: (len(each.inside), each.inside)):
+        above = [kept[p] for p in kept if is_within(grant.inside, (p,))]
+        # What is below something writable could be turned into a link by what runs there.
+        if not any(each.writable or not grant.writable for each in above):
+            kept[grant.inside] = grant
+    return tuple(kept.values())
+
+
+def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writable: bool) -> Bind:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() and not is_within(realpath(path), (workspace,)):
+        if ".." in pure.parts:
+            raise SettingsError(f"{place} has .. in it.")
+        return _bind(realpath(path), str(pure), writable=writable)
+    source = realpath(str(PurePosixPath(workspace) / pure))
+    if not is_within(source, (workspace,)):
+        message = f"{place} leads out of the workspace."
+        raise SettingsError(message, remedy="Name what it leads to by its absolute path.")
+    inside = str(PurePosixPath(WORKSPACE) / source[len(workspace) :].lstrip("/"))
+    return _bind(source, inside, writable=writable)
+
+
+def _insist_grantable(grant: Bind, refusal: Judge, place: str) -> None:
+    source, writable = grant.source, grant.writable
+    problem = refusal(source, writable)
+    if source in _NOT_WHOLE:
+        problem = "it is a directory of the system: name what is needed of it"
+    elif is_within(source, _NEVER) and not is_within(grant.inside, (WORKSPACE,)):
+        problem = "the sandbox has directories of its own there"
+    elif writable and is_within(source, _NOT_WRITABLE):
+        problem = "it is the system's, and must not be written to"
+    if problem:
+        message = f"{place} ({source}) may not be granted: {problem}."
+        raise SettingsError(message, remedy="Grant a directory that holds only the command's data.")
+
+
+class View:
+    """Paths as the sandbox sees them."""
+
+    def __init__(self, granted: Sequence[Bind], readlink: Readlink) -> None:
+        self._granted = sorted(granted, key=lambda each: len(each.inside), reverse=True)
+        self._readlink = readlink
+
+    def host_path(self, inside: str) -> str | None:
+        """Return the path of the host for one inside; None if it is not the host's."""
+        for grant in self._granted:
+            if is_within(inside, (grant.inside,)):
+                return grant.source + inside[len(grant.inside) :]
+        return None
+
+    def resolve(self, path: str) -> str:
+        """Return the path inside that an absolute path leads to, links followed."""
+        return follow(path, self._read)[0]
+
+    def _read(self, inside: str) -> str | None:
+        host = self.host_path(inside)
+        return self._readlink(host) if host is not None else None
+
+
+def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
+    """Return what an absolute path leads to, and every place on the way, links included."""
+    way: list[str] = []
+    done, rest, links = PurePosixPath("/"), list(reversed(PurePosixPath(path).parts[1:])), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        way.append(str(done / part))
+        target = readlink(way[-1])
+        if target is None:
+            done /= part
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            return NOWHERE, way
+        to = PurePosixPath(target)
+        done = PurePosixPath("/") if to.is_absolute() else done
+        rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)
+    return str(done), way
+
+
+def _bind(source: str, inside: str, *, writable: bool) -> Bind:
+    # Named executables may lie in it, which Landlock or the image's user decides on.
+    return Bind(source=source, inside=inside, writable=writable, executable=True)

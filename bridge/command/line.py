@@ -8,6 +8,8 @@ but what a shell would expand there too.
 
 from __future__ import annotations
 
+import re
+
 from bridge.errors import InvalidRequestError
 
 MAX_LINE_CHARACTERS = 64 * 1024
@@ -35,9 +37,24 @@ _REFUSED = {
 
 _NAMES = {"\n": "A line break", "\r": "A carriage return"}
 
-_BLANK = " \t"
-_ESCAPED_IN_DOUBLE = '$`"\\\n'
-_EXPANDED_IN_DOUBLE = "`$"
+_NO_EFFECT = {
+    "||": "There is no shell here, so || does nothing. Make one call for each command.",
+    "|&": "There is no shell here, so |& does nothing. Each stage's stderr is returned.",
+}
+
+_UNFINISHED = {
+    "'": "A single quote is opened and never closed.",
+    '"': "A double quote is opened and never closed.",
+    "\\": "The command line ends in a backslash with nothing behind it.",
+}
+"""What is left of them where they are no whole token."""
+
+_TOKEN = re.compile(
+    r"(?P<blank>[ \t]+|\\\n)|(?P<bar>\|[|&]?)|'(?P<single>[^']*)'"
+    r'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.)|(?P<text>[\w./:=,@%+-]+)|(?P<plain>.)',
+    re.DOTALL,
+)
+_IN_DOUBLE = re.compile(r'\\(?P<escaped>[$`"\\\n])|(?P<expanded>`|\$(?=[\w{(@*#?$!-]))')
 
 
 def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
@@ -49,117 +66,55 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
     if len(text) > MAX_LINE_CHARACTERS:
         message = f"The command line has {len(text):,} characters; at most "
         raise InvalidRequestError(f"{message}{MAX_LINE_CHARACTERS:,} are taken.")
-    return _Parser(text.strip(" \t\r\n")).parse()
+    line = text.strip(" \t\r\n")
+    if not line:
+        raise InvalidRequestError("The command line is empty.")
+    stages: list[list[str]] = [[]]
+    within_word = False
+    for token in _TOKEN.finditer(line):
+        if token[0] == "\\\n":
+            continue  # the line goes on
+        if token["bar"]:
+            if token[0] in _NO_EFFECT:
+                raise InvalidRequestError(_NO_EFFECT[token[0]])
+            stages.append([])
+        elif not token["blank"]:
+            meant = _meaning(token, begins=not within_word)
+            if not within_word:
+                stages[-1].append("")
+            stages[-1][-1] += meant
+        within_word = not (token["bar"] or token["blank"])
+    if not all(stages):
+        raise InvalidRequestError("There is no command on one side of a |.")
+    return tuple(map(tuple, stages))
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-        self._stages: list[tuple[str, ...]] = []
-        self._words: list[str] = []
-        # None between words: an empty word can be written as ''.
-        self._word: str | None = None
-
-    def parse(self) -> tuple[tuple[str, ...], ...]:
-        while self._position < len(self._text):
-            self._step(self._text[self._position])
-        self._end_stage(last=True)
-        return tuple(self._stages)
-
-    def _step(self, character: str) -> None:
-        self._position += 1
-        if character in _BLANK:
-            self._end_word()
-        elif character == "|":
-            self._bar()
-        elif character == "'":
-            end = self._text.find("'", self._position)
-            if end < 0:
-                raise _unclosed("single")
-            self._add(self._text[self._position : end])
-            self._position = end + 1
-        elif character == '"':
-            self._double()
-        elif character == "\\":
-            self._backslash()
-        elif character in _REFUSED:
-            raise _refused(character)
-        elif character == "#" and self._word is None:
-            message = "An unquoted # starts a comment in a shell, and there is no shell here. "
-            raise InvalidRequestError(message + _QUOTE)
-        else:
-            self._add(character)
-
-    def _bar(self) -> None:
-        following = self._text[self._position : self._position + 1]
-        if following == "|":
-            message = "There is no shell here, so || does nothing. Make one call for each command."
-            raise InvalidRequestError(message)
-        if following == "&":
-            message = "There is no shell here, so |& does nothing. Each stage's stderr is returned."
-            raise InvalidRequestError(message)
-        self._end_stage(last=False)
-
-    def _backslash(self) -> None:
-        if self._position >= len(self._text):
-            message = "The command line ends in a backslash with nothing behind it."
-            raise InvalidRequestError(message)
-        character = self._text[self._position]
-        self._position += 1
-        if character != "\n":  # with a line break it continues the line
-            self._add(character)
-
-    def _double(self) -> None:
-        found: list[str] = []
-        while self._position < len(self._text):
-            character = self._text[self._position]
-            self._position += 1
-            if character == '"':
-                self._add("".join(found))
-                return
-            following = self._text[self._position : self._position + 1]
-            if character == "\\" and following and following in _ESCAPED_IN_DOUBLE:
-                self._position += 1
-                found.append("" if following == "\n" else following)
-            elif character in _EXPANDED_IN_DOUBLE and _expands(character, following):
-                raise _refused(character, quoted=True)
-            else:
-                found.append(character)
-        raise _unclosed("double")
-
-    def _add(self, text: str) -> None:
-        self._word = (self._word or "") + text
-
-    def _end_word(self) -> None:
-        if self._word is not None:
-            self._words.append(self._word)
-            self._word = None
-
-    def _end_stage(self, *, last: bool) -> None:
-        self._end_word()
-        if not self._words:
-            if last and not self._stages:
-                message = "The command line is empty."
-            else:
-                message = "There is no command on one side of a |."
-            raise InvalidRequestError(message)
-        self._stages.append(tuple(self._words))
-        self._words = []
+def _meaning(token: re.Match[str], *, begins: bool) -> str:
+    """Return what a part of a word stands for."""
+    kind = str(token.lastgroup)
+    text = token[kind]
+    if kind == "double":
+        return _IN_DOUBLE.sub(_unescaped, text)
+    if kind != "plain":
+        return text
+    if text in _UNFINISHED:
+        raise InvalidRequestError(_UNFINISHED[text])
+    if text in _REFUSED:
+        raise _refused(text)
+    if text == "#" and begins:
+        message = "An unquoted # starts a comment in a shell, and there is no shell here. "
+        raise InvalidRequestError(message + _QUOTE)
+    return text
 
 
-def _expands(character: str, following: str) -> bool:
-    """Whether a shell would act on it within double quotes."""
-    return character == "`" or following.isalnum() or following in tuple("_{(@*#?$!-")
+def _unescaped(found: re.Match[str]) -> str:
+    if found["expanded"]:
+        raise _refused(found["expanded"], " within double quotes")
+    return found["escaped"].removeprefix("\n")
 
 
-def _refused(character: str, *, quoted: bool = False) -> InvalidRequestError:
+def _refused(character: str, where: str = "") -> InvalidRequestError:
     meaning, instead = _REFUSED[character]
     name = _NAMES.get(character, character)
-    where = " within double quotes" if quoted else ""
     message = f"{name}{where} {meaning} in a shell, and there is no shell here. {instead} {_QUOTE}"
     return InvalidRequestError(message)
-
-
-def _unclosed(kind: str) -> InvalidRequestError:
-    return InvalidRequestError(f"A {kind} quote is opened and never closed.")

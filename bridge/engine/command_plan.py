@@ -8,19 +8,22 @@ decided in `bridge.command`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from bridge.command.confine import WORKSPACE, Bounds, check_stages, check_workdir, is_within
-from bridge.command.environment import (
-    CredentialFile,
-    Environment,
-    credential_files,
-    environment,
+from bridge.command.confine import (
+    WORKSPACE,
+    Bounds,
+    View,
+    check_stages,
+    check_workdir,
+    follow,
+    grants,
+    is_within,
 )
-from bridge.command.grants import Guarded, View, follow, grants
+from bridge.command.environment import CredentialFile, Environment, credential_files, environment
 from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
@@ -37,6 +40,7 @@ from bridge.sandbox.choose import insist_on_kernel, is_engine
 from bridge.sandbox.process.executables import find_executables
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
+from bridge.settings.directories import refusal
 
 MAX_CREDENTIAL_BYTES = 1024 * 1024
 """Of one file of credentials; they have a few thousand."""
@@ -83,14 +87,10 @@ class Planner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._writable = [one.path for one in settings.offered_directories if one.writable]
         self._environ = settings.environ
-        self._home = str(home(settings.environ))
-        self._profiles = tuple(settings.commands.values())
-        self._guarded = Guarded(
-            private=tuple(map(str, private_places(settings))),
-            trusted=tuple(map(str, trusted_places(settings))),
-        )
+        self._home = home(settings.environ)
+        self._private = private_places(settings)
+        self._trusted = trusted_places(settings)
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
@@ -99,7 +99,6 @@ class Planner:
         Raises:
             UsageError: The request is unusable, or the profile is.
         """
-        environ, own_home = self._environ, self._home
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
@@ -111,27 +110,29 @@ class Planner:
             message = f"`workdir` {request.workdir!r:.200} is no directory of the workspace."
             raise InvalidRequestError(message)
         entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
+        hosts = {grant.source: grant.inside for grant in granted}
         bounds = Bounds(
             names=tuple(entries),
-            roots=tuple(grant.inside for grant in granted) + ("/tmp", "/dev/null"),
+            roots=(*hosts.values(), "/tmp", "/dev/null"),
             check_arguments=profile.check_arguments,
-            hosts={
-                **{grant.source: grant.inside for grant in granted},
-                str(profile.workspace): WORKSPACE,
-            },
+            hosts={**hosts, str(profile.workspace): WORKSPACE},
         )
         check_stages(request.stages, bounds, workdir, view.resolve)
-        files = _credentials(profile, environ, own_home)
-        made = environment(profile, environ, home=HOME, files=files)
-        tools = {tool.name: tool for tool in executables}
+        made, files = self._environment(profile)
+        tools = {tool.name: tool.file for tool in executables}
+        stage = _stage(profile, granted, executables, made)
+        command = _command(profile, executables, files, workdir)
         specs = tuple(
-            _spec(
-                f"{run_id}-{number}", words, profile, granted, tools, entries, workdir, files, made
+            replace(
+                stage,
+                run_id=f"{run_id}-{number}",
+                # In a container the entry itself is what is looked up.
+                argv=words if tools else (entries[words[0]], *words[1:]),
+                command=replace(command, file=tools.get(words[0], "")),
             )
             for number, words in enumerate(request.stages)
         )
-        redactor = _redactor(made, profile)
-        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=redactor)
+        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=Redactor(made.secrets))
 
     def check(self, profile: CommandProfile) -> tuple[str, ...]:
         """See that commands of a profile could be planned; return the variables that are not set.
@@ -140,8 +141,7 @@ class Planner:
             UsageError: They could not.
         """
         self._settle(profile)
-        files = _credentials(profile, self._environ, self._home)
-        _redactor(environment(profile, self._environ, home=HOME, files=files), profile)
+        self._environment(profile)
         return tuple(
             name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
         )
@@ -174,70 +174,117 @@ class Planner:
         return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
 
     def _settle(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
-        """Return what a profile grants and its executables, all of them there."""
+        """Return what a profile grants and its executables: all there, and out of reach."""
         granted = self._grants(profile)
-        self._insist_fixed(profile, granted, self._home)
-        _insist_present(granted, profile)
-        return granted, self._find(profile, granted, self._home)
-
-    def _grants(self, profile: CommandProfile) -> tuple[Bind, ...]:
-        return grants(profile, home=self._home, realpath=_real, guarded=self._guarded)
-
-    def _find(
-        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
-    ) -> tuple[Executable, ...]:
-        if profile.runtime == "container":
-            return ()
-        if profile.name not in self._executables:
-            path = self._environ.get("PATH") or os.defpath
-            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
-            self._executables[profile.name] = found
-        # What runs inside could put something else into their place, for the next bridge to run.
-        for tool in self._executables[profile.name]:
-            ways = [*tool.executes, *(w for _, place in tool.links for w in _way(place))]
-            for name, changeable in self._changeable(profile, granted, own_home):
-                if any(is_within(way, changeable) for way in ways):
-                    message = f"{profile.place}: {tool.name} lies where {name} may write."
-                    raise SettingsError(message, remedy="Move one of the two.")
-        return self._executables[profile.name]
-
-    def _insist_fixed(
-        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
-    ) -> None:
-        """See that no command can turn what is granted into a link to something else."""
+        writers = self._writers(profile, granted)
         for grant in granted:
-            path = grant.source
+            path, what = grant.source, "a path it grants"
             if grant.inside == WORKSPACE:
-                path = str(profile.workspace)
+                path, what = str(profile.workspace), "the workspace"
             elif not is_within(grant.inside, (WORKSPACE,)):
                 path = grant.inside
-            way = _way(path)
-            for name, changeable in self._changeable(profile, granted, own_home):
-                above = [top for top in changeable if any(_is_below(place, top) for place in way)]
-                if above:
-                    message = f"{profile.place}: {path} lies below {above[0]}, where {name} may"
-                    message += " write, and could be turned into a link to anything."
-                    remedy = "Keep the two apart, or grant the same directory in both."
-                    raise SettingsError(message, remedy=remedy)
+            _insist_fixed(profile, path, writers)
+            there = Path(grant.source)
+            if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
+                message = f"{profile.place}: {what}, {grant.source}, is not there."
+                raise SettingsError(message, remedy="Create it, or change the profile.")
+        return granted, self._find(profile, writers)
 
-    def _changeable(
-        self, profile: CommandProfile, granted: tuple[Bind, ...], own_home: str
+    def _grants(self, profile: CommandProfile) -> tuple[Bind, ...]:
+        def judge(path: str, writable: bool) -> str:
+            exposed = self._trusted if writable else ()
+            return refusal(Path(path), home=self._home, private=self._private, exposed=exposed)
+
+        return grants(profile, realpath=_real, refusal=judge)
+
+    def _writers(
+        self, profile: CommandProfile, granted: tuple[Bind, ...]
     ) -> list[tuple[str, list[str]]]:
-        """Return what commands of each profile may write to."""
+        """Return who may write to what: commands of each profile, and programs."""
         found = [("the profile", granted)]
-        for other in self._profiles:
+        for other in self._settings.commands.values():
             if other.name != profile.name:
                 # One that grants what it may not runs nothing.
                 with suppress(SettingsError):
                     found.append((other.place, self._grants(other)))
         places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
-        return [*places, ("[directories]", self._writable)]
+        offered = [one.path for one in self._settings.offered_directories if one.writable]
+        return [*places, ("[directories]", offered)]
+
+    def _find(
+        self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
+    ) -> tuple[Executable, ...]:
+        if profile.runtime == "container":
+            return ()
+        found = self._executables.get(profile.name)
+        if found is None:
+            path = self._environ.get("PATH") or os.defpath
+            own_home = str(self._home)
+            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
+            self._executables[profile.name] = found
+        # What runs inside could put something else into their place, for the next bridge to run.
+        for tool in found:
+            ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
+            for name, changeable in writers:
+                if any(is_within(way, changeable) for way in ways):
+                    message = f"{profile.place}: {tool.name} lies where {name} may write."
+                    raise SettingsError(message, remedy="Move one of the two.")
+        return found
+
+    def _environment(
+        self, profile: CommandProfile
+    ) -> tuple[Environment, dict[CredentialFile, bytes]]:
+        """Return a command's environment and the credentials that it has in files."""
+        files = self._credentials(profile)
+        made = environment(profile, self._environ, home=HOME, files=files)
+        if len(made.secrets) > MAX_SECRETS:
+            message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can "
+            message += f"be kept out of output; at most {MAX_SECRETS:,} can."
+            remedy = "Pass fewer of them, or smaller files of credentials."
+            raise SettingsError(message, remedy=remedy)
+        return made, files
+
+    def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
+        cache = self._home / ".aws" / "sso" / "cache"
+        cached: list[str] = []
+        if profile.credentials is not None and cache.is_dir():
+            tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
+            cached = [token.name for token in tokens[:MAX_CACHED_TOKENS]]
+        found: dict[CredentialFile, bytes] = {}
+        for file in credential_files(profile, self._environ, str(self._home), cached):
+            try:
+                if not Path(file.path).is_file():
+                    continue
+                with Path(file.path).open("rb") as opened:
+                    data = opened.read(MAX_CREDENTIAL_BYTES + 1)
+            except OSError as error:
+                message = f"{profile.place}: credentials cannot be read."
+                raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
+            if len(data) > MAX_CREDENTIAL_BYTES:
+                message = f"{profile.place}: a file of credentials is beyond 1 MiB."
+                raise SettingsError(message, host_detail=file.path)
+            found[file] = data
+        return found
 
 
 def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
     """Return a report on each profile; see `Planner.report`. Blocks, shortly."""
     planner = Planner(settings)
     return [planner.report(profile, probes) for profile in settings.commands.values()]
+
+
+def _insist_fixed(
+    profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
+) -> None:
+    """See that no command can turn what is granted into a link to something else."""
+    way = _way(path)
+    for name, changeable in writers:
+        for top in changeable:
+            if any(place != top and is_within(place, (top,)) for place in way):
+                message = f"{profile.place}: {path} lies below {top}, where {name} may"
+                message += " write, and could be turned into a link to anything."
+                remedy = "Keep the two apart, or grant the same directory in both."
+                raise SettingsError(message, remedy=remedy)
 
 
 def _insist_on_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
@@ -253,78 +300,54 @@ def _insist_on_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool
     return bool(tried)
 
 
-def _spec(
-    run_id: str,
-    words: tuple[str, ...],
+def _stage(
     profile: CommandProfile,
     granted: tuple[Bind, ...],
-    tools: Mapping[str, Executable],
-    entries: Mapping[str, str],
-    workdir: str,
-    files: Mapping[CredentialFile, bytes],
+    executables: Sequence[Executable],
     made: Environment,
 ) -> LaunchSpec:
-    tool = tools.get(words[0])
-    wanted = profile.credentials is not None and profile.credentials.source != "env"
+    """Return what all stages of a profile's commands have in common."""
+    places = [place for tool in executables for _, place in tool.links]
+    places += [file for tool in executables for file in tool.executes]
+    path = [*made.variables["PATH"].split(":"), *(str(PurePosixPath(p).parent) for p in places)]
+    memory = profile.memory_bytes
     return LaunchSpec(
-        run_id=run_id,
-        # In a container the entry itself is what is looked up.
-        argv=words if tool is not None else (entries[words[0]], *words[1:]),
-        env={**made.variables, "PATH": _search_path(made.variables["PATH"], tools)},
+        run_id="",
+        argv=(),
+        env={**made.variables, "PATH": ":".join(dict.fromkeys(path))},
         limits=Limits(
             timeout=profile.max_timeout,
-            memory_bytes=profile.memory_bytes,
+            memory_bytes=memory,
             pids=profile.processes + MONITORS,
             open_files=profile.open_files,
-            tmp_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
-            workspace_bytes=min(TMP_BYTES, profile.memory_bytes // 4),
+            tmp_bytes=min(TMP_BYTES, memory // 4),
+            workspace_bytes=min(TMP_BYTES, memory // 4),
         ),
         binds=granted,
-        command=CommandSpec(
-            cwd=workdir,
-            cpu_seconds=profile.cpu_seconds,
-            file_bytes=profile.file_bytes,
-            file=tool.file if tool is not None else "",
-            files=tuple(
-                HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
-                for file, data in files.items()
-            ),
-            # Where the AWS command line caches the roles it assumes.
-            writable=(f"{HOME}/.aws/cli",) if wanted else (),
-            executables=tuple(tools.values()),
-            network=profile.network,
-            image=profile.image,
-        ),
     )
 
 
-def _search_path(path: str, tools: Mapping[str, Executable]) -> str:
-    places = [place for tool in tools.values() for _, place in tool.links]
-    places += [file for tool in tools.values() for file in tool.executes]
-    directories = [str(PurePosixPath(place).parent) for place in places]
-    return ":".join(dict.fromkeys([*path.split(":"), *directories]))
-
-
-def _redactor(made: Environment, profile: CommandProfile) -> Redactor:
-    """Return what takes a profile's secrets out of all that is shown."""
-    if len(made.secrets) > MAX_SECRETS:
-        message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can be"
-        message += f" kept out of output; at most {MAX_SECRETS:,} can."
-        raise SettingsError(message, remedy="Pass fewer of them, or smaller files of credentials.")
-    return Redactor(made.secrets)
-
-
-def _insist_present(granted: tuple[Bind, ...], profile: CommandProfile) -> None:
-    for grant in granted:
-        there = Path(grant.source)
-        if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
-            what = "the workspace" if grant.inside == WORKSPACE else "a path it grants"
-            message = f"{profile.place}: {what}, {grant.source}, is not there."
-            raise SettingsError(message, remedy="Create it, or change the profile.")
-
-
-def _is_below(place: str, top: str) -> bool:
-    return place != top and is_within(place, (top,))
+def _command(
+    profile: CommandProfile,
+    executables: tuple[Executable, ...],
+    files: dict[CredentialFile, bytes],
+    workdir: str,
+) -> CommandSpec:
+    by_files = profile.credentials is not None and profile.credentials.source != "env"
+    return CommandSpec(
+        cwd=workdir,
+        cpu_seconds=profile.cpu_seconds,
+        file_bytes=profile.file_bytes,
+        files=tuple(
+            HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
+            for file, data in files.items()
+        ),
+        # Where the AWS command line caches the roles it assumes.
+        writable=(f"{HOME}/.aws/cli",) if by_files else (),
+        executables=executables,
+        network=profile.network,
+        image=profile.image,
+    )
 
 
 def _real(path: str) -> str:
@@ -344,28 +367,3 @@ def _readlink(path: str) -> str | None:
         return os.readlink(path)  # noqa: PTH115
     except (OSError, ValueError):
         return None
-
-
-def _credentials(
-    profile: CommandProfile, environ: Mapping[str, str], own_home: str
-) -> dict[CredentialFile, bytes]:
-    cache = Path(own_home) / ".aws" / "sso" / "cache"
-    cached: list[str] = []
-    if profile.credentials is not None and cache.is_dir():
-        tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
-        cached = [token.name for token in tokens[:MAX_CACHED_TOKENS]]
-    found: dict[CredentialFile, bytes] = {}
-    for file in credential_files(profile, environ, own_home, cached):
-        try:
-            if not Path(file.path).is_file():
-                continue
-            with Path(file.path).open("rb") as opened:
-                data = opened.read(MAX_CREDENTIAL_BYTES + 1)
-        except OSError as error:
-            message = f"{profile.place}: credentials cannot be read."
-            raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
-        if len(data) > MAX_CREDENTIAL_BYTES:
-            message = f"{profile.place}: a file of credentials is beyond 1 MiB."
-            raise SettingsError(message, host_detail=file.path)
-        found[file] = data
-    return found

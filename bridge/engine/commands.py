@@ -16,7 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
@@ -35,7 +35,7 @@ from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.model import CommandRequest, CommandResult, Isolation, Json, StageResult, Usage
-from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.choose import choose_for, for_profile
 from bridge.sandbox.layers import common
 from bridge.settings import Settings
@@ -96,65 +96,78 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "ignore")
 
 
-@dataclass(kw_only=True)
 class Pipeline:
-    """What became of a pipeline.
+    """The stages of one command, running side by side; nothing of them is left afterwards.
 
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
         refused: Whether what a stage wrote could not be given to the next.
         timed_out: Whether the deadline passed.
+        output: The last stage's stdout.
+        errors: Each stage's stderr.
     """
 
-    ends: list[ExitReport | None]
-    refused: list[bool]
-    timed_out: bool = False
-    isolation: Isolation | None = field(default=None)
+    def __init__(self, plan: Plan) -> None:
+        limit = plan.profile.output_bytes
+        self._plan = plan
+        self._stages: list[Sandbox] = []
+        self.ends: list[ExitReport | None] = [None] * len(plan.specs)
+        self.refused = [False] * len(plan.specs)
+        self.timed_out = False
+        self.isolation: Isolation | None = None
+        self.output = Capture(limit, plan.redactor)
+        self.errors = [Capture(limit, plan.redactor) for _ in plan.specs]
 
+    async def run(self, backend: Backend, stdin: bytes) -> None:
+        """Run all stages to their end or the deadline.
 
-async def run_pipeline(
-    backend: Backend,
-    specs: Sequence[LaunchSpec],
-    *,
-    stdin: bytes,
-    timeout: float,
-    output: Capture,
-    errors: Sequence[Capture],
-) -> Pipeline:
-    """Run all stages to their end or the deadline; nothing of them is left.
+        Raises:
+            SandboxError: A stage could not be started, or was lost.
+        """
+        async with AsyncExitStack() as stack:
+            with anyio.move_on_after(self._plan.timeout) as deadline:
+                for spec, errors in zip(self._plan.specs, self.errors, strict=True):
+                    assert spec.command is not None
+                    heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
+                    self._stages.append(await stack.enter_async_context(backend.launch(heard)))
+                self.isolation = common([stage.isolation for stage in self._stages])
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(_feed, self._stages[0], stdin)
+                        for number in range(len(self._stages)):
+                            tasks.start_soon(self._follow, number)
+                except ExceptionGroup as group:
+                    raise _first(group) from group
+            self.timed_out = deadline.cancelled_caught
+        for capture in (self.output, *self.errors):
+            capture.finish()
 
-    Args:
-        output: Takes the last stage's stdout.
-        errors: Take each stage's stderr.
+    async def _follow(self, number: int) -> None:
+        """Pass on what a stage writes, until its end."""
+        stage, following = self._stages[number], None
+        if number + 1 < len(self._stages):
+            following = self._stages[number + 1]
+        while data := await stage.receive():
+            if following is None:
+                self.output.feed(data)
+            elif not self.refused[number]:
+                try:
+                    await following.send(data)
+                except ChannelClosedError:
+                    self.refused[number] = True
+                    await stage.end_output()
+        if following is not None:
+            following.end_input()
+        self.ends[number] = await stage.wait()
 
-    Raises:
-        SandboxError: A stage could not be started, or was lost.
-    """
-    pipeline = Pipeline(ends=[None] * len(specs), refused=[False] * len(specs))
-    async with AsyncExitStack() as stack:
-        with anyio.move_on_after(timeout) as deadline:
-            stages = [
-                await stack.enter_async_context(backend.launch(_heard(spec, capture)))
-                for spec, capture in zip(specs, errors, strict=True)
-            ]
-            pipeline.isolation = common([stage.isolation for stage in stages])
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_feed, stages[0], stdin)
-                    for number in range(len(stages)):
-                        tasks.start_soon(_stage, number, stages, pipeline, output)
-            except ExceptionGroup as group:
-                raise _first(group) from group
-        pipeline.timed_out = deadline.cancelled_caught
-    for capture in (output, *errors):
-        capture.finish()
-    return pipeline
-
-
-def _heard(spec: LaunchSpec, capture: Capture) -> LaunchSpec:
-    if spec.command is None:
-        return spec
-    return replace(spec, command=replace(spec.command, on_error=capture.feed))
+    def truncated(self) -> dict[str, int]:
+        """Return how many bytes were dropped of which stream."""
+        named = {"stdout": self.output, "stderr": self.errors[0]}
+        if len(self.errors) > 1:
+            numbered = enumerate(self.errors, 1)
+            named = {"stdout": self.output}
+            named |= {f"stderr of stage {number}": capture for number, capture in numbered}
+        return {name: capture.dropped for name, capture in named.items() if capture.dropped}
 
 
 async def _feed(stage: Sandbox, data: bytes) -> None:
@@ -163,25 +176,6 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
     except ChannelClosedError:
         return  # it did not want to read all of it
     stage.end_input()
-
-
-async def _stage(
-    number: int, stages: Sequence[Sandbox], pipeline: Pipeline, output: Capture
-) -> None:
-    stage = stages[number]
-    following = stages[number + 1] if number + 1 < len(stages) else None
-    while data := await stage.receive():
-        if following is None:
-            output.feed(data)
-        elif not pipeline.refused[number]:
-            try:
-                await following.send(data)
-            except ChannelClosedError:
-                pipeline.refused[number] = True
-                await stage.end_output()
-    if following is not None:
-        following.end_input()
-    pipeline.ends[number] = await stage.wait()
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
@@ -268,12 +262,13 @@ class Commands:
             principal, client: Who asks; see `RunRequest`.
 
         Raises:
+            KeyError: There is no such profile; `parse_command` says which there are.
             AuditError: Its beginning cannot be recorded.
             UsageError: The request is unusable, or the profile is.
             OverloadedError: Too many runs and commands are under way and wait.
             SandboxError: There is no sandbox, or it was lost.
         """
-        profile = self._profile(request.profile)
+        profile = self.profiles[request.profile]
         standing = Standing()
         async with AsyncExitStack() as stack:
             if progress is not None:
@@ -291,13 +286,12 @@ class Commands:
         names = " | ".join(spec.argv[0] for spec in plan.specs)
         logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
         started = time.monotonic()
-        output = Capture(profile.output_bytes, plan.redactor)
-        errors = [Capture(profile.output_bytes, plan.redactor) for _ in plan.specs]
+        pipeline = Pipeline(plan)
         begun: dict[str, Json] = {
             "principal": principal,
             "clientSays": client,
             "profile": profile.name,
-            "stages": _hidden(request, plan),
+            "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
             "digest": digest(canonical(request.stages).encode("ascii")),
             "stdinBytes": len(stdin),
         }
@@ -305,9 +299,13 @@ class Commands:
         # Before it runs.
         await audit.commanded(begun, partial(_masked_options, request))
         async with audit.until_end() as end:
-            outcome = await self._carry_out(backend, plan, stdin, output, errors)
+            async with backend.in_use():
+                try:
+                    await pipeline.run(backend, stdin)
+                except BridgeError as error:
+                    raise for_profile(error, profile) from error
             wall = time.monotonic() - started
-            result = _result(run_id, request, plan, outcome, output, errors, wall)
+            result = _result(run_id, request, plan, pipeline, wall)
             end(
                 {
                     "status": result.status,
@@ -319,45 +317,12 @@ class Commands:
         logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
         return result
 
-    async def _carry_out(
-        self,
-        backend: Backend,
-        plan: Plan,
-        stdin: bytes,
-        output: Capture,
-        errors: list[Capture],
-    ) -> Pipeline:
-        async with backend.in_use():
-            try:
-                return await run_pipeline(
-                    backend,
-                    plan.specs,
-                    stdin=stdin,
-                    timeout=plan.timeout,
-                    output=output,
-                    errors=errors,
-                )
-            except BridgeError as error:
-                raise for_profile(error, plan.profile) from error
-
-    def _profile(self, name: str) -> CommandProfile:
-        if name in self.profiles:
-            return self.profiles[name]
-        message = f"There is no command profile {name!r:.100}."
-        raise InvalidRequestError(message, remedy=f"There are: {', '.join(self.profiles)}.")
-
     async def _backend(self, profile: CommandProfile) -> Backend:
         async with self._lock:
             key = (profile.runtime, profile.image)
             if key not in self._backends:
                 self._backends[key] = await self._choose(self._settings, profile)
             return self._backends[key]
-
-
-def _hidden(request: CommandRequest, plan: Plan) -> list[Json]:
-    """Return the words of each stage without the profile's secrets."""
-    hide = plan.redactor.text
-    return [[hide(word) for word in words] for words in request.stages]
 
 
 def _masked_options(request: CommandRequest, shown: Json) -> Json:
@@ -392,30 +357,22 @@ def _stdin(text: str) -> bytes:
 
 
 def _result(
-    run_id: str,
-    request: CommandRequest,
-    plan: Plan,
-    outcome: Pipeline,
-    output: Capture,
-    errors: list[Capture],
-    wall: float,
+    run_id: str, request: CommandRequest, plan: Plan, pipeline: Pipeline, wall: float
 ) -> CommandResult:
-    hide = plan.redactor.text
     stages = tuple(
         StageResult(
-            words=tuple(map(hide, words)),
-            exit_code=end.exit_code if end is not None else None,
-            signal=end.signal if end is not None else None,
+            words=tuple(map(plan.redactor.text, words)),
+            exit_code=None if end is None else end.exit_code,
+            signal=None if end is None else end.signal,
             oom_killed=end is not None and bool(end.oom_killed),
-            stderr=errors[number].text(),
-            cut_short=outcome.refused[number],
+            stderr=errors.text(),
+            cut_short=refused,
         )
-        for number, (words, end) in enumerate(zip(request.stages, outcome.ends, strict=True))
+        for words, end, errors, refused in zip(
+            request.stages, pipeline.ends, pipeline.errors, pipeline.refused, strict=True
+        )
     )
-    verdict = judge(stages, plan.profile, timed_out=outcome.timed_out, timeout=plan.timeout)
-    truncated = {"stdout": output.dropped}
-    for number, capture in enumerate(errors, 1):
-        truncated["stderr" if len(errors) == 1 else f"stderr of stage {number}"] = capture.dropped
+    verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
     return CommandResult(
         run_id=run_id,
         profile=plan.profile.name,
@@ -424,11 +381,11 @@ def _result(
         summary=verdict.summary,
         exit_code=verdict.exit_code,
         stages=stages,
-        stdout=output.text(),
+        stdout=pipeline.output.text(),
         error="" if verdict.status == "success" else f"{verdict.summary} {verdict.remedy}".strip(),
         timeout_seconds=plan.timeout,
-        truncated={stream: count for stream, count in truncated.items() if count},
-        isolation=outcome.isolation,
+        truncated=pipeline.truncated(),
+        isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
     )
 

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bridge.model import (
     Artifact,
-    CallCount,
-    Finding,
     Isolation,
     Json,
     Loss,
     Plan,
-    Receipt,
     RunResult,
     SessionReport,
     Shown,
-    Usage,
+    Variable,
 )
 from bridge.text import valid_text
 
@@ -37,39 +34,38 @@ MAX_DEPTH = 64
 """Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
 255 levels and other clients' parsers earlier."""
 
+TOO_DEEP = "(nested too deep to be written)"
+
 MAX_PLAN_CHARACTERS = 64 * 1024
 """Of a plan's calls, as JSON: what clients put before a model. The rest is counted."""
+
+
+_OUTCOME = ("run_id", "status", "summary", "exit_code")
 
 
 def structured(result: RunResult) -> dict[str, Any]:
     """Return the contract's fields; those that are empty are left out."""
     streams = {"stdout": result.stdout, "stderr": result.stderr}
     fields: dict[str, Json] = {
-        "runId": result.run_id,
-        "status": result.status,
-        "summary": result.summary,
-        "reason": result.reason,
-        "exitCode": result.exit_code,
+        **picked(result, "run_id", "status", "summary", "reason", "exit_code", always=_OUTCOME),
         **{name: stream_lines(text) for name, text in streams.items()},
         "noFinalNewline": [
             name for name, text in streams.items() if text and not text.endswith("\n")
         ],
         "result": result.result if result.has_result else None,
-        "resultRepr": result.result_repr,
-        "error": result.error,
-        "servers": list(result.servers),
+        **picked(result, "result_repr", "error", "servers"),
         "timeoutSeconds": _plain_number(result.timeout_seconds) or None,
-        "truncated": dict(result.truncated),
-        "findings": [_finding(found) for found in result.findings],
+        "truncated": result.truncated,
+        "findings": [picked(found, *_FINDING) for found in result.findings],
         "findingsOmitted": result.findings_omitted or None,
         "isolation": isolation_fields(result.isolation),
         "plan": None if result.plan is None else plan_fields(result.plan),
-        "replayed": [_count(found) for found in result.replayed],
-        "unused": [_count(found) for found in result.unused],
-        "refused": [_count(found) for found in result.refused],
-        "unknown": [_count(found) for found in result.unknown],
-        "usage": _usage(result.usage),
-        "receipt": None if result.receipt is None else _receipt(result.receipt),
+        **{
+            name: [picked(found, *_COUNT) for found in getattr(result, name)]
+            for name in ("replayed", "unused", "refused", "unknown")
+        },
+        "usage": picked(result.usage, *_USAGE, always=_USAGE),
+        "receipt": result.receipt and picked(result.receipt, *_RECEIPT, always=_ACCOUNTED),
         **kept_fields(result),
     }
     return {
@@ -96,45 +92,21 @@ def to_json(value: Json, depth: int = 0) -> Json:
     Non-finite numbers become their names, other types their `repr`, and what is nested more than
     `MAX_DEPTH` levels deep a string of compact JSON.
     """
+    if not isinstance(value, (Mapping, list, tuple)):
+        return _scalar(value)
+    if depth >= MAX_DEPTH:
+        return _deep_text(value)
     if isinstance(value, Mapping):
-        if depth >= MAX_DEPTH:
-            return _deep_text(value)
         return {_key(key): to_json(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        if depth >= MAX_DEPTH:
-            return _deep_text(value)
-        return [to_json(item, depth + 1) for item in value]
-    return _scalar(value)
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A piece of JSON that is already written."""
-
-    text: str
+    return [to_json(item, depth + 1) for item in value]
 
 
 def _deep_text(value: Json) -> str:
-    """Return `value` as JSON without recursing, however deep it is."""
-    written: list[str] = []
-    stack: list[Json] = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, _Text):
-            written.append(item.text)
-        elif isinstance(item, Mapping):
-            written.append("{")
-            stack.append(_Text("}"))
-            for number, (key, own) in enumerate(reversed(list(item.items()))):
-                stack += [_Text("," if number else ""), own, _Text(f"{_dump(_key(key))}:")]
-        elif isinstance(item, (list, tuple)):
-            written.append("[")
-            stack.append(_Text("]"))
-            for number, own in enumerate(reversed(item)):
-                stack += [_Text("," if number else ""), own]
-        else:
-            written.append(_dump(_scalar(item)))
-    return "".join(written)
+    """Return what is nested too deep as JSON in a text."""
+    try:
+        return _dump(to_json(value, -sys.maxsize))
+    except RecursionError:
+        return TOO_DEEP
 
 
 def _dump(value: Json) -> str:
@@ -169,16 +141,20 @@ def _plain_number(number: float) -> int | float:
     return int(number) if math.isfinite(number) and number == int(number) else number
 
 
-def _finding(found: Finding) -> dict[str, Json]:
-    fields: dict[str, Json] = {
-        "line": found.line,
-        "column": found.column,
-        "rule": found.rule,
-        "severity": found.severity,
-        "message": found.message,
-    }
-    # What is about the program as a whole is in no line.
-    return {name: value for name, value in fields.items() if value != 0}
+def picked(value: object, *names: str, always: Collection[str] = ()) -> dict[str, Json]:
+    """Return attributes of a value under the names that the contract has for them.
+
+    Args:
+        names: Of attributes: `exit_code` becomes "exitCode".
+        always: Those that are there even if they are empty, as long as they are known.
+    """
+    found: dict[str, Json] = {}
+    for name in names:
+        own = getattr(value, name)
+        if own or (own is not None and name in always):
+            head, *rest = name.split("_")
+            found[head + "".join(map(str.capitalize, rest))] = own
+    return found
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
@@ -190,14 +166,17 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
     if isolation is None:
         return None
     unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
-    fields: dict[str, Json] = {
-        "backend": isolation.backend,
-        "ociRuntime": isolation.oci_runtime,
-        "layers": list(isolation.layers),
-        "unverified": unverified,
-        "weaker": list(isolation.weaker),
+    return {
+        **picked(isolation, "backend", "oci_runtime", "layers"),
+        **({"unverified": unverified} if unverified else {}),
+        **picked(isolation, "weaker"),
     }
-    return {name: value for name, value in fields.items() if value}
+
+
+_HELD_CALL = (
+    *("number", "server", "tool", "arguments", "effect", "action", "rule"),
+    *("digest", "unlisted"),
+)
 
 
 def plan_fields(plan: Plan) -> dict[str, Json]:
@@ -205,17 +184,7 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
     calls: list[Json] = []
     left = MAX_PLAN_CHARACTERS
     for call in plan.calls:
-        fields: dict[str, Json] = {
-            "number": call.number,
-            "server": call.server,
-            "tool": call.tool,
-            "arguments": dict(call.arguments),
-            "effect": call.effect,
-            "action": call.action,
-            "rule": call.rule,
-        }
-        fields |= {"digest": call.digest} if call.digest else {}
-        fields |= {"unlisted": list(call.unlisted)} if call.unlisted else {}
+        fields = picked(call, *_HELD_CALL, always=("arguments", "rule"))
         left -= len(_dump(to_json(fields)))
         if left < 0:
             break
@@ -231,44 +200,14 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value not in ("", 0)}
 
 
-def _count(found: CallCount) -> dict[str, Json]:
-    fields: dict[str, Json] = {
-        "server": found.server,
-        "tool": found.tool,
-        "count": found.count,
-        "why": found.why,
-    }
-    return {name: value for name, value in fields.items() if value != ""}
-
-
-def _receipt(receipt: Receipt) -> dict[str, Json]:
-    fields: dict[str, Json] = {
-        "calls": dict(receipt.calls),
-        "replayed": receipt.replayed,
-        "held": receipt.held,
-        "refused": receipt.refused,
-        "unknown": receipt.unknown,
-        "resultBytes": receipt.result_bytes,
-        "returnedBytes": receipt.returned_bytes,
-        "tokensKept": receipt.tokens_kept,
-        "codeMs": receipt.code_ms,
-        "callsMs": receipt.calls_ms,
-        "waitingMs": receipt.waiting_ms,
-        "audit": receipt.audit,
-    }
-    always = ("resultBytes", "returnedBytes", "tokensKept", "codeMs")
-    return {name: value for name, value in fields.items() if value or name in always}
-
-
-def _usage(usage: Usage) -> dict[str, Json]:
-    fields = {
-        "wallMs": usage.wall_ms,
-        "cpuMs": usage.cpu_ms,
-        "peakMemoryBytes": usage.peak_memory_bytes,
-        "toolCalls": usage.tool_calls,
-        "toolResultBytes": usage.tool_result_bytes,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+_COUNT = ("server", "tool", "count", "why")
+_FINDING = ("line", "column", "rule", "severity", "message")
+_ACCOUNTED = ("result_bytes", "returned_bytes", "tokens_kept", "code_ms")
+_RECEIPT = (
+    *("calls", "replayed", "held", "refused", "unknown"),
+    *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit"),
+)
+_USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
 
 
 def artifact_fields(artifact: Artifact) -> dict[str, Json]:
@@ -294,15 +233,8 @@ def whole_output(result: RunResult) -> dict[str, Json]:
 
 def shown_fields(shown: Shown) -> dict[str, Json]:
     """Return what is to be said of something shown, which itself is a block of content."""
-    fields: dict[str, Json] = {
-        "mimeType": shown.mime_type,
-        "width": shown.width,
-        "height": shown.height,
-        "text": shown.text,
-        "note": shown.note,
-        "uri": shown.artifact.uri if shown.artifact is not None else "",
-    }
-    return {name: value for name, value in fields.items() if value}
+    uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
+    return {**picked(shown, "mime_type", "width", "height", "text", "note"), **uri}
 
 
 def loss_fields(loss: Loss) -> dict[str, Json]:
@@ -312,19 +244,20 @@ def loss_fields(loss: Loss) -> dict[str, Json]:
 
 def session_fields(report: SessionReport) -> dict[str, Json]:
     """Return what became of a session."""
-    fields: dict[str, Json] = {
+    fields = {
         "id": report.session_id,
-        "name": report.name,
-        "run": report.run,
-        "state": report.state,
-        "holds": [
-            {"name": held.name, "type": held.kind, "size": held.size} for held in report.holds
-        ],
+        **picked(report, "name", "run", "state"),
+        "holds": held_fields(report.holds),
         "more": report.more,
         "lost": [loss_fields(loss) for loss in report.lost],
         "note": report.note,
     }
-    return {name: value for name, value in fields.items() if value not in ("", 0, [])}
+    return {name: value for name, value in fields.items() if value}
+
+
+def held_fields(held: Iterable[Variable]) -> list[Json]:
+    """Return the names that a session holds, with what is known of each value."""
+    return [{"name": one.name, "type": one.kind, "size": one.size} for one in held]
 
 
 def kept_fields(result: RunResult) -> Mapping[str, Json]:

@@ -29,6 +29,7 @@ from bridge.engine.sessions import Listed
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
+from bridge.render.structured import held_fields
 from bridge.server.clients import Context
 from bridge.server.content import resource_fields
 from bridge.server.notices import MAX_URI, Notices
@@ -76,10 +77,7 @@ def _fields(session: Listed) -> dict[str, Json]:
         "runs": session.runs,
         "idleSeconds": round(session.idle_seconds),
         "memoryLimitBytes": session.memory_bytes or None,
-        "holds": [
-            {"name": held.name, "type": held.kind, "size": held.size}
-            for held in session.holdings.holds
-        ],
+        "holds": held_fields(session.holdings.holds),
         "more": session.holdings.more or None,
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -100,9 +100,8 @@ def settled(
             raise SettingsError(message, remedy="Make it, or take the table out.")
         if not real.is_dir():
             raise SettingsError(f"{about} is not a directory.")
-        why = refusal(real, home=home, private=private)
-        if directory.writable and not why:
-            why = _exposure(real, trusted)
+        exposed = trusted if directory.writable else ()
+        why = refusal(real, home=home, private=private, exposed=exposed)
         if why:
             message = f"{about} may not be given to programs: {why}."
             raise SettingsError(message, remedy="Name a directory that holds only their data.")
@@ -112,14 +111,6 @@ def settled(
         found.append(replace(directory, path=str(real)))
     _insist_apart(directories, found, place)
     return tuple(found)
-
-
-def _exposure(real: Path, trusted: Iterable[Path]) -> str:
-    """Return what of the bridge programs could change that write to a directory; empty if none."""
-    for path in trusted:
-        if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
-            return f"programs could write to it, and it holds {path}, which the bridge relies on"
-    return ""
 
 
 def _insist_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
@@ -142,11 +133,14 @@ def _insist_apart(given: Iterable[Directory], found: Iterable[Directory], place:
                 raise SettingsError(message, remedy=remedy)
 
 
-def refusal(real: Path, *, home: Path, private: Iterable[Path]) -> str:
-    """Return why a directory may not be mounted; empty if it may.
+def refusal(
+    real: Path, *, home: Path, private: Iterable[Path], exposed: Iterable[Path] = ()
+) -> str:
+    """Return why programs and commands may not be given a path; empty if they may.
 
     Args:
-        real: Its path, links resolved.
+        real: The path, links resolved.
+        exposed: What they must not be able to write to, if this is given to write to.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):
@@ -160,6 +154,9 @@ def refusal(real: Path, *, home: Path, private: Iterable[Path]) -> str:
         # Where nobody has made it yet, it is made there later.
         if _related(real, Path(os.path.realpath(path))):
             return f"it is in or above {path}, where the bridge or an engine has its own files"
+    for path in exposed:
+        if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
+            return f"it could be written to, and holds {path}, which the bridge relies on"
     return ""
 
 

@@ -11,11 +11,11 @@ from bridge.command.confine import (
     MAX_STAGES,
     MAX_WORDS,
     Bounds,
+    View,
     check_argument,
     check_stages,
     check_workdir,
 )
-from bridge.command.grants import View
 from bridge.errors import InvalidRequestError
 from bridge.sandbox.backend import Bind
 

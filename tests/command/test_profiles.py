@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge.command.confine import grants
 from bridge.command.environment import (
     MAX_SECRET_BYTES,
     CredentialFile,
@@ -14,9 +15,9 @@ from bridge.command.environment import (
     environment,
     secrets_in,
 )
-from bridge.command.grants import grants
 from bridge.errors import SettingsError
 from bridge.settings.commands import CommandProfile, parse_commands
+from bridge.settings.directories import refusal
 
 LEAST: dict[str, Any] = {"executables": ["jq"], "workspace": "/srv/ws"}
 
@@ -90,7 +91,9 @@ def test_what_is_no_table_of_profiles_is_refused(tables: dict[str, Any]) -> None
 
 def _granted(links: dict[str, str] | None = None, **table: Any) -> list[tuple[str, str, bool]]:
     found = grants(
-        _profile(**table), home="/home/me", realpath=lambda path: (links or {}).get(path, path)
+        _profile(**table),
+        realpath=lambda path: (links or {}).get(path, path),
+        refusal=lambda path, _: refusal(Path(path), home=Path("/home/me"), private=()),
     )
     return [(grant.source, grant.inside, grant.writable) for grant in found]
 

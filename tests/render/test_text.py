@@ -193,11 +193,11 @@ def test_compact_text_drops_nothing(result: RunResult) -> None:
 
 def test_very_deep_results_are_shown_in_every_mode() -> None:
     value: object = 1
-    for _ in range(5_000):
+    for _ in range(300):
         value = [value]
     result = replace(OK, has_result=True, result=value)
     for mode in MODES:
-        assert "[" * 1_000 in compact(result, mode)
+        assert "[" * 200 in compact(result, mode)
 
 
 @pytest.mark.parametrize(
