@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, cast, get_args
+from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
@@ -30,8 +31,10 @@ MAX_KEY_CHARS = 80
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
-Parse = Callable[[Json, str], object]
+Parse = Callable[[Json, str], Any]
 """A value and its place to what it means; raises `SettingsError`."""
+
+Shape = TypeVar("Shape")
 
 
 def fail(place: str, problem: str) -> NoReturn:
@@ -73,6 +76,46 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
         if key not in fields:
             fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}
+
+
+def key(
+    parse: Parse,
+    default: object = dataclasses.MISSING,
+    *,
+    factory: Callable[[], object] | None = None,
+    called: str = "",
+) -> Any:
+    """Declare a field of a dataclass that `filled` fills from a table; required without a default.
+
+    Args:
+        called: The key, if it is not called like the field.
+    """
+    metadata = {"parse": parse, "key": called}
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: object) -> Shape:
+    """Return a dataclass whose fields are filled from a table.
+
+    Args:
+        what: As for `record`.
+        more: Fields that are in no table.
+    """
+    keys = {
+        each.metadata["key"] or each.name: each
+        for each in dataclasses.fields(cast("Any", shape))
+        if each.metadata
+    }
+    found = record(
+        value, place, {name: each.metadata["parse"] for name, each in keys.items()}, what
+    )
+    for name, each in keys.items():
+        bare = each.default is each.default_factory is dataclasses.MISSING
+        if bare and name not in found:
+            fail(place, f"needs `{name}`")
+    return shape(**{keys[name].name: item for name, item in found.items()}, **more)
 
 
 def named_tables(

@@ -1,0 +1,551 @@
+"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure.
+
+Each shape's fields say how their keys are read. What a policy means for a call is
+`bridge.gate.policy`'s.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from bridge.errors import SettingsError
+from bridge.model import Action, Effect, Json
+from bridge.settings import fields, globs, lexical
+
+MAX_RULES = 500
+"""Each call is compared with all that speak of its tool. Far more than anybody keeps apart."""
+
+MAX_SERVERS = 200
+MAX_TOOLS = 500
+"""Of one server."""
+
+MAX_FLOWS = 100
+MAX_RATES = 100
+MAX_CALLS = 1_000_000_000
+MAX_PER_MINUTE = 1_000_000
+
+MAX_CONDITIONS = 32
+"""Of one rule; each is looked at in every call that the rest of the rule is about."""
+
+MAX_OPTIONS = 1000
+"""To be one of."""
+
+MAX_STEPS = 16
+"""Of a path."""
+
+MAX_TEXT_CHARS = 4096
+"""To compare with; longer texts are no names of anything."""
+
+_NOT = "not"
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+_STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
+
+Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
+
+DefaultFor = Literal["read", "write", "destructive", "untrusted"]
+"""What a default is for: what a trusted server, or the policy, says of a tool; "untrusted" if
+nobody does whom the policy believes."""
+
+Asking = Literal["elicitation", "sampling"]
+"""What servers ask by themselves: the user, or the user's model."""
+
+UNTRUSTED_INPUT = "untrusted-input"
+PRIVATE_DATA = "private-data"
+EXFILTRATION = "exfiltration"
+LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION)
+"""Labels that mean something without further rules; others may be invented."""
+
+DETECTORS = ("email", "phone", "iban", "card", "ip")
+"""Of personal data."""
+
+
+def _allowed(value: Json, place: str) -> Action:
+    """Return an action on what is a question already, which none need be asked about."""
+    fields.word(value, place, ("allow", "deny"))
+    return fields.action(value, place)
+
+
+# --- conditions on arguments ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """Something about an argument.
+
+    Attributes:
+        path: Names of keys from the outside in; "*" stands for every item of a list or object.
+        test: How it is compared.
+        value: With what: a text, number or truth value; a tuple of them for "in", of globs for
+            "glob", of normal paths for "under".
+        negated: Whether the opposite is meant, of each value by itself.
+    """
+
+    path: tuple[str, ...]
+    test: Test
+    value: Json = None
+    negated: bool = False
+
+
+def _when(value: Json, place: str) -> tuple[Condition, ...]:
+    """Return the conditions of a `when` table."""
+    found: list[Condition] = []
+    for key, wanted in fields.table(value, place, MAX_CONDITIONS).items():
+        where = fields.below(place, key)
+        found.extend(_conditions(_path(key, where), wanted, where))
+    if len(found) > MAX_CONDITIONS:
+        fields.fail(place, f"has {len(found)} conditions; the limit is {MAX_CONDITIONS}")
+    return tuple(found)
+
+
+def _path(key: str, place: str) -> tuple[str, ...]:
+    steps = [""]
+    characters = iter(key)
+    for character in characters:
+        if character == ".":
+            steps.append("")
+        elif character == "\\":
+            escaped = next(characters, "")
+            if escaped not in (".", "\\"):
+                fields.fail(
+                    place, "has a backslash before something else than a dot or a backslash"
+                )
+            steps[-1] += escaped
+        else:
+            steps[-1] += character
+    if not all(steps):
+        fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
+    if len(steps) > MAX_STEPS:
+        fields.fail(place, f"has {len(steps):,} steps; the limit is {MAX_STEPS}")
+    if len(key) > MAX_TEXT_CHARS:
+        fields.fail(place, f"has more than {MAX_TEXT_CHARS:,} characters")
+    return tuple(steps)
+
+
+def _conditions(
+    path: tuple[str, ...], wanted: Json, place: str, *, negated: bool = False
+) -> Iterator[Condition]:
+    if not isinstance(wanted, Mapping):
+        yield Condition(path=path, test="is", value=_scalar(wanted, place), negated=negated)
+        return
+    if negated and len(wanted) != 1:
+        # "Neither" and "not both" look the same here.
+        fields.fail(place, f"must hold exactly one test, not {len(wanted)}")
+    if not wanted:
+        fields.fail(place, f"has no test. Known: {', '.join((*_TESTS, _NOT))}")
+    for name, value in wanted.items():
+        where = fields.below(place, name)
+        if name == _NOT and not negated:
+            yield from _conditions(path, value, where, negated=True)
+            continue
+        if name not in _TESTS:
+            known = fields.suggest(name, (*_TESTS, _NOT))
+            # The end of the sentence is its third dot.
+            problem = (
+                f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
+            )
+            fields.fail(where, problem)
+        test = cast("Test", name)
+        parsed = _TESTS[test](value, where)
+        yield Condition(path=path, test=test, value=parsed, negated=negated)
+
+
+def _scalar(value: Json, place: str) -> Json:
+    if isinstance(value, list):
+        fields.fail(place, "is a list; for one of several values write { in = [...] }")
+    if not isinstance(value, str | bool | int | float):
+        problem = f"must be a text, a number or a boolean, not {fields.kind(value)}"
+        fields.fail(place, problem)
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT_CHARS:
+            fields.fail(place, f"has {len(value):,} characters; the limit is {MAX_TEXT_CHARS:,}")
+        return value
+    return value if isinstance(value, bool) else _number(value, place)
+
+
+def _options(value: Json, place: str) -> tuple[Json, ...]:
+    if not isinstance(value, list):
+        fields.fail(place, f"must be a list, not {fields.kind(value)}")
+    if not value:
+        fields.fail(place, "is an empty list, which nothing is in")
+    if len(value) > MAX_OPTIONS:
+        fields.fail(place, f"has {len(value):,} entries; the limit is {MAX_OPTIONS:,}")
+    return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
+
+
+def _roots(value: Json, place: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for text in fields.texts(value, place, fields.MAX_GLOBS):
+        try:
+            found.append(lexical.root(text))
+        except ValueError as error:
+            fields.fail(place, f"is {text[: fields.MAX_KEY_CHARS]!r}, which {error}")
+    return tuple(found)
+
+
+def _number(value: Json, place: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fields.fail(place, f"must be a number, not {fields.kind(value)}")
+    if not math.isfinite(value):
+        fields.fail(place, "must be a finite number")
+    return value
+
+
+_TESTS: Mapping[Test, fields.Parse] = {
+    "is": _scalar,
+    "in": _options,
+    "glob": fields.glob_list,
+    "under": _roots,
+    "lt": _number,
+    "le": _number,
+    "gt": _number,
+    "ge": _number,
+    "present": fields.flag,
+}
+"""How each test's value is read."""
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+def _digest(value: Json, place: str) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        fields.fail(place, 'must be "sha256:" and 64 hexadecimal digits in small letters')
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule; the first that matches a call decides.
+
+    Attributes:
+        name: As decisions name it.
+        servers, tools: Globs, of which one has to match.
+        effects: Of calls that it is about; empty for all.
+        when: All of them have to hold. Of several values at a path all have to hold in a rule that
+            allows, and one is enough in any other, so that nothing slips through between others.
+        reason: Shown with the decision.
+        digest: Of the tool as it was when the rule was made; the rule matches no other. Empty if
+            the rule does not depend on it.
+        place: Where it stands, for errors and explanations.
+    """
+
+    name: str = fields.key(fields.line(fields.MAX_NAME_CHARS))
+    action: Action = fields.key(fields.action)
+    servers: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="tool")
+    effects: frozenset[Effect] = fields.key(fields.effects, frozenset(), called="effect")
+    when: tuple[Condition, ...] = fields.key(_when, ())
+    reason: str = fields.key(fields.line(fields.MAX_REASON_CHARS), "")
+    digest: str = fields.key(_digest, "")
+    # A rule stays what it is when another is written in front of it.
+    place: str = field(default="", compare=False)
+
+
+def _rules(value: Json, place: str) -> tuple[Rule, ...]:
+    rules = [
+        fields.filled(Rule, item, where, "a rule", place=where)
+        for item, where in fields.tables(value, place, MAX_RULES)
+    ]
+    _check_names([(rule.name, rule.place) for rule in rules])
+    _check_reach(rules)
+    return tuple(rules)
+
+
+def _check_names(named: Iterable[tuple[str, str]]) -> None:
+    seen: dict[str, str] = {}
+    for name, place in named:
+        if name in seen:
+            other = seen[name].rpartition(" ")[2]
+            fields.fail(f"{place}.name", f"is {name!r}, as is that of {other}; give it another")
+        seen[name] = place
+
+
+def _check_reach(rules: Sequence[Rule]) -> None:
+    """Refuse rules that were meant to be stricter than one before them, and never get a call.
+
+    Raises:
+        SettingsError: There is one.
+    """
+    catching: list[Rule] = []
+    for rule in rules:
+        for earlier in catching:
+            if _STRICTNESS.index(rule.action) > _STRICTNESS.index(earlier.action) and (
+                _takes_all(earlier, rule)
+            ):
+                message = (
+                    f"{rule.place} ({rule.name!r}) is never looked at: {earlier.name!r} before it "
+                    "matches all of its calls, and the first match wins."
+                )
+                raise SettingsError(message, remedy=f"Move it in front of {earlier.name!r}.")
+        if not rule.when and not rule.digest:
+            catching.append(rule)
+
+
+def _takes_all(first: Rule, second: Rule) -> bool:
+    if first.effects and not (second.effects and second.effects <= first.effects):
+        return False
+    return _cover(first.servers, second.servers) and _cover(first.tools, second.tools)
+
+
+def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
+    return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
+
+
+# --- servers and flow rules ----------------------------------------------------------------------
+
+
+def _by_glob(value: Json, place: str, most: int) -> list[tuple[str, Json, str]]:
+    """Return a table's keys, which are globs, their values and places.
+
+    Raises:
+        SettingsError: An earlier key takes all that one matches.
+    """
+    found: list[tuple[str, Json, str]] = []
+    for glob, item in fields.table(value, place, most).items():
+        where = fields.below(place, glob)
+        fields.glob(glob, where)
+        for earlier, _, _ in found:
+            if globs.covers(earlier, glob):
+                problem = f"is never looked at: {earlier!r} before it matches the same"
+                fields.fail(where, f"{problem}, and the first match counts")
+        found.append((glob, item, where))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolPolicy:
+    """What the user says of some tools of a server; the first whose glob matches counts."""
+
+    tools: str
+    effect: Effect | None = fields.key(fields.effect, None)
+    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
+
+
+def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
+    return tuple(
+        fields.filled(ToolPolicy, item, where, "a tool's policy", tools=glob)
+        for glob, item, where in _by_glob(value, place, MAX_TOOLS)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPolicy:
+    """What the user says of some servers; the first whose glob matches counts.
+
+    Attributes:
+        trust: Whether what the server says of its own tools (annotations) is believed.
+        start: Whether it is started, or connected to; None for what holds for all.
+        labels: For the flow rules, of all its tools.
+        elicitation, sampling: What is done with its questions; None for what the policy says.
+    """
+
+    servers: str
+    trust: bool = fields.key(fields.flag, False)
+    elicitation: Action | None = fields.key(_allowed, None)
+    sampling: Action | None = fields.key(fields.action, None)
+    start: Action | None = fields.key(fields.action, None)
+    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
+    tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
+
+
+def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
+    return tuple(
+        fields.filled(ServerPolicy, item, where, "a server's policy", servers=glob)
+        for glob, item, where in _by_glob(value, place, MAX_SERVERS)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRule:
+    """After calls with all of some labels, a call with one of others is decided so.
+
+    Attributes:
+        after, to: Labels.
+        after_servers, to_servers: Globs of servers that count like these labels; for `after` one
+            of them is one more thing that has to have happened.
+    """
+
+    name: str = fields.key(fields.line(fields.MAX_NAME_CHARS))
+    action: Action = fields.key(fields.action)
+    after: frozenset[str] = fields.key(fields.label_set, frozenset())
+    to: frozenset[str] = fields.key(fields.label_set, frozenset())
+    after_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
+    to_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
+    reason: str = fields.key(fields.line(fields.MAX_REASON_CHARS), "")
+
+
+LETHAL = FlowRule(
+    name="lethal-combination",
+    action="ask",
+    after=frozenset({UNTRUSTED_INPUT, PRIVATE_DATA}),
+    to=frozenset({EXFILTRATION}),
+    reason="text that anybody could have written may steer where private data goes",
+)
+"""In force unless the policy has a flow rule of this name."""
+
+
+def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
+    found = [(_flow(item, where), where) for item, where in fields.tables(value, place, MAX_FLOWS)]
+    _check_names([(rule.name, where) for rule, where in found])
+    flows = tuple(rule for rule, _ in found)
+    return flows if LETHAL.name in {rule.name for rule in flows} else (*flows, LETHAL)
+
+
+def _flow(value: Json, place: str) -> FlowRule:
+    rule = fields.filled(FlowRule, value, place, "a flow rule")
+    after, to = rule.after or rule.after_servers, rule.to or rule.to_servers
+    if rule.name == LETHAL.name:
+        rule = replace(rule, reason=rule.reason or LETHAL.reason)
+        if not after and not to:
+            return replace(rule, after=LETHAL.after, to=LETHAL.to)
+    if not after:
+        fields.fail(place, "needs `after` or `after_servers`")
+    if not to:
+        fields.fail(place, "needs `to` or `to_servers`")
+    return rule
+
+
+# --- budgets and privacy -------------------------------------------------------------------------
+
+
+def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
+    parse = fields.whole(MAX_PER_MINUTE)
+    rates = _by_glob(value, place, MAX_RATES)
+    return tuple((glob, parse(number, where)) for glob, number, where in rates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """How much is allowed; None for as much as the limits of a run.
+
+    Attributes:
+        run_calls, run_bytes: Of one run: calls, and bytes of what they return.
+        server_calls: Calls to a server in one run.
+        per_minute: Glob of servers to calls per minute, over all runs; the first glob counts.
+    """
+
+    run_calls: int | None = fields.key(fields.whole(MAX_CALLS), None)
+    run_bytes: int | None = fields.key(fields.size(1), None)
+    server_calls: int | None = fields.key(fields.whole(MAX_CALLS), None)
+    per_minute: tuple[tuple[str, int], ...] = fields.key(_per_minute, ())
+
+
+def _detectors(value: Json, place: str) -> tuple[str, ...]:
+    if value == []:
+        return ()
+    found = fields.texts(value, place, len(DETECTORS))
+    return tuple(fields.word(name, place, DETECTORS) for name in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """Which personal data is replaced by tokens on its way into a sandbox.
+
+    Attributes:
+        detect: Names of detectors.
+        servers: Globs of servers in whose results it is looked for.
+        reveal_to: Globs of servers that get the data back in place of tokens.
+    """
+
+    detect: tuple[str, ...] = fields.key(_detectors, ())
+    servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
+    reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+_DEFAULTS: Mapping[DefaultFor, Action] = {
+    "read": "allow",
+    "write": "ask",
+    "destructive": "ask",
+    "untrusted": "ask",
+}
+
+
+def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
+    parse = dict.fromkeys(get_args(DefaultFor), fields.action)
+    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse, "the defaults"))
+    return {**_DEFAULTS, **found}
+
+
+def _filling(shape: type, what: str) -> fields.Parse:
+    return lambda value, place: fields.filled(shape, value, place, what)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec:
+    """A whole policy.
+
+    Attributes:
+        present: Whether there is one. Without, every call is allowed and nobody is believed.
+        skills: What is done when a program uses a saved skill that nobody has reviewed; with
+            "deny" there are no skills.
+        elicitation, sampling: What is done with servers' questions to the user, and to the model.
+        start: Whether servers are started, or connected to, of which nothing else is said.
+        pin: Whether a tool that changed since it was first allowed, and a server that has another
+            definition than when it was first started, is asked about again.
+        path: The file; changes are written there. None where there is none.
+    """
+
+    present: bool = False
+    defaults: Mapping[DefaultFor, Action] = fields.key(_defaults, factory=lambda: dict(_DEFAULTS))
+    rules: tuple[Rule, ...] = fields.key(_rules, ())
+    servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
+    flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
+    budgets: Budgets = fields.key(_filling(Budgets, "the budgets"), Budgets())
+    privacy: Privacy = fields.key(_filling(Privacy, "the privacy settings"), Privacy())
+    skills: Action = fields.key(fields.action, "ask")
+    elicitation: Action = fields.key(_allowed, "allow")
+    sampling: Action = fields.key(fields.action, "allow")
+    start: Action = fields.key(fields.action, "allow")
+    pin: bool = fields.key(fields.flag, True)
+    path: Path | None = None
+
+
+def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpec:
+    """Return the policy that a file's `policy` table makes; None stands for no table.
+
+    Args:
+        place: Where it stands, for errors ("config.toml: policy").
+
+    Raises:
+        SettingsError: It does not parse; the text says where.
+    """
+    if table is None:
+        return PolicySpec(path=path)
+    spec = fields.filled(PolicySpec, table, place, "a policy", path=path)
+    _check_labels(spec, place)
+    # These alone say nothing of calls, which go on as without a policy.
+    present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}
+    return replace(spec, present=present)
+
+
+def _check_labels(spec: PolicySpec, place: str) -> None:
+    """Refuse labels that nothing else speaks of: a slip of the pen in one protects nobody.
+
+    Raises:
+        SettingsError: There is one.
+    """
+    carried = {
+        label: fields.below(f"{place}.servers", server.servers)
+        for server in reversed(spec.servers)
+        for labels in (server.labels, *(tool.labels for tool in server.tools))
+        for label in labels
+    }
+    used = {label for rule in spec.flows for label in rule.after | rule.to}
+    for label in sorted(carried.keys() - used - set(LABELS)):
+        near = fields.nearest(label, {*used, *LABELS})
+        fields.fail(carried[label], f"has the label {label!r}, of which no flow rule speaks{near}")
+    for label in sorted(used - carried.keys() - set(LABELS)):
+        name = next(rule.name for rule in spec.flows if label in rule.after | rule.to)
+        near = fields.nearest(label, {*carried, *LABELS})
+        fields.fail(
+            f"{place}.flow", f"has, in {name!r}, the label {label!r}, which no server has{near}"
+        )
