@@ -24,10 +24,9 @@ empty :=
 space := $(empty) $(empty)
 comma := ,
 PURE := \
-    bridge/artifacts/entries.py \
     bridge/artifacts/mime.py \
     bridge/artifacts/parts.py \
-    bridge/artifacts/tidying.py \
+    bridge/store/room.py \
     bridge/catalog/* \
     bridge/render/* \
     bridge/gate/* \
@@ -41,7 +40,6 @@ PURE := \
     bridge/engine/file_names.py \
     bridge/engine/intake/pictures.py \
     bridge/engine/sessions/record.py \
-    bridge/engine/sessions/report.py \
     bridge/guest/wire.py \
     bridge/library/naming.py \
     bridge/library/skills.py \

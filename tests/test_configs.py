@@ -64,8 +64,9 @@ def test_what_the_example_of_settings_leaves_out_loads_as_well(tmp_path: Path) -
     allowed = [entry.text for entry in settings.dependencies.allow]
     assert allowed == ["polars==1.*", "polars-runtime-*", "types-*"]
     assert settings.skills_dir == tmp_path / "skills"
+    assert settings.store == tmp_path / "bridge.db"
     for name in re.findall("(?m)^#([a-z_]+) = ", text.partition("[profiles")[0]):
-        if name != "skills_dir":
+        if name not in ("skills_dir", "store"):
             assert getattr(settings, name) == getattr(usual, name), name
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -17,28 +18,36 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from bridge.artifacts.entries import Wanted, is_run_id, new_id, uri_of, wanted
 from bridge.artifacts.parts import Content, translated
-from bridge.artifacts.tidying import (
-    MAX_ENTRIES,
-    Bounds,
-    Coming,
-    Held,
-    Refused,
-    judge,
-)
-from bridge.artifacts.writing import Label, Origin, Quota, RunArtifacts, of_nothing
+from bridge.artifacts.writing import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
-from bridge.model import Artifact, Provenance
-from bridge.settings import Settings
+from bridge.model import Artifact, ArtifactKind, Provenance
+from bridge.settings import Settings, store_of
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
+from bridge.store.room import Bounds, Held, surplus_of
 from bridge.text import counted
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Select, Table
+    from sqlalchemy import Row, Table
 
 logger = logging.getLogger(__name__)
+
+ARTIFACTS_URI = "bridge://artifacts/"
+RUNS_URI = "bridge://runs/"
+
+MAX_ENTRIES = 50_000
+"""Of all owners. So many are looked through in a fraction of a second."""
+
+MAX_OWNER_ENTRIES = 10_000
+"""Of one owner."""
+
+MAX_REFUSED = 100
+"""Owners of whom it is remembered that something was refused."""
+
+REFUSED_SECONDS = 10.0
+"""For which a refusal holds while nothing changes: to look through a full store takes a second, in
+which nobody else's is kept, and a program can try again at once."""
 
 TIDY_SECONDS = 6 * 3600.0
 """Between looks for what has expired, in a bridge that lives long and keeps nothing."""
@@ -58,12 +67,9 @@ _DELETED = 500
 """Entries that one statement removes: databases have a bound on its length."""
 
 
-@dataclass(frozen=True)
-class _Found:
-    """An entry: what it is known by here, and what is told of it."""
-
-    held: Held
-    artifact: Artifact
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
+_BEGINNING = re.compile("[0-9a-f]{4,64}")
 
 
 class ArtifactStore:
@@ -98,8 +104,10 @@ class ArtifactStore:
         self._last = 0
         self._swept = now()
         self._kept = 0
-        self._refused = Refused()
+        # By owner: the size that was refused, the totals there were, and when.
+        self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
+        self.blobs = store.blobs
 
     @property
     def root(self) -> Path:
@@ -113,7 +121,7 @@ class ArtifactStore:
             owner: Who alone may have them; see `RunRequest.owner`.
             origin: Returns what the run has read by then; asked when something is finished.
         """
-        if not is_run_id(run_id):
+        if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
         if quota is None:
@@ -129,7 +137,8 @@ class ArtifactStore:
             ArtifactStoreError: It cannot be read.
         """
         with translated("listed", self.root), self._store.reading() as kept:
-            return tuple(one.artifact for one in self._select(kept, owner, run_id=run_id))
+            found = self._select(kept, owner, run_id)
+            return tuple(self._artifact(row) for row in found)
 
     def page(
         self, owner: str | None, size: int, after: str = ""
@@ -145,12 +154,11 @@ class ArtifactStore:
             ArtifactStoreError: It cannot be read.
         """
         with translated("listed", self.root), self._store.reading() as kept:
-            found = self._select(kept, owner, before=after, newest=size + 1)
+            found = self._select(kept, owner, after=after, most=size + 1)
         more = ""
         if len(found) > size:
-            last = found[size - 1].held
-            more = f"{last.created:012x}.{last.id}"
-        return tuple(one.artifact for one in found[:size]), more
+            more = f"{found[size - 1].created:012x}.{found[size - 1].id}"
+        return tuple(self._artifact(row) for row in found[:size]), more
 
     def find(self, owner: str | None, uri: str) -> Artifact:
         """Return what a URI (or the beginning of an id or a digest) stands for.
@@ -159,7 +167,7 @@ class ArtifactStore:
             UnknownArtifactError: There is no such, or not for this owner, or not any more.
             ArtifactStoreError: It cannot be read.
         """
-        return self._find(owner, uri).artifact
+        return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
         """Return content, or a part of it. The whole is checked against its digest.
@@ -184,19 +192,18 @@ class ArtifactStore:
         artifact = self.find(owner, uri)
         with translated("read", self.root):
             try:
-                descriptor = self._store.blobs.open(artifact.digest)
+                descriptor = self.blobs.open(artifact.digest)
             except FileNotFoundError:
                 raise _unknown(uri) from None
         with Content(artifact, descriptor, self.root) as content:
             yield content
 
-    def _find(self, owner: str | None, uri: str) -> _Found:
-        want = wanted(uri)
-        if want is None:
-            raise _unknown(uri)
+    def _find(self, owner: str | None, uri: str) -> Row[Any]:
+        # What follows a "?" is for whoever reads a part.
+        uri = uri.partition("?")[0]
         with translated("read", self.root), self._store.reading() as kept:
-            found = self._select(kept, owner, want=want)
-        if want.beginning and len({one.held.digest for one in found}) > 1:
+            found = self._select(kept, owner, uri=uri)
+        if _BEGINNING.fullmatch(uri) and len({row.digest for row in found}) > 1:
             message = f"{len(found):,} things that are kept begin with {uri!r:.80}."
             raise UnknownArtifactError(message, remedy="Give more of it.")
         if not found:
@@ -208,37 +215,34 @@ class ArtifactStore:
         self,
         kept: Transaction,
         owner: str | None,
-        *,
         run_id: str = "",
-        want: Wanted | None = None,
-        before: str = "",
-        newest: int = 0,
+        *,
+        uri: str | None = None,
+        after: str = "",
+        most: int | None = None,
         expired: bool = False,
-    ) -> list[_Found]:
-        """Return what is kept, the newest first."""
+    ) -> Sequence[Row[Any]]:
+        """Return the entries of what is kept, the newest first."""
         if kept.connection is None:
-            return []
+            return ()
         table = _artifacts()
-        chosen: Select[Any] = table.select()
+        chosen = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
         if not expired:
             chosen = chosen.where(table.c.created > self._oldest())
         if owner is not None:
             chosen = chosen.where(table.c.owner == owner_digest(owner))
         if run_id:
             chosen = chosen.where(table.c.run_id == run_id)
-        if want is not None:
-            chosen = _where(chosen, table, want)
-        if before:
-            moment, _, last = before.partition(".")
+        if uri is not None:
+            chosen = chosen.where(_named(table, uri))
+        if after:
+            moment, _, last = after.partition(".")
             created = int(moment, 16)
-            chosen = chosen.where(
-                (table.c.created < created) | ((table.c.created == created) & (table.c.id < last))
-            )
-        chosen = chosen.order_by(table.c.created.desc(), table.c.id.desc())
-        rows = kept.connection.execute(chosen.limit(newest) if newest else chosen)
-        return [self._found(row) for row in rows]
+            older = table.c.created < created
+            chosen = chosen.where(older | ((table.c.created == created) & (table.c.id < last)))
+        return kept.connection.execute(chosen).all()
 
-    def _found(self, row: Row[Any]) -> _Found:
+    def _artifact(self, row: Row[Any]) -> Artifact:
         provenance = None
         if row.provenance is not None:
             try:
@@ -246,7 +250,7 @@ class ArtifactStore:
             except (ValueError, RecursionError):
                 provenance = Provenance(anything=True)
         created = row.created / 1000
-        artifact = Artifact(
+        return Artifact(
             uri=uri_of(row.id, row.run_id, row.kind),
             name=row.name,
             mime_type=row.mime_type,
@@ -258,7 +262,6 @@ class ArtifactStore:
             expires=created + self._seconds,
             provenance=provenance,
         )
-        return _Found(Held(row.owner, row.id, row.created, row.digest, row.size), artifact)
 
     # --- removing ---------------------------------------------------------------------------------
 
@@ -272,9 +275,9 @@ class ArtifactStore:
         found = self._find(owner, uri)
         with translated("removed", self.root):
             with self._store.writing() as kept:
-                _delete(kept, [found.held])
-            self._store.drop([found.held.digest])
-        return found.artifact
+                _delete(kept, [found.id])
+            self._store.drop([found.digest])
+        return self._artifact(found)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
         """Forget all that is kept for an owner, or of one run; return how many.
@@ -284,12 +287,12 @@ class ArtifactStore:
         """
         with translated("removed", self.root):
             with self._store.reading() as kept:
-                if not self._select(kept, owner, run_id=run_id, newest=1, expired=True):
+                if not self._select(kept, owner, run_id, most=1, expired=True):
                     return 0
             with self._store.writing() as kept:
-                found = self._select(kept, owner, run_id=run_id, expired=True)
-                _delete(kept, [one.held for one in found])
-            self._store.drop(one.held.digest for one in found)
+                found = self._select(kept, owner, run_id, expired=True)
+                _delete(kept, [row.id for row in found])
+            self._store.drop(row.digest for row in found)
         return len(found)
 
     def tidy(self) -> int:
@@ -299,20 +302,21 @@ class ArtifactStore:
             ArtifactStoreError: It cannot be written.
         """
         with translated("tidied", self.root), self._changing:
-            if not self._store.blobs.root.is_dir():
+            if not self.blobs.root.is_dir():
                 return 0
-            removed = self._store.blobs.remove_unfinished()
-            contents = self._store.blobs.all()
+            removed = self.blobs.remove_unfinished()
+            contents = self.blobs.all()
             with self._store.writing() as kept:
                 # What came since is not among the contents, and is no reason to go.
-                goes = [one for one in self._gone(kept, contents) if not self._there(one)]
+                missing = [one for one in _held(kept) if one.digest not in contents]
+                goes = [one for one in missing if not self._there(one)]
                 goes += self._sweep(kept)
-                _delete(kept, goes)
+                _delete(kept, [one.id for one in goes])
             with self._store.reading() as kept:
                 strays = contents - kept.used_of_all()
             self._store.drop({one.digest for one in goes} | strays)
             # For `_is_due`.
-            os.utime(self._store.blobs.root)
+            os.utime(self.blobs.root)
         return removed + len(set(goes))
 
     async def tidying(self) -> None:
@@ -334,37 +338,32 @@ class ArtifactStore:
     def _is_due(self) -> bool:
         """Tell whether there is something to tidy, and no bridge has lately."""
         try:
-            tidied = self._store.blobs.root.stat().st_mtime
+            tidied = self.blobs.root.stat().st_mtime
         except OSError:
             return False
         return not 0 <= time() - tidied < TIDY_SECONDS
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def begin(self) -> Unfinished:
-        """Begin a file that nobody sees; see `RunArtifacts.writer`."""
-        return self._store.blobs.begin()
-
-    def discard(self, unfinished: Unfinished) -> None:
-        """Let go of a file that is not to be kept."""
-        self._store.blobs.discard(unfinished)
-
-    def keep(self, unfinished: Unfinished, label: Label) -> Artifact:
+    def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
         """Give a finished file its place and its entry; its descriptor stays open.
+
+        Args:
+            label: What is to be said of it, but for its address and moments.
 
         Raises:
             ArtifactQuotaError: It is more than its owner's share.
             OSError: It cannot be written. What there was is as it was.
         """
-        coming = Coming(owner=owner_digest(label.owner), digest=label.digest, size=label.size)
+        coming = Held(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
             goes: list[Held] = []
             try:
                 with self._store.writing() as kept:
                     goes = self._make_room(kept, coming)
-                    _delete(kept, goes)
-                    row = self._insert(kept, coming.owner, label)
-                    self._store.blobs.place(unfinished, label.digest)
+                    _delete(kept, [one.id for one in goes])
+                    artifact = self._insert(kept, coming.owner, label)
+                    self.blobs.place(unfinished, label.digest)
             except OSError:
                 # It may have got its name, and be nobody's.
                 with suppress(OSError):
@@ -374,41 +373,40 @@ class ArtifactStore:
             # What cannot be removed now goes with the next tidying.
             with suppress(OSError):
                 self._store.drop(one.digest for one in goes)
-            return row
+            return artifact
 
-    def _insert(self, kept: Transaction, owner: str, label: Label) -> Artifact:
+    def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
         now = int(self._now() * 1000)
         # Two of one millisecond stay in their order; a clock that was put back is believed.
         self._last = self._last + 1 if now <= self._last < now + _BURST else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
         values = {
-            "id": new_id(),
+            # Nobody can guess it.
+            "id": secrets.token_hex(10),
             "owner": owner,
             "created": self._last,
-            "run_id": label.run_id,
-            "kind": label.kind,
-            "name": label.name,
-            "mime_type": label.mime_type,
-            "size": label.size,
-            "digest": label.digest,
             "provenance": told,
+            **{name: getattr(label, name) for name in _LABEL},
         }
         table = _artifacts()
         kept.connection.execute(table.insert().values(**values))
         row = kept.connection.execute(table.select().where(table.c.id == values["id"])).one()
-        return self._found(row).artifact
+        return self._artifact(row)
 
-    def _make_room(self, kept: Transaction, coming: Coming) -> list[Held]:
+    def _make_room(self, kept: Transaction, coming: Held) -> list[Held]:
         """Return what has to go for what comes.
 
         Raises:
             ArtifactQuotaError: It is more than its owner's share.
         """
-        size, count = _totals(kept)
+        size, count = totals = _totals(kept)
         new = not _is_kept(kept, coming.digest)
         idle = self._now() - self._swept
-        if new and self._refused.holds(coming, (size, count), idle):
+        refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
+        # Also of a little less: who tries that byte by byte would have all of it looked through.
+        lately = then == totals and 0 <= self._now() - moment < REFUSED_SECONDS
+        if new and lately and coming.size > refused // 2:
             raise self._too_much()
         if (
             self._kept >= SWEEP_EVERY
@@ -419,26 +417,31 @@ class ArtifactStore:
             return self._sweep(kept, coming)
         return []
 
-    def _sweep(self, kept: Transaction, coming: Coming | None = None) -> list[Held]:
+    def _sweep(self, kept: Transaction, coming: Held | None = None) -> list[Held]:
         """Look through everything; return what has to go.
 
         Raises:
             ArtifactQuotaError: What is coming is more than its owner's share.
         """
         self._swept, self._kept = self._now(), 0
-        bounds = Bounds(total_bytes=self._total_bytes, oldest=self._oldest())
-        verdict = judge(_held(kept), bounds, coming)
-        if coming is not None and verdict.refused:
-            self._refused.add(coming, _totals(kept))
+        bounds = Bounds(
+            total_bytes=self._total_bytes,
+            oldest=self._oldest(),
+            entries=MAX_ENTRIES,
+            owner_entries=MAX_OWNER_ENTRIES,
+        )
+        goes = surplus_of(_held(kept), bounds, coming)
+        if goes is None:
+            assert coming is not None
+            if len(self._refused) >= MAX_REFUSED:
+                self._refused.clear()
+            self._refused[coming.owner] = coming.size, _totals(kept), self._now()
             raise self._too_much()
-        return list(verdict.goes)
-
-    def _gone(self, kept: Transaction, contents: set[str]) -> list[Held]:
-        return [one for one in _held(kept) if one.digest not in contents]
+        return goes
 
     def _there(self, one: Held) -> bool:
         try:
-            os.close(self._store.blobs.open(one.digest))
+            os.close(self.blobs.open(one.digest))
         except OSError:
             return False
         return True
@@ -458,7 +461,7 @@ class ArtifactStore:
 def store_for(settings: Settings) -> ArtifactStore:
     """Return the store that settings speak of."""
     return ArtifactStore(
-        Store(settings.state_dir),
+        store_of(settings),
         total_bytes=settings.artifact_bytes,
         run_bytes=settings.artifact_run_bytes,
         days=settings.artifact_days,
@@ -471,14 +474,27 @@ def _artifacts() -> Table:
     return artifacts
 
 
-def _where(chosen: Select[Any], table: Table, want: Wanted) -> Select[Any]:
-    if want.id:
-        return chosen.where(table.c.id == want.id)
-    if want.run_id:
-        return chosen.where(table.c.run_id == want.run_id, table.c.kind == want.kind)
-    return chosen.where(
-        table.c.id.startswith(want.beginning) | table.c.digest.startswith(want.beginning)
-    )
+def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
+    """Return what something is read by."""
+    if kind in ("stdout", "stderr"):
+        return f"{RUNS_URI}{run_id}/{kind}"
+    return ARTIFACTS_URI + artifact_id
+
+
+def _named(table: Table, uri: str) -> Any:
+    """Return the condition on what a URI, or the beginning of an id or digest, stands for."""
+    from sqlalchemy import false
+
+    if uri.startswith(ARTIFACTS_URI):
+        return table.c.id == uri.removeprefix(ARTIFACTS_URI)
+    if uri.startswith(RUNS_URI):
+        run_id, _, stream = uri.removeprefix(RUNS_URI).partition("/")
+        if stream not in ("stdout", "stderr"):
+            return false()
+        return (table.c.run_id == run_id) & (table.c.kind == stream)
+    if _BEGINNING.fullmatch(uri):
+        return table.c.id.startswith(uri) | table.c.digest.startswith(uri)
+    return false()
 
 
 def _held(kept: Transaction) -> list[Held]:
@@ -508,9 +524,9 @@ def _is_kept(kept: Transaction, digest: str) -> bool:
     return kept.connection.execute(chosen.limit(1)).first() is not None
 
 
-def _delete(kept: Transaction, goes: Sequence[Held]) -> None:
+def _delete(kept: Transaction, ids: Sequence[str]) -> None:
     assert kept.connection is not None
-    table, ids = _artifacts(), [one.id for one in goes]
+    table = _artifacts()
     for start in range(0, len(ids), _DELETED):
         some = ids[start : start + _DELETED]
         kept.connection.execute(table.delete().where(table.c.id.in_(some)))

@@ -9,56 +9,27 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from bridge.artifacts.entries import shown_name
 from bridge.artifacts.mime import HEAD, mime_type
 from bridge.artifacts.parts import translated
-from bridge.artifacts.tidying import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.store.blobs import Unfinished
+from bridge.text import valid_text, visible
+
+if TYPE_CHECKING:
+    from bridge.artifacts.store import ArtifactStore
+
+MAX_RUN_ENTRIES = 1_000
+"""Of one run: more than anybody looks at one by one; of more, a program makes an archive."""
+
+MAX_NAME = 255
+"""Characters of a name, which lists repeat; as long as a file's name may be."""
 
 Origin = Callable[[], Provenance | None]
 """Returns what a run has read by now; None for nothing that is worth a note. Called in threads."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Label:
-    """What is to be said of a finished file."""
-
-    owner: str
-    run_id: str
-    kind: ArtifactKind
-    name: str
-    mime_type: str
-    size: int
-    digest: str
-    provenance: Provenance | None = None
-
-
-class Keeper(Protocol):
-    """Where finished files go."""
-
-    @property
-    def root(self) -> Path:
-        """The directory, for messages."""
-        ...
-
-    def begin(self) -> Unfinished:
-        """Begin a file that nobody sees."""
-        ...
-
-    def discard(self, unfinished: Unfinished) -> None:
-        """Let go of one that is not to be kept."""
-        ...
-
-    def keep(self, unfinished: Unfinished, label: Label) -> Artifact:
-        """Give a finished one its place and its entry; its descriptor stays open."""
-        ...
 
 
 def of_nothing() -> None:
@@ -116,17 +87,17 @@ class RunArtifacts:
 
     def __init__(
         self,
-        keeper: Keeper,
+        store: ArtifactStore,
         quota: Quota,
         owner: str,
         run_id: str,
         origin: Origin = of_nothing,
     ) -> None:
-        self._keeper = keeper
-        self._quota = quota
-        self._owner = owner
-        self._run_id = run_id
-        self._origin = origin
+        self.store = store
+        self.quota = quota
+        self.owner = owner
+        self.run_id = run_id
+        self.origin = origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin to keep something; nobody sees it before it is finished.
@@ -139,24 +110,14 @@ class RunArtifacts:
             ArtifactQuotaError: The run has left as many as it may.
             ArtifactStoreError: The directory cannot be written to.
         """
-        self._quota.begin()
+        self.quota.begin()
         try:
-            with translated("kept", self._keeper.root):
-                unfinished = self._keeper.begin()
+            with translated("kept", self.store.root):
+                unfinished = self.store.blobs.begin()
         except ArtifactStoreError:
-            self._quota.give_back(0)
+            self.quota.give_back(0)
             raise
-        return ArtifactWriter(
-            self._keeper,
-            self._quota,
-            unfinished,
-            owner=self._owner,
-            run_id=self._run_id,
-            name=name,
-            claimed=mime_type,
-            kind=kind,
-            origin=self._origin,
-        )
+        return ArtifactWriter(self, unfinished, name, mime_type, kind)
 
     def add(
         self, name: str, data: bytes, mime_type: str = "", kind: ArtifactKind = "file"
@@ -172,26 +133,17 @@ class ArtifactWriter:
 
     def __init__(
         self,
-        keeper: Keeper,
-        quota: Quota,
+        run: RunArtifacts,
         unfinished: Unfinished,
-        *,
-        owner: str,
-        run_id: str,
         name: str,
         claimed: str,
         kind: ArtifactKind,
-        origin: Origin = of_nothing,
     ) -> None:
-        self._keeper = keeper
-        self._quota = quota
+        self._run = run
         self._unfinished: Unfinished | None = unfinished
-        self._owner = owner
-        self._run_id = run_id
         self._name = name
         self._claimed = claimed
-        self._kind = kind
-        self._origin = origin
+        self._kind: ArtifactKind = kind
         self._size = 0
         self._head = b""
         self._digest = hashlib.sha256()
@@ -204,10 +156,10 @@ class ArtifactWriter:
             ArtifactStoreError: The disk is full, or the directory is gone. It cannot be finished.
         """
         unfinished = self._open()
-        self._quota.take(len(data))
+        self._run.quota.take(len(data))
         self._size += len(data)
         try:
-            with translated("kept", self._keeper.root):
+            with translated("kept", self._run.store.root):
                 unfinished.write(data)
         except ArtifactStoreError:
             self.discard()
@@ -222,20 +174,20 @@ class ArtifactWriter:
         Raises:
             ArtifactStoreError: It cannot be kept.
         """
-        unfinished = self._open()
-        label = Label(
-            owner=self._owner,
-            run_id=self._run_id,
-            kind=self._kind,
+        unfinished, run = self._open(), self._run
+        label = Artifact(
+            uri="",
             name=shown_name(self._name),
             mime_type=mime_type(self._name, self._head, self._claimed),
             size=self._size,
             digest=self._digest.hexdigest(),
-            provenance=self._origin(),
+            run_id=run.run_id,
+            kind=self._kind,
+            provenance=run.origin(),
         )
         try:
-            with translated("kept", self._keeper.root):
-                artifact = self._keeper.keep(unfinished, label)
+            with translated("kept", run.store.root):
+                artifact = run.store.keep(unfinished, run.owner, label)
         except ArtifactStoreError:
             self.discard()
             raise
@@ -248,8 +200,8 @@ class ArtifactWriter:
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
-        self._quota.give_back(self._size)
-        self._keeper.discard(unfinished)
+        self._run.quota.give_back(self._size)
+        self._run.store.blobs.discard(unfinished)
 
     def _open(self) -> Unfinished:
         if self._unfinished is None:
@@ -266,3 +218,9 @@ class ArtifactWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.discard()
+
+
+def shown_name(name: str) -> str:
+    """Return a name that somebody else chose as it can be shown: one line, and bounded."""
+    text = visible(valid_text(name[: 2 * MAX_NAME]), keep="")
+    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"

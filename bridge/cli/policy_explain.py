@@ -16,11 +16,10 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import OPEN, Policy, Step
 from bridge.gate.question import because
 from bridge.model import Effect, Json, Tool, short_digest
-from bridge.settings import Settings
+from bridge.settings import Settings, store_of
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule
 from bridge.settings.policy_edit import toml_value
-from bridge.store import Store
 
 MAX_RULES = 20
 """Rules shown that did not match; with more, those that are about other tools are left out."""
@@ -72,7 +71,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
             server_definition=spec.definition,
         ),
         "read" if requested else None,
-        Pins(Store(settings.state_dir)),
+        Pins(store_of(settings)),
         start,
     )
     if arguments.json:

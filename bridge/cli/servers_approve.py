@@ -28,8 +28,7 @@ from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.starts import Starts
 from bridge.model import ServerSpec
-from bridge.settings import Settings
-from bridge.store import Store
+from bridge.settings import Settings, store_of
 from bridge.text import counted
 
 LEAST_DIGITS = 32
@@ -136,7 +135,9 @@ async def approve_start(spec: ServerSpec, wanted: str, settings: Settings, perso
     # Anew, as another bridge reads it.
     if _starts(settings).decide(spec).action != "allow":
         message = f"That {spec.name} may be started cannot be kept."
-        raise UsageError(message, remedy=f"See to store.db in {settings.state_dir}.")
+        raise UsageError(
+            message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
+        )
     told = f"{spec.name} may be started as long as its definition stays as it is."
     write_err(visible(told, keep="") + "\n")
     return True
@@ -152,7 +153,7 @@ async def _approve(spec: ServerSpec, settings: Settings) -> None:
 
 
 def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
-    pins = Pins(Store(settings.state_dir))
+    pins = Pins(store_of(settings))
     return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 

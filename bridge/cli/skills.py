@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import anyio.to_thread
-
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
@@ -34,7 +32,7 @@ async def list_skills(arguments: SimpleNamespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         skills = await shelf.all()
-        approved = await anyio.to_thread.run_sync(shelf.approvals.all)
+        approved = await shelf.approved()
         found = [_fields(engine, skill, approved) for skill in skills.values()]
     if arguments.json:
         write_json(found, indent=2)
@@ -54,7 +52,7 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
     """Print a skill's file, and on stderr what else there is to know of it."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, arguments.name)
-        approved = await anyio.to_thread.run_sync(engine.skills.shelf.approvals.all)
+        approved = await engine.skills.shelf.approved()
         fields = _fields(engine, skill, approved)
     if arguments.json:
         write_json({**fields, "source": skill.source}, indent=2)
@@ -87,7 +85,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
     refused = False
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
-        approved = await anyio.to_thread.run_sync(shelf.approvals.all)
+        approved = await shelf.approved()
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)

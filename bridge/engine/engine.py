@@ -53,8 +53,7 @@ from bridge.model import (
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
-from bridge.settings import Settings
-from bridge.store import Store
+from bridge.settings import Settings, store_of
 from bridge.upstream.asking import on_behalf_of
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         lasting = self.sandboxes.reserve_lasting
-        self.sessions = Sessions(settings, lasting, Store(settings.state_dir), self.packages.outfit)
+        self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.outfit)
         runs = settings.runs or default_runs(
             usable_cpus(), usable_memory(), limits_for(settings).memory_bytes
         )

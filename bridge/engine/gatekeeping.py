@@ -37,9 +37,8 @@ from bridge.gate.starts import Asker, Starts
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.render.plan import plan_summary
 from bridge.render.receipt import bytes_returned
-from bridge.settings import Settings, reload_policy
+from bridge.settings import Settings, reload_policy, store_of
 from bridge.settings.policy import PolicySpec
-from bridge.store import Store
 from bridge.text import without_values
 from bridge.upstream.asking import current_caller
 
@@ -217,12 +216,11 @@ class Gatekeeping:
     """The parts that outlive runs."""
 
     def __init__(self, settings: Settings, servers: Servers) -> None:
-        state = settings.state_dir
         self._settings = settings
         self._servers = servers
         self.audit = log_of(settings)
         self._policy = PolicyFile(settings, self.audit.later)
-        self._pins = Pins(Store(state))
+        self._pins = Pins(store_of(settings))
         self.starts = Starts(self.policy, self.audit, self._pins, _current_asker)
         servers.pool.admission = self.starts
         self._grants = Grants()

@@ -27,8 +27,7 @@ from bridge.gate.question import safe_name
 from bridge.model import ServerSpec
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose
-from bridge.settings import Settings
-from bridge.store import Store
+from bridge.settings import Settings, store_of
 from bridge.upstream.asking import current_caller
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
@@ -113,7 +112,7 @@ async def open_engine(
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
     where = finder or ConfigFinder(context, consents)
-    store = Store(settings.state_dir)
+    store = store_of(settings)
     servers = Servers(
         where,
         pool,

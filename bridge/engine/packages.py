@@ -20,7 +20,7 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.limits import limits_for
-from bridge.settings import Settings, packages_dir
+from bridge.settings import Settings, packages_dir, store_of
 
 if TYPE_CHECKING:
     from bridge.wheels.requirements import Wanted
@@ -152,7 +152,11 @@ class Packages:
             from bridge.wheels.resolving import Resolver
 
             self._resolver = Resolver(
-                self._settings.dependencies, self._directory, self._settings.environ, SETTINGS_FILE
+                self._settings.dependencies,
+                self._directory,
+                store_of(self._settings),
+                self._settings.environ,
+                SETTINGS_FILE,
             )
         return self._resolver
 

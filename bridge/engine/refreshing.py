@@ -214,10 +214,6 @@ class Lister:
             self._known.learn(spec.name, listing.tools)
         return listing
 
-    async def prune(self) -> None:
-        """Remove from disk what is old or too much."""
-        await anyio.to_thread.run_sync(self._cache.prune, time.time())
-
     async def _carry_out(self, request: Request, turn: anyio.CapacityLimiter | None) -> None:
         # It may have been begun for one run, and serves, and outlives, others: what the server
         # asks meanwhile is not for that run's client.
@@ -295,7 +291,6 @@ class Refresher:
         self._changed: set[str] = set()
         self._relisting: set[str] = set()
         self._used: set[str] = set()
-        self._pruned = False
 
     def use(self, names: Iterable[str]) -> None:
         """Take note that these servers are wanted for more than their list of tools."""
@@ -340,9 +335,6 @@ class Refresher:
             if tried != spec or now - when >= REFRESH_SECONDS:
                 self._attempts[name] = spec, now
                 tasks.start_soon(self._refresh, name)
-        if not self._pruned:
-            self._pruned = True
-            tasks.start_soon(self._lister.prune)
 
     def is_old(self, name: str) -> bool:
         """Whether a server's listing is older than it should become, or from the future."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
 from bridge.engine.tool_cache import listing_digest
 from bridge.model import Json, ServerSpec
-from bridge.store import Store, Transaction
+from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +85,13 @@ class ShapeFiles:
 
     def load(self, specs: Iterable[ServerSpec]) -> dict[str, dict[str, Memory]]:
         """Return what is remembered of servers' tools, by server."""
-        found: dict[str, dict[str, Memory]] = {}
+        named = {listing_digest(spec): spec for spec in specs}
+        found: dict[str, bytes] = {}
         try:
-            with self._store.reading() as kept:
-                for spec in specs:
-                    found[spec.name] = _load(kept, spec)
+            found = self._store.documents(_KIND, named)
         except OSError as error:
             logger.debug("what tools return was not read: %s", error)
-        return {spec.name: {} for spec in specs} | found
+        return {spec.name: _loaded(found.get(name), spec) for name, spec in named.items()}
 
     def add(self, news: Sequence[tuple[ServerSpec, Memories]]) -> bool:
         """Add to what is kept; return whether that could be done.
@@ -103,7 +102,10 @@ class ShapeFiles:
         try:
             with self._store.writing() as kept:
                 for spec, memories in news:
-                    found = _document(spec.name, _joined(_load(kept, spec), memories))
+                    found = _document(
+                        spec.name,
+                        _joined(_loaded(kept.get(_KIND, "", listing_digest(spec)), spec), memories),
+                    )
                     data = json.dumps(found, ensure_ascii=True).encode()
                     kept.put(_KIND, "", listing_digest(spec), data)
                 kept.prune(_KIND, most=MAX_FILES)
@@ -113,9 +115,9 @@ class ShapeFiles:
         return True
 
 
-def _load(kept: Transaction, spec: ServerSpec) -> dict[str, Memory]:
+def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, Memory]:
     try:
-        return _memories(json.loads(kept.get(_KIND, "", listing_digest(spec)) or b"{}"), spec.name)
+        return _memories(json.loads(data or b"{}"), spec.name)
     except (ValueError, RecursionError) as error:
         logger.debug("ignoring what is remembered of %s: %s", spec.name, error)
         return {}

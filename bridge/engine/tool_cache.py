@@ -13,12 +13,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from time import time
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.model import MEBIBYTE, ServerSpec, Tool
-from bridge.store import PruneBounds, Store
+from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -89,42 +90,30 @@ class ToolCache:
 
     def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing | None]:
         """Return what definitions listed last time, by their names, all of one moment."""
-        found: dict[str, Listing | None] = {}
+        named = {listing_digest(spec): spec for spec in specs}
+        found: dict[str, bytes] = {}
         try:
-            with self._store.reading() as kept:
-                for spec in specs:
-                    found[spec.name] = _listing(spec, kept.get(_KIND, "", listing_digest(spec)))
+            found = self._store.documents(_KIND, named)
         except OSError as error:
             logger.debug("what servers listed was not read: %s", error)
-        return {spec.name: None for spec in specs} | found
+        return {spec.name: _listing(spec, found.get(name)) for name, spec in named.items()}
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        """Keep a listing for the next bridge."""
+        """Keep a listing for the next bridge; of all of them what is old or too much goes."""
         data = _LISTING.dump_json(listing)
         if len(data) > MAX_BYTES:
             return
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", listing_digest(spec), data)
+                kept.prune(
+                    _KIND,
+                    most=MAX_ENTRIES,
+                    most_bytes=MAX_TOTAL_BYTES,
+                    oldest=time() - MAX_AGE_SECONDS,
+                )
         except OSError as error:
             logger.debug("tools of %s are not kept: %s", spec.name, error)
-
-    def prune(self, now: float) -> int:
-        """Remove what is old or too much, the oldest first; return how many listings went."""
-        bounds: PruneBounds = {
-            "most": MAX_ENTRIES,
-            "most_bytes": MAX_TOTAL_BYTES,
-            "oldest": now - MAX_AGE_SECONDS,
-        }
-        try:
-            with self._store.reading() as kept:
-                if not kept.excess(_KIND, **bounds):
-                    return 0
-            with self._store.writing() as kept:
-                return kept.prune(_KIND, **bounds)
-        except OSError as error:
-            logger.debug("the catalogue was not looked through: %s", error)
-            return 0
 
 
 def _listing(spec: ServerSpec, data: bytes | None) -> Listing | None:

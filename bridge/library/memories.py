@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.library.traces import Traces, add_read
+from bridge.library.traces import add_read, read_by_writers
 from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.store import Store, Transaction, owner_digest
 
@@ -80,7 +80,7 @@ class Memories:
 
     def read_by_writers(self) -> Provenance | None:
         """Return what the runs had read that ever saved or deleted something; None if nothing."""
-        return Traces(self._store, self._writers).all()
+        return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
         """Return what is remembered under a key.

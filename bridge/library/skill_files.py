@@ -1,17 +1,21 @@
 """Skills as plain files in a folder, which may be a git repository.
 
 Owns the folder: `NAME.py` is a skill as it is now, `NAME/1.py` and so on are its versions as they
-were saved. Each file is replaced whole. A person may edit, add and remove files at any time. All of
+were saved. Each file is replaced whole. A person may edit, add and remove files at any time;
+bridges change them in the store's turn. What a person has approved of is in the store, by digests,
+so that nothing that gets into the folder, as by a `git pull`, brings its own approval along. All of
 it blocks, and belongs in threads.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +31,12 @@ from bridge.library.skills import (
     text_digest,
     version_of,
 )
+from bridge.library.traces import SKILLS, add_read, forget_read, tells
 from bridge.model import Provenance
-from bridge.saving import read_regular, replace_file, turn
+from bridge.saving import read_regular, replace_file
+from bridge.store import Store, Transaction
+
+logger = logging.getLogger(__name__)
 
 MAX_SKILLS = 500
 """In one folder; more is no collection that anybody keeps in mind."""
@@ -42,6 +50,12 @@ MAX_VERSIONS = 50
 MAX_REMOVED = 100
 """Skills that were removed and whose versions stay; those removed first go. A program may save one
 and remove it under one name after the other."""
+
+MAX_APPROVALS = 2000
+"""Remembered; the oldest are forgotten, and asked for again."""
+
+_APPROVED = "approved"
+_FORM = 1
 
 State = tuple[int, int, int]
 """What tells a file from what it was before: time, size, number."""
@@ -63,15 +77,9 @@ class Saved:
 class SkillFiles:
     """The files of one folder, which need not be there."""
 
-    def __init__(self, folder: Path, lock: Path) -> None:
-        """Make one.
-
-        Args:
-            folder: Where the files are.
-            lock: By which bridges take turns; not in the folder, whose files are the user's.
-        """
+    def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
-        self._lock = lock
+        self._store = store
 
     def states(self) -> dict[str, State]:
         """Return the skills there are, by name, each with what tells whether it has changed.
@@ -146,44 +154,84 @@ class SkillFiles:
                 not what `only_if` says.
             LibraryError: It cannot be written. What there was is as it was.
         """
-        try:
+        header = Header(
+            description=description,
+            created=now,
+            updated=now,
+            digest=source_digest(source),
+            tools=tools,
+            provenance=provenance,
+        )
+        with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with turn(self._lock):
-                header = Header(
-                    description=description,
-                    created=now,
-                    updated=now,
-                    digest=source_digest(source),
-                    tools=tools,
-                    provenance=provenance,
-                )
-                self._insist(name, only_if)
-                return self._saved(name, source, header)
-        except OSError as error:
-            message = f"Skill {name!r} cannot be saved: {error.strerror or error}."
-            raise LibraryError(message) from None
+            self._insist(name, only_if)
+            return self._saved(name, source, header)
 
-    def while_it_is(self, name: str, digest: str, act: Callable[[], None]) -> bool:
-        """Do something while no bridge saves; only if a skill's text has this digest.
+    @contextmanager
+    def _changing(
+        self, name: str, doing: str, provenance: Provenance | None = None
+    ) -> Iterator[Transaction]:
+        """Have no bridge change or approve of a skill meanwhile.
 
-        Returns:
-            Whether it has.
+        Args:
+            doing: What is done to it.
+            provenance: What the run had read that does it. It stands in the store before anything
+                is changed.
 
         Raises:
-            LibraryError: It cannot be read, or another bridge keeps the lock.
+            LibraryError: It cannot be done.
         """
         try:
-            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with turn(self._lock):
-                text = self.text(name)
-                if text is None or text_digest(text) != digest:
-                    return False
-                act()
-                return True
+            if tells(provenance):
+                with self._store.writing(durable=True) as kept:
+                    add_read(kept, SKILLS, name, provenance)
+            with self._store.writing(durable=True) as kept:
+                yield kept
+                # Somebody may have approved of the text before in between, and so it was forgotten.
+                add_read(kept, SKILLS, name, provenance)
         except OSError as error:
-            message = f"Skill {name!r} cannot be looked at: {error.strerror or error}."
+            message = f"Skill {name!r} cannot be {doing}: {error.strerror or error}."
             raise LibraryError(message) from None
+
+    # --- approvals --------------------------------------------------------------------------------
+
+    def approve(self, name: str, digest: str) -> bool:
+        """Have programs use a skill unasked, as somebody has seen it; return whether it is so yet.
+
+        If it is not, nothing is approved of.
+
+        Raises:
+            LibraryError: It cannot be read, or the approval not be written.
+        """
+        with self._changing(name, "approved of") as kept:
+            text = self.text(name)
+            if text is None or text_digest(text) != digest:
+                return False
+            try:
+                found = [
+                    each
+                    for each in _approvals(kept.get(_APPROVED, SKILLS, ""))
+                    if each != [name, digest]
+                ]
+            except (ValueError, RecursionError) as error:
+                message = f"The approval of skill {name!r} cannot be written down: {error}."
+                raise LibraryError(message) from None
+            found = [*found, [name, digest]][-MAX_APPROVALS:]
+            document = {"form": _FORM, "approved": found}
+            kept.put(_APPROVED, SKILLS, "", json.dumps(document).encode())
+            forget_read(kept, SKILLS, name)
+            return True
+
+    def approved(self) -> set[tuple[str, str]]:
+        """Return names and digests that a person approved of; none of what cannot be read."""
+        try:
+            found = self._store.documents(_APPROVED, [""], SKILLS).get("")
+            return {(name, digest) for name, digest in _approvals(found)}
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning("approvals of skills cannot be read, and do not count: %s", error)
+            return set()
+
+    # --- files ------------------------------------------------------------------------------------
 
     def _insist(self, name: str, digest: str | None) -> None:
         """Raise unless a skill's text has a digest; empty for no text, None for any."""
@@ -215,10 +263,18 @@ class SkillFiles:
         replace_file(self._path(name), _bytes(text), durable=True)
         return Saved(text=text, version=new.version, changed=changed)
 
-    def remove(self, name: str, *, versions: bool, only_if: str | None = None) -> bool:
+    def remove(
+        self,
+        name: str,
+        provenance: Provenance | None = None,
+        *,
+        versions: bool,
+        only_if: str | None = None,
+    ) -> bool:
         """Remove a skill; return whether it was there.
 
         Args:
+            provenance: What the run had read that does it.
             versions: Whether those go too that were saved of it. Otherwise one stays of its text.
             only_if: The digest that its text must have until then.
 
@@ -228,14 +284,11 @@ class SkillFiles:
         """
         if not self.folder.is_dir():
             return False
-        try:
-            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with turn(self._lock):
-                self._insist(name, only_if)
-                return self._removed(name, versions=versions)
-        except OSError as error:
-            message = f"Skill {name!r} cannot be removed: {error.strerror or error}."
-            raise LibraryError(message) from None
+        with self._changing(name, "removed", provenance) as kept:
+            self._insist(name, only_if)
+            if versions:
+                forget_read(kept, SKILLS, name)
+            return self._removed(name, versions=versions)
 
     def _removed(self, name: str, *, versions: bool) -> bool:
         try:
@@ -326,6 +379,18 @@ class SkillFiles:
 
     def _version(self, name: str, number: int) -> Path:
         return self.folder / name / f"{number}.py"
+
+
+def _approvals(data: bytes | None) -> list[list[str]]:
+    document = json.loads(data or b'{"form": 1}')
+    if not isinstance(document, dict) or document.get("form") != _FORM:
+        raise ValueError("they are not what a bridge writes")
+    listed = document.get("approved")
+    return [
+        [str(each[0]), str(each[1])]
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, list) and len(each) == 2
+    ]
 
 
 def _bytes(text: str) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 
-from bridge.errors import LibraryError
 from bridge.model import Json, Provenance
 from bridge.store import Store, Transaction
 
@@ -21,59 +20,22 @@ SKILLS = "skills"
 _KIND = "read"
 
 
-class Traces:
-    """What was read by those that changed what has this name."""
-
-    def __init__(self, store: Store, of: str = SKILLS) -> None:
-        self._store = store
-        self._of = of
-
-    def all(self) -> Provenance | None:
-        """Return all of it in one; None if nothing was written. A damaged one says the worst."""
-        try:
-            with self._store.reading() as kept:
-                documents = _read(kept, self._of)
-        except OSError:
-            return Provenance(anything=True)
-        found: Provenance | None = None
-        for document in documents.values():
-            one = Provenance.of(document)
-            found = one if found is None or one is None else found.together(one)
-        return found
-
-    def add(self, name: str, provenance: Provenance | None) -> None:
-        """Have what a run had read stand here. To be called before it changes an entry.
-
-        Raises:
-            LibraryError: It cannot be written; the entry must not be changed.
-        """
-        if not _tells(provenance):
-            return
-        try:
-            with self._store.writing(durable=True) as kept:
-                add_read(kept, self._of, name, provenance)
-        except OSError as error:
-            message = f"What was read cannot be written down: {error.strerror or error}."
-            raise LibraryError(message) from None
-
-    def forget(self, name: str) -> None:
-        """Leave out what stands under a name: a person has seen that entry, or removed it.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        with self._store.reading() as kept:
-            if name not in _read(kept, self._of):
-                return
-        with self._store.writing(durable=True) as kept:
-            found = _read(kept, self._of)
-            if name and found.pop(name, None) is not None:
-                _write(kept, self._of, found)
+def read_by_writers(store: Store, of: str) -> Provenance | None:
+    """Return all of it in one; None if nothing was written. A damaged one says the worst."""
+    try:
+        documents = _decoded(store.documents(_KIND, [""], of).get(""))
+    except OSError:
+        return Provenance(anything=True)
+    found: Provenance | None = None
+    for document in documents.values():
+        one = Provenance.of(document)
+        found = one if found is None or one is None else found.together(one)
+    return found
 
 
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
     """Have what a run had read stand beside what it changes in the same transaction."""
-    if provenance is None or not _tells(provenance):
+    if provenance is None or not tells(provenance):
         return
     found = _read(kept, of)
     if name not in found and len(found) >= MAX_NAMES:
@@ -84,7 +46,15 @@ def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | Non
         _write(kept, of, {**found, name: document})
 
 
-def _tells(provenance: Provenance | None) -> bool:
+def forget_read(kept: Transaction, of: str, name: str) -> None:
+    """Leave out what stands under a name: a person has seen that entry, or removed it."""
+    found = _read(kept, of)
+    if name and found.pop(name, None) is not None:
+        _write(kept, of, found)
+
+
+def tells(provenance: Provenance | None) -> bool:
+    """Tell whether a run had read anything that is worth a note."""
     return provenance is not None and bool(
         provenance.labels or provenance.servers or provenance.anything
     )
@@ -95,7 +65,10 @@ def _write(kept: Transaction, of: str, found: dict[str, Json]) -> None:
 
 
 def _read(kept: Transaction, of: str) -> dict[str, Json]:
-    data = kept.get(_KIND, of, "")
+    return _decoded(kept.get(_KIND, of, ""))
+
+
+def _decoded(data: bytes | None) -> dict[str, Json]:
     if data is None:
         return {}
     try:

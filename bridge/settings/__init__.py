@@ -8,6 +8,7 @@ error that names where it stands: nothing falls back silently.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,14 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import engine_directories, settled
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
-from bridge.settings.places import config_path, default_state_dir, home, packages_dir, runtime_dir
+from bridge.settings.places import (
+    config_path,
+    default_state_dir,
+    home,
+    packages_dir,
+    runtime_dir,
+    store_of,
+)
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.removed import REMOVED_SETTINGS, insist_not_removed
@@ -58,6 +66,7 @@ __all__ = [
     "private_places",
     "reload_policy",
     "runtime_dir",
+    "store_of",
     "trusted_places",
     "unknown_variables",
     "writable_places",
@@ -143,6 +152,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "artifact_bytes": _Setting(parsers.parse_size),
     "artifact_run_bytes": _Setting(parsers.parse_size),
     "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
+    "store": _Setting(parsers.database),
     "skills_dir": _Setting(parsers.whole_path),
     "roots": _Setting(
         parsers.directories,
@@ -226,6 +236,8 @@ def load(
         ),
     )
     insist_private(settings.state_dir, "The state directory")
+    if settings.store is not None:
+        insist_private(settings.store, "The store")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
 
@@ -267,7 +279,8 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
     """Return where the bridge and the engines keep their own files: nothing there is granted."""
-    chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings))
+    kept = (settings.store, store_of(settings).blobs.root)
+    chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
     return (*own, *engine_directories(settings.environ))
 
@@ -367,4 +380,6 @@ def _parse(key: str, text: str, place: str) -> _Given:
     try:
         return _Given(_SETTINGS[key].parse(text), place)
     except ValueError as error:
-        raise SettingsError(f"{place}: {text!r} {error}.") from None
+        # An address may hold a login.
+        shown = re.sub("(?<=://)[^/@]*@", "", text)
+        raise SettingsError(f"{place}: {shown!r} {error}.") from None

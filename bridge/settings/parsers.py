@@ -192,6 +192,18 @@ def whole_path(text: str) -> Path:
     return found
 
 
+def database(text: str) -> Path:
+    """Return the file of a database: a path, or SQLAlchemy's URL of an SQLite database."""
+    scheme, mark, rest = text.strip().partition("://")
+    if not mark:
+        return whole_path(text)
+    if scheme not in ("sqlite", "sqlite+pysqlite") or not rest.startswith("/") or "?" in rest:
+        raise ValueError(
+            "is no SQLite database, which is all that is supported: give a path, or sqlite:///PATH"
+        )
+    return whole_path(rest[1:])
+
+
 def lowered(text: str) -> str:
     """Return a name in small letters."""
     return text.strip().lower()

@@ -10,6 +10,7 @@ from pathlib import Path
 from bridge.errors import SettingsError
 from bridge.settings import parsers
 from bridge.settings.values import Settings
+from bridge.store import Store
 
 MAX_RUNTIME_DIR_BYTES = 70
 """A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
@@ -60,6 +61,13 @@ def runtime_dir(settings: Settings) -> Path:
 def home(environ: Mapping[str, str]) -> Path:
     """Return the user's home directory as the given environment sees it."""
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+
+
+def store_of(settings: Settings) -> Store:
+    """Return the database of what is kept."""
+    if settings.store is None:
+        return Store(settings.state_dir)
+    return Store(settings.store.parent, settings.store.name)
 
 
 def packages_dir(settings: Settings) -> Path:

@@ -61,6 +61,7 @@ class Settings:
         session_days: How long one that is put away can be had back.
         artifact_bytes, artifact_run_bytes: What is kept of all runs, and of one.
         artifact_days: For how long.
+        store: The database of what is kept; None for the state directory's own.
         skills_dir: Where saved skills are, as plain files; None for the state directory's own.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
@@ -114,6 +115,7 @@ class Settings:
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2
     artifact_days: int = 7
+    store: Path | None = None
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)

@@ -1,8 +1,8 @@
 """What versions without a database kept in files, taken over once, when a database is made.
 
-Only what nobody can make again: memories, with what their writers had read, and the pins of tools
-and servers. All else (listings, shapes, what runs left, sessions) begins anew. The files stay where
-they are; the CHANGELOG says which may be removed.
+Only what nobody can make again: memories, with what their writers had read, approvals of skills,
+and the pins of tools and servers. All else (listings, shapes, what runs left, sessions) begins
+anew. The files stay where they are; the CHANGELOG says which may be removed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PINS = "pins.json"
 _SKILLS_READ = "skills-read.json"
+_SKILLS_APPROVED = "skills-approved.json"
 _MEMORIES = "memories"
 
 _PINS_BYTES = 16 * 1024**2
@@ -34,7 +35,9 @@ _MEMORY = re.compile(r"[0-9a-f]{40}\.json")
 
 def is_earlier(directory: Path) -> bool:
     """Tell whether an earlier version kept something here that is taken over."""
-    return any((directory / name).exists() for name in (_PINS, _SKILLS_READ, _MEMORIES))
+    return any(
+        (directory / name).exists() for name in (_PINS, _SKILLS_READ, _SKILLS_APPROVED, _MEMORIES)
+    )
 
 
 def carry_over(connection: Connection, documents: Table, directory: Path) -> None:
@@ -55,6 +58,7 @@ def carry_over(connection: Connection, documents: Table, directory: Path) -> Non
 
     add("pins", "", "", directory / _PINS, _PINS_BYTES)
     add("read", "skills", "", directory / _SKILLS_READ, _TRACES_BYTES)
+    add("approved", "skills", "", directory / _SKILLS_APPROVED, _TRACES_BYTES)
     memories = directory / _MEMORIES
     if not memories.is_dir():
         return

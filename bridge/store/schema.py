@@ -36,9 +36,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from bridge.store.earlier import carry_over
-
-BUSY_SECONDS = 30.0
-"""For which a writer waits for another's turn. Most take a millisecond."""
+from bridge.store.store import BUSY_SECONDS
 
 MAX_DATABASES = 8
 """Kept connected to. A bridge has one."""
@@ -48,9 +46,6 @@ WRITES = "bridge_writes"
 
 DURABLE = "bridge_durable"
 """The one of those whose changes have to survive a power cut, and wait for the disk."""
-
-_ADVISORY_LOCK = 0x6D637062
-"""Names the one turn there is, where a database has locks by number."""
 
 metadata = MetaData()
 
@@ -194,10 +189,6 @@ atexit.register(databases.forget)
 
 
 def _engine(url: str) -> Engine:
-    if not url.startswith("sqlite:"):
-        engine = create_engine(url)
-        event.listen(engine, "begin", _begin_locked)
-        return engine
     engine = create_engine(
         url,
         poolclass=QueuePool,
@@ -230,11 +221,6 @@ def _begin(connection: Connection) -> None:
     level = "FULL" if options.get(DURABLE) else "NORMAL"
     connection.exec_driver_sql(f"PRAGMA synchronous={level}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin_locked(connection: Connection) -> None:
-    if connection.get_execution_options().get(WRITES):
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
 
 
 def translated(error: SQLAlchemyError) -> StoreError:

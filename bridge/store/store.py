@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict, Unpack
 
@@ -29,7 +29,13 @@ FILE = "store.db"
 """The database, in the state directory; SQLite has two more beside it while it is in use."""
 
 BLOBS = "blobs"
-"""The directory of contents, beside it."""
+"""The directory of contents, beside it; beside `NAME` of another's choice it is `NAME-blobs`."""
+
+VERSION = 1
+"""The number of the last of `schema.MIGRATIONS`."""
+
+BUSY_SECONDS = 30.0
+"""For which a writer waits for another's turn. Most take a millisecond."""
 
 BATCH = 500
 """Contents removed in one turn."""
@@ -68,14 +74,14 @@ class Store:
 
     Args:
         directory: Where the database is; made when something is first kept.
-        url: Of another database, as SQLAlchemy has them; empty for SQLite in the directory.
+        name: Of its file.
     """
 
-    def __init__(self, directory: Path, url: str = "") -> None:
+    def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
-        self.blobs = Blobs(directory / BLOBS)
-        self._file = None if url else directory / FILE
-        self._url = url or f"sqlite:///{directory / FILE}"
+        self.blobs = Blobs(directory / (BLOBS if name == FILE else f"{name}-{BLOBS}"))
+        self._file = directory / name
+        self._url = f"sqlite:///{self._file}"
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -84,13 +90,31 @@ class Store:
         Raises:
             OSError: It cannot be read.
         """
-        if self._file is not None and not _is_there(self._file):
+        if not _is_there(self._file):
             if not is_earlier(self.directory):
                 yield Transaction(None, time.time)
                 return
             _make_private(self._file)
         with self._connected(writes=False) as connection:
             yield Transaction(connection, time.time)
+
+    def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
+        """Return the data of some documents, of one moment and by their names.
+
+        For what a bridge reads as it starts: it costs nobody the import of SQLAlchemy.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        names = list(names)
+        found: dict[str, bytes] | None = None
+        if "sqlalchemy" not in sys.modules and _is_there(self._file):
+            found = _read_plainly(self._file, kind, owner, names)
+        if found is None:
+            with self.reading() as kept:
+                data = {name: kept.get(kind, owner, name) for name in names}
+            found = {name: each for name, each in data.items() if each is not None}
+        return found
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
@@ -102,16 +126,13 @@ class Store:
         Raises:
             OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
         """
-        if self._file is not None:
-            make_directory(self.directory)
-            _make_private(self._file)
+        make_directory(self.directory)
+        _make_private(self._file)
         with self._connected(writes=True, durable=durable) as connection:
             yield Transaction(connection, time.time)
 
     def state(self) -> tuple[int, ...]:
         """Return what is another after every change; () of a database that is not there."""
-        if self._file is None:
-            return (time.time_ns(),)
         found: list[int] = []
         for name in (self._file.name, f"{self._file.name}-wal"):
             with suppress(OSError):
@@ -292,11 +313,30 @@ def _is_there(file: Path) -> bool:
         return False
 
 
-def _identity(file: Path | None) -> tuple[int, int]:
-    if file is None:
-        return 0, 0
+def _identity(file: Path) -> tuple[int, int]:
     found = file.stat()
     return found.st_dev, found.st_ino
+
+
+def _read_plainly(
+    file: Path, kind: str, owner: str, names: Iterable[str]
+) -> dict[str, bytes] | None:
+    """Return documents, of one moment; None where the database is not as this version has it."""
+    import sqlite3
+
+    found: dict[str, bytes] = {}
+    wanted = "SELECT data FROM documents WHERE kind = ? AND owner = ? AND name = ?"
+    try:
+        with closing(sqlite3.connect(file, BUSY_SECONDS, isolation_level=None)) as database:
+            database.execute("BEGIN")
+            if database.execute("SELECT max(number) FROM migrations").fetchone() != (VERSION,):
+                return None
+            for name in names:
+                for (data,) in database.execute(wanted, (kind, owner, name)):
+                    found[name] = bytes(data)
+    except sqlite3.Error:
+        return None
+    return found
 
 
 def _make_private(file: Path) -> None:
@@ -310,7 +350,11 @@ def _make_private(file: Path) -> None:
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(file, flags, 0o600))
-    for place, kind in ((file, stat.S_IFREG), (file.parent, stat.S_IFDIR)):
+    places = [(file, stat.S_IFREG)]
+    if file.name == FILE:
+        # Else it is in a directory of the user's, which `bridge.settings` has looked at.
+        places.append((file.parent, stat.S_IFDIR))
+    for place, kind in places:
         found = place.stat(follow_symlinks=place == file.parent)
         if stat.S_IFMT(found.st_mode) != kind:
             raise OSError(errno.EINVAL, "the database is no plain file")

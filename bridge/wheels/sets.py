@@ -1,38 +1,29 @@
-"""Sets of packages on disk, each in a directory of its own:
+"""Sets of packages: what requirements come to, in the store, and what that is on disk.
 
-    turn        locked by the bridge that fills in the rest
-    lock.json   which packages a set of requirements comes to, for one Python
-    packages/   those, installed, as programs see them
-    work/       where uv works meanwhile
+    <digest>/   packages, installed, as programs see them
+    work-*/     where a bridge's uv works meanwhile
 
-Owns the names, what installed packages may be, and what is removed when room is needed. Everything
-is written beside its place and renamed, so that there is never half of it.
+Owns the names, what installed packages may be, and what is removed when room is needed. What is
+installed is complete before it has its name, and never changed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
+import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
-
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.saving import replace_file
-
-MAX_LOCK_BYTES = 4 * 1024 * 1024
-"""Of a lock.json; a large one has some kilobytes."""
+from bridge.store import Store
 
 MAX_ENTRIES = 50_000
 """Files and directories of a set: the largest have half of that."""
@@ -49,7 +40,8 @@ LEFT_SECONDS = 2 * 3600.0
 TOUCHED_SECONDS = 3600.0
 """How exactly it is known when something was used last."""
 
-_TURN_PAUSE_SECONDS = 0.1
+_KIND = "packages"
+_WORK = "work-"
 
 _RUN_BY_ITSELF = re.compile(r".*\.pth|(site|user)customize(\..*)?|\.lock", re.IGNORECASE)
 """What an interpreter with `site` would run at its start, and uv's own lock file. The guest's has
@@ -84,71 +76,54 @@ class Lock:
 
 
 class PackageSet:
-    """One directory. Methods block, and are for threads, unless they are async.
+    """One set. Methods block, and are for threads, but for `tree` and `touch`.
 
     Args:
         directory: Of all sets; made when needed.
+        store: Where what it came to is kept.
         texts: What the set is of; equal for the same set only.
     """
 
-    def __init__(self, directory: Path, texts: Iterable[str]) -> None:
-        self._all = directory
+    def __init__(self, directory: Path, store: Store, texts: Iterable[str]) -> None:
+        self._directory = directory
+        self._store = store
         self.name = digest_of(texts)
-        self._path = directory / self.name
-        self.tree = self._path / "packages"
-        self.work = self._path / "work"
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Hold the one turn that there is to fill it in, among all bridges. Waits for it.
+    def tree(self, lock: Lock) -> Path:
+        """Return where the packages that it came to are, or are to be."""
+        return self._directory / digest_of([self.name, *map(repr, lock.packages)])
 
-        Raises:
-            PackageUnavailableError: The directory cannot be written to.
-        """
+    def touch(self, lock: Lock) -> bool:
+        """Note that the installed packages are used; False if they are not there."""
+        tree = self.tree(lock)
         try:
-            descriptor = await anyio.to_thread.run_sync(self._open)
-        except OSError as error:
-            raise self._unwritable(error) from None
-        try:
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                await anyio.sleep(_TURN_PAUSE_SECONDS)
-            yield
-        finally:
-            # Before the turn ends, so that all that is in it is of the one that has it.
-            with anyio.CancelScope(shield=True):
-                remove = partial(shutil.rmtree, self.work, ignore_errors=True)
-                await anyio.to_thread.run_sync(remove)
-            os.close(descriptor)
-
-    def _open(self) -> int:
-        self._path.mkdir(parents=True, exist_ok=True)
-        # Where a bridge is root, its programs are nobody, who must get as far as the packages.
-        for path in (self._all.parent, self._all, self._path):
-            if path.stat().st_uid == os.geteuid():
-                path.chmod(0o755)
-        return os.open(self._path / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if time.time() - tree.stat().st_mtime > TOUCHED_SECONDS:
+                os.utime(tree)
+        except OSError:
+            return False
+        return True
 
     def begin(self) -> Path:
-        """Return a new directory to work in; whoever has the turn may.
+        """Return a new directory to work in, which whoever asks for it removes.
 
         Raises:
             PackageUnavailableError: It cannot be made.
         """
         try:
-            shutil.rmtree(self.work, ignore_errors=True)
-            self.work.mkdir(mode=0o700)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # Where a bridge is root, its programs are nobody, who must get as far as the packages.
+            for path in (self._directory.parent, self._directory):
+                if path.stat().st_uid == os.geteuid():
+                    path.chmod(0o755)
+            return Path(tempfile.mkdtemp(dir=self._directory, prefix=_WORK))
         except OSError as error:
             raise self._unwritable(error) from None
-        return self.work
 
     def read(self) -> Lock | None:
         """Return what the set came to; None if that is not known."""
         try:
-            with (self._path / "lock.json").open("rb") as file:
-                document = json.loads(file.read(MAX_LOCK_BYTES))
+            with self._store.reading() as kept:
+                document = json.loads(kept.get(_KIND, "", self.name) or b"null")
             packages = [
                 Locked(**{**each, "hashes": tuple(each["hashes"])}) for each in document["packages"]
             ]
@@ -162,29 +137,22 @@ class PackageSet:
         Raises:
             PackageUnavailableError: It cannot be written.
         """
+        tree = self.tree(lock)
         try:
-            if made is not None:
-                if self.tree.exists():
-                    # A program may still look at it, and finds it gone.
-                    self.tree.rename(self.work / "old")
-                made.rename(self.tree)
-            replace_file(self._path / "lock.json", json.dumps(asdict(lock)).encode())
+            # Another bridge may have been faster, with the same.
+            if made is not None and not tree.exists():
+                made.rename(tree)
+            with self._store.writing() as kept:
+                kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
+                kept.prune(_KIND, most=MAX_SETS)
         except OSError as error:
             raise self._unwritable(error) from None
-
-    def touch(self) -> bool:
-        """Note that the installed packages are used; False if they are not there."""
-        try:
-            if time.time() - self.tree.stat().st_mtime > TOUCHED_SECONDS:
-                os.utime(self.tree)
-        except OSError:
-            return False
-        return True
 
     def _unwritable(self, error: OSError) -> PackageUnavailableError:
         message = f"Packages cannot be kept: {error.strerror or error}."
         remedy = "The person who runs the bridge can set `cache` of [dependencies]."
-        return PackageUnavailableError(message, host_detail=f"In {self._all}.", remedy=remedy)
+        where = f"In {self._directory}."
+        return PackageUnavailableError(message, host_detail=where, remedy=remedy)
 
 
 def make_room(directory: Path, most: int) -> None:
@@ -197,21 +165,19 @@ def make_room(directory: Path, most: int) -> None:
     found = []
     for path in directory.iterdir():
         with suppress(OSError):
-            tree = path / "packages"
-            used = (tree if tree.is_dir() else path).stat().st_mtime
+            used = path.stat().st_mtime
+            if path.name.startswith(_WORK) and now - used > LEFT_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
             found.append((used, sum(one.st_size for one in _entries(path)), path))
     total = sum(size for _, size, _ in found)
-    for number, (used, size, path) in enumerate(sorted(found)):
+    for used, size, path in sorted(found):
         if total > most and now - used > KEPT_SECONDS:
+            # Out of sight first: half a set must never be taken for one.
+            away = path.with_name(f"{_WORK}{path.name}")
             with suppress(OSError):
-                # Out of sight first: half a set must never be taken for one.
-                (path / "packages").rename(path / "work")
-            # Earlier bridges had no turns here.
-            away = path / "work" if (path / "turn").exists() else path
+                path.rename(away)
             shutil.rmtree(away, ignore_errors=True)
             total -= size
-        if len(found) - number > MAX_SETS and now - used > LEFT_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
     if total > most:
         message = f"The packages that are kept take {total // 1024**2:,} MiB, which is too much."
         remedy = "The person who runs the bridge can raise `cache_bytes` of [dependencies]."

@@ -10,10 +10,11 @@ import pytest
 
 from bridge.artifacts import store as module
 from bridge.artifacts.store import SWEEP_SECONDS
-from bridge.artifacts.tidying import MAX_RUN_ENTRIES, judge
+from bridge.artifacts.writing import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import Store, owner_digest
+from bridge.store.room import surplus_of
 from tests.artifacts.rig import (
     DAY,
     OTHER_RUN,
@@ -331,9 +332,9 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
 
     def look(*given: Any) -> Any:
         looks.append(given)
-        return judge(*given)
+        return surplus_of(*given)
 
-    monkeypatch.setattr(module, "judge", look)
+    monkeypatch.setattr(module, "surplus_of", look)
     for size in (600, 599, 301):
         assert refused(size)
     assert not looks

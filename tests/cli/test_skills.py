@@ -125,10 +125,10 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
             text = f"def greet():\n    x = '\u3164'{' ' * 90}; steal()\n"
             (folder / "greet.py").write_text(text, "utf-8")
             assert not await shelf.approve(before)
-            assert shelf.approvals.all() == set()
+            assert await shelf.approved() == set()
             status, shown, said = await approve("yes\n")
             assert (status, r"x = '\u3164'[90 spaces]; steal()" in shown) == (0, True)
             assert "may be used as long as it stays as it is" in said
-            [(name, digest)] = shelf.approvals.all()
+            [(name, digest)] = await shelf.approved()
             assert (name, digest) == ("greet", (await shelf.get("greet")).digest)
     os.close(typist)

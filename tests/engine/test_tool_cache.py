@@ -80,7 +80,7 @@ def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> Non
     blocked = tmp_path / "file"
     blocked.write_text("")
     ToolCache(Store(blocked)).save(workshop(), LISTING)
-    assert ToolCache(Store(blocked)).prune(time.time()) == 0
+    assert ToolCache(Store(blocked)).load(workshop()) is None
 
 
 def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
@@ -120,20 +120,22 @@ def test_what_is_old_or_too_much_is_removed(
 ) -> None:
     """The oldest first, and nothing that is not the catalogue's."""
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
-    store, now = Store(tmp_path), 2_000_000_000.0
+    store, now = Store(tmp_path), time.time()
     cache = ToolCache(store)
-    ages = {"a": 0.0, "b": 100.0, "c": 200.0, "d": 300.0, "e": MAX_AGE_SECONDS + 1}
+    ages = {"a": 100.0, "b": 200.0, "c": 300.0, "d": 400.0, "e": MAX_AGE_SECONDS + 1}
     with store.writing() as kept:
         for name, age in ages.items():
             kept.put("listing", "", name, b"{}", updated=now - age)
         kept.put("shapes", "", "old", b"{}", updated=0.0)
-    assert cache.prune(now) == 2
+    cache.save(workshop(), LISTING)
     with store.reading() as kept:
-        assert [each.name for each in kept.listed("listing")] == ["a", "b", "c"]
+        left = [each.name for each in kept.listed("listing")]
+        assert left == [listing_digest(workshop()), "a", "b"]
         assert kept.get("shapes", "", "old")
-    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 4)
-    assert cache.prune(now) == 1
-    assert ToolCache(Store(tmp_path / "nowhere")).prune(now) == 0
+    size = len(store.documents("listing", left)[left[0]])
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", size + 2)
+    cache.save(workshop(), LISTING)
+    assert set(store.documents("listing", left)) == set(left[:2])
     assert MAX_ENTRIES > 3
 
 

@@ -45,7 +45,7 @@ def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one
 
 def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:
     """Written there, whoever describes the same source otherwise."""
-    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
 
     def provenance() -> Provenance | None:
         return read_skill("f", files.text("f") or "").header.provenance

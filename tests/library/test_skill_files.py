@@ -12,15 +12,21 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.library.reviewing import MAX_APPROVALS, Approvals
-from bridge.library.skill_files import MAX_REMOVED, MAX_SKILLS, MAX_VERSIONS, SkillFiles
-from bridge.library.skills import read_skill
+from bridge.library.skill_files import (
+    MAX_APPROVALS,
+    MAX_REMOVED,
+    MAX_SKILLS,
+    MAX_VERSIONS,
+    SkillFiles,
+)
+from bridge.library.skills import read_skill, text_digest
+from bridge.store import Store
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> SkillFiles:
     """The files of a folder that is not there yet."""
-    return SkillFiles(tmp_path / "skills", tmp_path / "state" / "lock")
+    return SkillFiles(tmp_path / "skills", Store(tmp_path / "state"))
 
 
 def source(number: int) -> str:
@@ -118,7 +124,8 @@ VICTIM = """
 import sys
 from pathlib import Path
 from bridge.library.skill_files import SkillFiles
-files = SkillFiles(Path(sys.argv[1]) / "skills", Path(sys.argv[1]) / "lock")
+from bridge.store import Store
+files = SkillFiles(Path(sys.argv[1]) / "skills", Store(Path(sys.argv[1])))
 print("up", flush=True)
 for number in range(10**9):
     files.save("f", "def f():\\n" + f"    return {number}\\n" * 300, str(number), {}, "")
@@ -126,7 +133,7 @@ for number in range(10**9):
 
 
 def test_killed_in_the_middle_of_saving_it_has_the_old_version_or_the_new(tmp_path: Path) -> None:
-    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
     ) as process:
@@ -141,22 +148,27 @@ def test_killed_in_the_middle_of_saving_it_has_the_old_version_or_the_new(tmp_pa
     assert files.save("f", source(0), "", {}, "").version > skill.version
 
 
-def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "approved.json"
-    approvals = Approvals(path)
-    assert not approvals.holds("f", "1")
-    approvals.add("f", "1")
-    approvals.add("f", "1")
-    assert Approvals(path).all() == {("f", "1")}
-    assert not approvals.holds("f", "2")
-    assert not approvals.holds("g", "1")
+def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(
+    files: SkillFiles, tmp_path: Path
+) -> None:
+    def put(data: str) -> None:
+        with Store(tmp_path / "state").writing() as kept:
+            kept.put("approved", "skills", "", data.encode())
+
+    digest = text_digest(files.save("f", source(1), "", {}, "").text)
+    assert files.approved() == set()
+    for _ in range(2):
+        assert files.approve("f", digest)
+    assert not files.approve("f", "other")
+    assert not files.approve("g", digest)
+    assert files.approved() == {("f", digest)}
     many = [["f", str(number)] for number in range(MAX_APPROVALS)]
-    path.write_text(json.dumps({"form": 1, "approved": many}))
-    approvals.add("g", "1")
-    assert (approvals.holds("g", "1"), approvals.holds("f", "0")) == (True, False)
+    put(json.dumps({"form": 1, "approved": many}))
+    assert files.approve("f", digest)
+    assert len(files.approved()) == MAX_APPROVALS
+    assert ("f", "0") not in files.approved()
     for damage in ("{", "[]", '{"form": 2}', "[" * 100_000):
-        path.write_text(damage)
-        assert not approvals.holds("g", "1")
-        assert approvals.all() == set()
+        put(damage)
+        assert files.approved() == set()
         with pytest.raises(LibraryError):
-            approvals.add("g", "1")
+            files.approve("f", digest)

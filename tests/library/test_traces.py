@@ -16,7 +16,7 @@ from bridge.library.memories import (
 )
 from bridge.library.skill_files import SkillFiles
 from bridge.library.skills import read_skill
-from bridge.library.traces import MAX_NAMES, Traces
+from bridge.library.traces import MAX_NAMES, SKILLS, add_read, forget_read, read_by_writers
 from bridge.model import Provenance
 from bridge.store import Store, owner_digest
 
@@ -27,31 +27,33 @@ WRITTEN = "def f():\n    return 'by hand'\n"
 
 def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
-    traces = Traces(store)
-    assert traces.all() is None
-    traces.add("a", None)
-    traces.add("a", Provenance(run_id="r0"))
-    traces.forget("a")
+    assert read_by_writers(store, SKILLS) is None
     assert not store.directory.exists()
-    traces.add("a", READ)
-    traces.add("b", MORE)
-    assert traces.all() == READ.together(MORE)
-    traces.add("b", MORE)
-    traces.forget("a")
-    assert traces.all() == MORE
-    for number in range(MAX_NAMES + 5):
-        traces.add(f"n{number}", READ)
-    with store.reading() as kept:
-        assert len(json.loads(kept.get("read", "skills", "") or b"")) == MAX_NAMES + 1
-    traces.forget("")
+    with store.writing() as kept:
+        add_read(kept, SKILLS, "a", None)
+        add_read(kept, SKILLS, "a", Provenance(run_id="r0"))
+        forget_read(kept, SKILLS, "a")
+        assert kept.get("read", SKILLS, "") is None
+        add_read(kept, SKILLS, "a", READ)
+        add_read(kept, SKILLS, "b", MORE)
+    assert read_by_writers(store, SKILLS) == READ.together(MORE)
+    with store.writing() as kept:
+        add_read(kept, SKILLS, "b", MORE)
+        forget_read(kept, SKILLS, "a")
+    assert read_by_writers(store, SKILLS) == MORE
+    with store.writing() as kept:
+        for number in range(MAX_NAMES + 5):
+            add_read(kept, SKILLS, f"n{number}", READ)
+        assert len(json.loads(kept.get("read", SKILLS, "") or b"")) == MAX_NAMES + 1
+        forget_read(kept, SKILLS, "")
     for damage in ("{", "[]", '{"a": 5}', "[" * 100_000):
         with store.writing() as kept:
-            kept.put("read", "skills", "", damage.encode())
-        found = Traces(store).all()
+            kept.put("read", SKILLS, "", damage.encode())
+        found = read_by_writers(store, SKILLS)
         assert found is not None
         assert found.anything
     (store.directory / "store.db").write_bytes(b"no database" * 100)
-    assert Traces(store).all() == Provenance(anything=True)
+    assert read_by_writers(store, SKILLS) == Provenance(anything=True)
 
 
 def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
     tmp_path: Path, versions: tuple[str, ...]
 ) -> None:
     """Also where a version of that number is another text."""
-    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
     for act in ("remove", "replace"):
         (files.folder / "f").mkdir(parents=True, exist_ok=True)
         for name in versions:
@@ -116,7 +118,7 @@ def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
 
 def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) -> None:
     """Another bridge, or a person, may have changed it since."""
-    files = SkillFiles(tmp_path / "skills", tmp_path / "lock")
+    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
     files.save("f", WRITTEN, "", {}, "now", only_if="")
     digest = read_skill("f", files.text("f") or "").digest
     changed = (files.text("f") or "").replace("by hand", "by another")

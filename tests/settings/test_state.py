@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.settings import Settings, load, prepare_state
+from bridge.settings import Settings, load, prepare_state, private_places, store_of
 
 POLICY = '[policy.defaults]\nread = "allow"\n'
 
@@ -143,3 +144,39 @@ def test_no_path_that_is_believed_depends_on_the_working_directory(
         SettingsError, match=f"{variable}: 'here' is relative: write the whole path"
     ):
         started(tmp_path, **{variable: "here"})
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}"])
+def test_the_store_may_be_elsewhere(tmp_path: Path, form: str) -> None:
+    """Its directory stays as it is, and other databases there have files of their own."""
+    tmp_path.chmod(0o755)
+    file = tmp_path / "kept.db"
+    settings = load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": form.format(file)})
+    store = store_of(settings)
+    with store.writing() as kept:
+        kept.put("any", "me", "x", b"kept")
+    store.blobs.discard(store.blobs.begin())
+    assert {path.name for path in tmp_path.iterdir()} >= {"kept.db", "kept.db-blobs"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert store.documents("any", ["x", "y"], "me") == {"x": b"kept"}
+    assert file in private_places(settings)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["postgresql://me:s3cret@host/db", "sqlite://", "sqlite:///relative.db", "kept.db"]
+)
+def test_a_store_that_is_no_sqlite_database_is_refused_with_what_would_do(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(SettingsError, match="MCP_BRIDGE_STORE") as refused:
+        load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": text})
+    assert "sqlite:///PATH" in str(refused.value) or "whole path" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_store_where_others_could_change_it_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingsError, match="every user can write"):
+        load({}, {"HOME": "/h", "MCP_BRIDGE_STORE": str(tmp_path / "kept.db")})

@@ -17,10 +17,11 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from bridge.library.memories import Memories, Memory
-from bridge.library.traces import Traces
+from bridge.library.traces import SKILLS, read_by_writers
 from bridge.model import Provenance
 from bridge.store import Store
 from bridge.store import schema as schema_module
+from bridge.store.store import FILE, VERSION, _read_plainly
 
 
 def put(store: Store, name: str, data: bytes) -> None:
@@ -261,6 +262,33 @@ def test_memories_and_what_was_read_are_taken_over_from_earlier_files(tmp_path: 
         memories = Memories(Store(state), "me")
         assert [one.value for one in memories.all() if isinstance(one, Memory)] == [{"a": 1}]
         assert memories.read_by_writers() == read
-        assert Traces(Store(state)).all() == read
+        assert read_by_writers(Store(state), SKILLS) == read
     with Store(state).reading() as kept:
         assert kept.get("pins", "", "") == b"{}"
+
+
+def test_what_a_bridge_reads_at_its_start_imports_no_sqlalchemy(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.writing() as kept:
+        kept.put("any", "", "x", b"kept")
+    code = """
+import sys
+from pathlib import Path
+from bridge.store import Store
+store = Store(Path(sys.argv[1]))
+assert store.documents("any", ["x", "y"]) == {"x": b"kept"}
+assert "sqlalchemy" not in sys.modules
+with store.writing() as kept:
+    kept.put("any", "", "y", b"too")
+assert store.documents("any", ["x", "y"]) == {"x": b"kept", "y": b"too"}
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert len(schema_module.MIGRATIONS) == VERSION
+    # What this version does not know it does not read so, and then says why.
+    with store.writing() as kept:
+        assert kept.connection is not None
+        kept.connection.execute(schema_module.migrations.insert().values(number=VERSION + 1))
+    assert _read_plainly(tmp_path / FILE, "any", "", ["x"]) is None
+    store.close()
+    with pytest.raises(OSError, match="later version"):
+        store.documents("any", ["x"])

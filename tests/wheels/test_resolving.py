@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.settings.dependencies import Dependencies
+from bridge.store import Store
 from bridge.wheels import uv
 from bridge.wheels.requirements import parse_requirements
 from bridge.wheels.resolving import Resolver
@@ -48,7 +50,8 @@ def resolver(
     executable: str = "",
     environ: Mapping[str, str] = PATH,
 ) -> Resolver:
-    return Resolver(dependencies, tmp_path / "kept", environ, "config.toml", executable)
+    store = Store(tmp_path / "state")
+    return Resolver(dependencies, tmp_path / "kept", store, environ, "config.toml", executable)
 
 
 def script(tmp_path: Path, code: str) -> str:
@@ -69,7 +72,7 @@ def below(directory: Path) -> list[Path]:
 
 
 def installed(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "kept").glob("sets/*/packages"))
+    return list((tmp_path / "kept").glob("sets/*"))
 
 
 async def test_what_is_found_is_for_the_sandboxes_python_and_found_once(
@@ -124,7 +127,7 @@ async def test_an_index_is_used_as_the_settings_name_it_and_nothing_of_the_users
             await provided(made, told, "nothing")
         assert "s3cret" not in str(refusal.value)
         assert str(index.url) not in str(refusal.value)
-    kept = [path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    kept = [path.read_bytes() for path in below(tmp_path) if path.is_file()]
     assert kept
     assert not any(b"s3cret" in data for data in kept)
 
@@ -224,15 +227,17 @@ async def test_a_requirement_for_another_python_is_left_out(
     assert installed(tmp_path) == []
 
 
-async def test_bridges_that_want_the_same_find_it_once(
+async def test_runs_that_want_the_same_find_it_once_and_bridges_do_not_disturb_each_other(
     tmp_path: Path, links: Path, told: Told
 ) -> None:
     wheel(links, "alpha", "1.0")
-    bridges = [resolver(tmp_path, allowing(links, "*")) for _ in range(3)]
+    bridges = [resolver(tmp_path, allowing(links, "*")) for _ in range(2)]
     async with anyio.create_task_group() as tasks:
-        for made in bridges:
+        for made in (*bridges, *bridges):
             tasks.start_soon(provided, made, told, "alpha")
-    assert told == ["resolving alpha", "installing alpha"]
+    assert sorted(told) == ["installing alpha"] * 2 + ["resolving alpha"] * 2
+    assert len(installed(tmp_path)) == 1
+    assert await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha") == ["alpha.py"]
 
 
 async def test_what_was_allowed_when_it_was_found_is_judged_again(
@@ -253,9 +258,9 @@ async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody
 ) -> None:
     wheel(links, "alpha", "1.0")
     await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha")
-    (lock,) = (tmp_path / "kept").rglob("lock.json")
-    begin, _, _ = lock.read_text().rpartition('"made": ')
-    lock.write_text(f'{begin}"made": 1000.0}}')
+    with Store(tmp_path / "state").writing() as kept:
+        ((name, data),) = kept.all("packages", "")
+        kept.put("packages", "", name, json.dumps({**json.loads(data), "made": 1000.0}).encode())
     told.clear()
     for days, said in ((0, []), (1, ["resolving alpha"])):
         made = resolver(tmp_path, allowing(links, "*", lock_days=days), "/bin/false")
@@ -370,7 +375,7 @@ for number in range(10_000_000):
     made = resolver(tmp_path, allowing("/wheels", "*", max_bytes="1m"), script(tmp_path, code))
     with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(PackageRefusedError, match="larger"):
         await provided(made, told, "alpha")
-    assert not list((tmp_path / "kept").rglob("work"))
+    assert not list((tmp_path / "kept").rglob("work-*"))
 
 
 async def test_each_failure_says_what_cannot_be_met_and_what_can(
@@ -404,7 +409,7 @@ async def test_each_failure_says_what_cannot_be_met_and_what_can(
     assert "Try again" in refusal.value.remedy
     assert "127.0.0.1" not in str(refusal.value)
     # Whatever came of it, nothing of uv's is left.
-    assert not list((tmp_path / "kept").rglob("work"))
+    assert not list((tmp_path / "kept").rglob("work-*"))
 
 
 async def test_of_a_large_wheel_it_is_told_that_it_comes(

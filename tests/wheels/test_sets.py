@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.store import Store
 from bridge.wheels import sets
 from bridge.wheels.sets import KEPT_SECONDS, LEFT_SECONDS, Lock, PackageSet, make_room, tidy, within
 from tests.wheels.rig import tree
@@ -26,62 +27,53 @@ def size_of(directory: Path) -> int:
     return sum(path.lstat().st_size for path in directory.glob("*/**/*"))
 
 
-async def kept(directory: Path, name: str, size: int) -> Path:
+def kept(root: Path, name: str, size: int) -> Path:
     """Make a set with one file."""
-    one = PackageSet(directory, [name])
-    async with one.turn():
-        into = one.begin() / "installed"
-        into.mkdir()
-        (into / "a.py").write_bytes(b"x" * size)
-        one.keep(Lock(packages=(), made=1.0), into)
-    return one.tree
+    one, lock = PackageSet(root / "sets", Store(root), [name]), Lock(packages=(), made=1.0)
+    into = one.begin() / "installed"
+    into.mkdir()
+    (into / "a.py").write_bytes(b"x" * size)
+    one.keep(lock, into)
+    into.parent.rmdir()
+    return one.tree(lock)
 
 
-async def test_what_was_not_used_for_longest_goes_and_what_it_came_to_is_still_known(
+def test_what_was_not_used_for_longest_goes_and_what_it_came_to_is_still_known(
     tmp_path: Path,
 ) -> None:
-    old, newer, used = [await kept(tmp_path, name, 1000) for name in ("old", "newer", "used")]
+    old, newer, used = [kept(tmp_path, name, 1000) for name in ("old", "newer", "used")]
+    sets = tmp_path / "sets"
     aged(old, KEPT_SECONDS + 200)
     aged(newer, KEPT_SECONDS + 100)
-    make_room(tmp_path, size_of(tmp_path))
+    make_room(sets, size_of(sets))
     assert old.is_dir()
-    make_room(tmp_path, size_of(tmp_path) - 1)
+    make_room(sets, size_of(sets) - 1)
     assert (old.is_dir(), newer.is_dir(), used.is_dir()) == (False, True, True)
-    assert PackageSet(tmp_path, ["old"]).read() == Lock(packages=(), made=1.0)
-    (tmp_path / "before").mkdir()
-    (tmp_path / "before/b.py").write_text("of an earlier bridge")
-    aged(tmp_path / "before", KEPT_SECONDS + 200)
-    make_room(tmp_path, size_of(tmp_path) - 1)
-    assert not (tmp_path / "before").exists()
+    assert PackageSet(sets, Store(tmp_path), ["old"]).read() == Lock(packages=(), made=1.0)
     # What was used lately stays, and nothing is added to it.
     with pytest.raises(PackageUnavailableError, match="too much") as refusal:
-        make_room(tmp_path, 10)
+        make_room(sets, 10)
     assert "`cache_bytes`" in refusal.value.remedy
     assert used.is_dir()
 
 
-async def test_choices_that_are_remembered_are_bounded(
+def test_choices_that_are_remembered_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sets, "MAX_SETS", 3)
     for number in range(6):
-        path = (await kept(tmp_path, f"{number}", 1)).parent
-        # The last two are as new as those of a bridge that is at work.
-        aged(path / "packages", 60.0 if number > 3 else 2 * LEFT_SECONDS - number)
-    make_room(tmp_path, ROOM)
-    left = [number for number in range(6) if PackageSet(tmp_path, [f"{number}"]).read()]
-    assert left == [3, 4, 5]
+        kept(tmp_path, f"{number}", 1)
+    found = [PackageSet(tmp_path, Store(tmp_path), [f"{number}"]).read() for number in range(6)]
+    assert [number for number, lock in enumerate(found) if lock] == [3, 4, 5]
 
 
-async def test_what_a_killed_bridge_left_goes_with_the_next_turn(tmp_path: Path) -> None:
-    one = PackageSet(tmp_path, ["a"])
-    async with one.turn():
-        (one.begin() / "half").write_text("x")
-    one.work.mkdir()
-    (one.work / "half").write_text("x")
-    async with one.turn():
-        assert list(one.begin().iterdir()) == []
-    assert not one.work.exists()
+def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
+    one = PackageSet(tmp_path / "sets", Store(tmp_path), ["a"])
+    left, busy = one.begin(), one.begin()
+    (left / "half").write_text("x")
+    aged(left, LEFT_SECONDS + 1)
+    make_room(tmp_path / "sets", ROOM)
+    assert (left.exists(), busy.exists()) == (False, True)
 
 
 def test_what_was_installed_becomes_plain_files_of_fixed_modes(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ MAX_PARTS = 4096
 MAX_LOST = 200
 """Losses that are told of."""
 
-MAX_NAME_CHARS = 200
+MAX_NAME_CHARS = 80
 MAX_WHY_CHARS = 300
 
 
@@ -50,9 +50,9 @@ class StateParts:
             return
         self._count += 1
         if self._count > MAX_PARTS:
-            self._refuse(f"it came in more than {MAX_PARTS:,} parts")
+            self.refuse(f"it came in more than {MAX_PARTS:,} parts")
         elif len(frame.data) > MAX_PART_CHARS:
-            self._refuse(f"a part of it has more than {MAX_PART_CHARS:,} characters")
+            self.refuse(f"a part of it has more than {MAX_PART_CHARS:,} characters")
         else:
             self._add(frame.data)
         if frame.lost and not self.problem:
@@ -70,35 +70,45 @@ class StateParts:
                 raise ValueError
             part = binascii.a2b_base64(text, strict_mode=True)
         except ValueError:  # what `binascii` raises, also for what is not ASCII
-            self._refuse("a part of it is not base64")
+            self.refuse("a part of it is not base64")
             return
         self._size += len(part)
         if self._size > MAX_STATE_BYTES:
-            self._refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
+            self.refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
         elif part:
             self._parts.append(part)
 
-    def _refuse(self, problem: str) -> None:
+    def refuse(self, problem: str) -> None:
+        """Have there be no state, for a reason."""
         self.problem = problem
         self._parts.clear()
 
 
-def losses(told: object) -> tuple[Loss, ...]:
-    """Return what a guest says is lost, as far as it says so in pairs of texts."""
-    if not isinstance(told, list):
-        return ()
-    found: list[Loss] = []
-    # What has another shape counts too, so that no list is worth a look at all of it.
-    for entry in told[:MAX_LOST]:
+def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
+    """Return what is said to be lost, as far as it is said in pairs of texts, each name once.
+
+    Args:
+        said: Lists, of whatever somebody put into them.
+        most: Told of; the last says how many more there are.
+    """
+    found: dict[str, Loss] = {}
+    more = 0
+    for entry in (entry for each in said if isinstance(each, list | tuple) for entry in each):
         match entry:
-            case [str(name), str(why)]:
-                found.append(
-                    Loss(name=_shown(name, MAX_NAME_CHARS), why=_shown(why, MAX_WHY_CHARS))
-                )
+            case Loss(name=name, why=why) | [str(name), str(why)]:
+                name = shown_line(name, MAX_NAME_CHARS)
             case _:
                 continue
-    return tuple(found)
+        if name not in found and len(found) >= most:
+            more += 1
+        elif name not in found:
+            found[name] = Loss(name=name, why=shown_line(why, MAX_WHY_CHARS))
+    if more:
+        found["..."] = Loss(name="...", why=f"and {more:,} more")
+    return tuple(found.values())
 
 
-def _shown(text: str, most: int) -> str:
-    return visible(valid_text(text[:most]))
+def shown_line(text: str, most: int) -> str:
+    """Return a text of a guest's in one line, and bounded."""
+    shown = visible(valid_text(text[: most + 1]), keep="")
+    return shown if len(shown) <= most else f"{shown[:most]}..."

@@ -7,12 +7,15 @@ ended for another.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
 from bridge.errors import SessionLimitError
 from bridge.shares import Taken, place_for, yields
+
+if TYPE_CHECKING:
+    from bridge.engine.sessions.live import Session
 
 MAX_WAITING = 32
 """Sessions that wait for a place at a time."""
@@ -21,25 +24,6 @@ MAX_WAITING_OF_OWNER = 8
 """Of one owner, so that nobody keeps others from waiting."""
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
-
-
-class Admitted(Protocol):
-    """What is to be known of a session that is open."""
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-
-    @property
-    def in_use(self) -> bool:
-        """Whether anybody waits for it."""
-
-    @property
-    def since(self) -> float:
-        """When it was last used, as `anyio.current_time` has it."""
-
-    async def put_away(self) -> None:
-        """Have its sandbox go, and wait for that."""
 
 
 class Admission:
@@ -53,9 +37,9 @@ class Admission:
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._admitted: set[Admitted] = set()
-        self._waiting: list[Admitted] = []
-        self._yielding: set[Admitted] = set()
+        self._admitted: set[Session] = set()
+        self._waiting: list[Session] = []
+        self._yielding: set[Session] = set()
         self._turn = anyio.Lock()
         self._changed = anyio.Event()
 
@@ -64,7 +48,7 @@ class Admission:
         """How many are taken."""
         return len(self._admitted)
 
-    async def admit(self, session: Admitted) -> None:
+    async def admit(self, session: Session) -> None:
         """Give a session a place.
 
         Raises:
@@ -96,13 +80,13 @@ class Admission:
         remedy = f"Wait for their runs to end, or run this without `session`. {_SETTING}"
         raise SessionLimitError(message, remedy=remedy)
 
-    def dismissed(self, session: Admitted) -> None:
+    def dismissed(self, session: Session) -> None:
         """Note that it is open no longer."""
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
 
-    def gives_way(self, session: Admitted) -> bool:
+    def gives_way(self, session: Session) -> bool:
         """Tell whether a session, whose run has ended, is to be put away for one that waits."""
         if len(self._yielding) >= len(self._waiting):
             return False
@@ -114,7 +98,7 @@ class Admission:
         self._yielding.add(session)
         return True
 
-    async def _placed(self, session: Admitted) -> bool:
+    async def _placed(self, session: Session) -> bool:
         """Give it a place, unless one has to be waited for.
 
         Raises:
@@ -137,7 +121,7 @@ class Admission:
                     case "no":
                         raise _all_used(ruling.held, self._places)
 
-    def _by_age(self) -> list[Admitted]:
+    def _by_age(self) -> list[Session]:
         return sorted(self._admitted, key=lambda each: each.since)
 
     def _wake(self) -> None:
@@ -145,7 +129,7 @@ class Admission:
         self._changed = anyio.Event()
 
 
-def _taken(known: list[Admitted]) -> list[Taken]:
+def _taken(known: list[Session]) -> list[Taken]:
     return [Taken(each.owner, each.in_use) for each in known]
 
 

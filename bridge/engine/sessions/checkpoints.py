@@ -15,20 +15,19 @@ import hashlib
 import json
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 
 from bridge.engine.intake.state import MAX_LOST, MAX_STATE_BYTES, losses
-from bridge.model import PERSON_OWNERS, Json, Loss
-from bridge.shares import Thing, surplus
+from bridge.model import Json, Loss
 from bridge.store import Store, Transaction, owner_digest
+from bridge.store.room import Bounds, Held, surplus_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Row, Table
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOTAL_BYTES = 1024**3
-"""Of all sessions of all owners; of too much the oldest of who has most go first."""
+"""Of all sessions of all owners; of too much the oldest of who has most go."""
 
 MAX_KEPT = 10_000
 """Sessions in all."""
@@ -53,8 +52,6 @@ _TIDY_SECONDS = 600.0
 """After which a save looks at what has expired."""
 
 _DAMAGED = "its checkpoint is damaged, or somebody changed it"
-
-_PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +73,6 @@ class Saved:
     lost: tuple[Loss, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
     moment: float = 0.0
-
-
-class SavedRow(NamedTuple):
-    """What of a session is weighed: when it was saved, whose it is, how large, and which."""
-
-    saved: float
-    owner: str
-    id: str
-    size: int
-    digest: str
 
 
 class Checkpoints:
@@ -270,15 +257,15 @@ class Checkpoints:
         table = _sessions()
         with self._store.writing() as kept:
             assert kept.connection is not None
-            columns = (table.c.saved, table.c.owner, table.c.id, table.c.size, table.c.digest)
+            columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
             rows = kept.connection.execute(table.select().with_only_columns(*columns))
-            goes = surplus_of(
-                [SavedRow(*row) for row in rows],
-                oldest=self._oldest(),
+            bounds = Bounds(
                 total_bytes=self._total_bytes,
-                most=MAX_KEPT,
-                most_of_owner=MAX_OF_OWNER,
+                oldest=self._oldest(),
+                entries=MAX_KEPT,
+                owner_entries=MAX_OF_OWNER,
             )
+            goes = surplus_of([Held(*row) for row in rows], bounds) or []
             for one in goes:
                 ours = (table.c.owner == one.owner) & (table.c.id == one.id)
                 kept.connection.execute(table.delete().where(ours))
@@ -287,39 +274,6 @@ class Checkpoints:
 
     def _oldest(self) -> float:
         return self._now() - self._seconds
-
-
-def surplus_of(
-    rows: Sequence[SavedRow], *, oldest: float, total_bytes: int, most: int, most_of_owner: int
-) -> list[SavedRow]:
-    """Return those that go: what has expired, then the oldest of who has most.
-
-    Args:
-        oldest: What was saved before has expired.
-        most, most_of_owner: Sessions in all, and of one owner.
-    """
-    goes, stays, of_owner = list[SavedRow](), list[SavedRow](), Counter[str]()
-    for row in sorted(rows, reverse=True):
-        if row.saved >= oldest and of_owner[row.owner] < most_of_owner:
-            of_owner[row.owner] += 1
-            stays.append(row)
-        else:
-            goes.append(row)
-    stays.reverse()
-    for budget, by_size in ((most, False), (total_bytes, True)):
-        things = [
-            Thing(*_whose(row.owner), (row.owner, row.id), row.size if by_size else 1)
-            for row in stays
-        ]
-        gone = set(surplus(things, budget))
-        goes += [row for place, row in enumerate(stays) if place in gone]
-        stays = [row for place, row in enumerate(stays) if place not in gone]
-    return goes
-
-
-def _whose(owner: str) -> tuple[str, str]:
-    """Return an owner's party and caller."""
-    return ("person", "") if owner in _PERSON else ("others", owner)
 
 
 def _sessions() -> Table:

@@ -10,27 +10,31 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from bridge.engine.client import OneRun
 from bridge.engine.guest_session import GuestSession, wait_dead
+from bridge.engine.intake import Intake
+from bridge.engine.intake.state import StateParts
+from bridge.engine.job import Job
 from bridge.engine.outcome import caught
 from bridge.engine.packages import NOTHING, Outfit, packages_of
 from bridge.engine.program import Facts, NotStartedError, Program
-from bridge.engine.sandboxes import Reserved
-from bridge.engine.sessions.channel import SessionChannel
 from bridge.engine.sessions.checkpoints import Saved
-from bridge.engine.sessions.record import Identity, Record
-from bridge.engine.sessions.report import with_session
-from bridge.engine.sessions.saving import save_state
-from bridge.engine.sessions.turn import Seat, Turn, whole
-from bridge.errors import BridgeError, SessionLimitError
-from bridge.model import Limits, Loss, RunRequest, RunResult
+from bridge.engine.sessions.record import Holdings, Record
+from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError
+from bridge.gate.flow import FlowState
+from bridge.guest.wire import Run
+from bridge.model import Json, Limits, RunResult
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Channel, as_base64
+from bridge.rpc.dispatcher import CallFailedError
 from bridge.upstream.asking import forget_caller, on_behalf_of
+
+if TYPE_CHECKING:
+    from bridge.engine.sessions.table import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -42,47 +46,133 @@ STOP_SECONDS = 5.0
 then; otherwise the session's sandbox goes, and with it what was not saved."""
 
 
-class Host(Protocol):
-    """What a session needs of the table."""
+MAX_BYTES = 44 * 1024 * 1024
+"""Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with
+the program and the servers' stubs."""
+
+SAVE_SECONDS = 10.0
+"""For a session to put its state into words. The next run waits for it."""
+
+MAX_PROBLEM_CHARS = 200
+"""Of what its process says of a failure."""
+
+SAVE_LIMITS = Limits(
+    timeout=SAVE_SECONDS, longest_timeout=SAVE_SECONDS, tool_calls=0, concurrent_calls=1
+)
+
+
+class SessionChannel(Channel):
+    """A channel that knows whether another run can be sent over it."""
+
+    _unfinished = 0
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Write a frame; if that is cut short, nothing can follow it."""
+        self._unfinished += 1
+        await super().write(pieces)
+        self._unfinished -= 1
 
     @property
-    def idle_timeout(self) -> float:
-        """Seconds after which a sandbox that nobody uses is put away."""
+    def whole(self) -> bool:
+        """Whether no frame was left half written."""
+        return not self._unfinished
 
-    def reserve(self, limits: Limits, outfit: Outfit) -> AbstractAsyncContextManager[Reserved]:
-        """Set a sandbox aside that is the session's for as long as it needs one."""
 
-    async def outfit(self, request: RunRequest, run: OneRun) -> Outfit:
-        """Return what a sandbox needs for the packages that a request is for.
+@dataclass(eq=False, kw_only=True)
+class Seat:
+    """One run's place in its session.
+
+    Attributes:
+        session_id: For the records.
+        number: Of the run, from 1.
+        state: What the session begins with, in a fresh sandbox; empty for nothing.
+        servers: Those that earlier runs loaded; they stay.
+        outfit: What the sandbox has for the session's packages.
+        waited: Whether the sandbox may have died since its last run.
+        conclude: Called with the result and the facts; returns the result with the session's
+            report.
+    """
+
+    session_id: str
+    number: int
+    state: bytes = field(default=b"", repr=False)
+    servers: tuple[str, ...] = ()
+    flow: FlowState
+    waited: bool = False
+    outfit: Outfit = NOTHING
+    begun: Callable[[Program], None]
+    conclude: Callable[[RunResult, Facts], RunResult]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What the run's frame says of it; see `run_frame`."""
+        return {"number": self.number, "state": as_base64(self.state)}
+
+    def placed(self, job: Job) -> Job:
+        """Return a job as it is carried out in a session.
+
+        What earlier runs read counts for it, and its stubs are whole: what earlier programs defined
+        may call any tool.
 
         Raises:
-            BridgeError: They cannot be had.
+            InvalidRequestError: It brings more than fits beside what the session begins with.
         """
+        brought = sum(len(file.data or b"") for file in job.request.files)
+        if len(self.state) + brought > MAX_BYTES:
+            message = (
+                f"The files of this run ({brought:,} bytes) do not fit beside what is restored of "
+                f"the session ({len(self.state):,} bytes): together {MAX_BYTES:,} at most."
+            )
+            remedy = "Run something without files first; the next run can have them."
+            raise InvalidRequestError(message, remedy=remedy)
+        return replace(job, watch=job.watch.in_session(self.flow), reach=None, outfit=self.outfit)
 
-    async def admit(self, session: Session) -> None:
-        """Make room for one more that is open.
 
-        Raises:
-            SessionLimitError: There is none.
-        """
+Work = Callable[[GuestSession, Seat], Awaitable[RunResult]]
+"""Runs a program in a session's sandbox, in its seat."""
 
-    def dismissed(self, session: Session) -> None:
-        """Note that it is open no longer."""
 
-    def gives_way(self, session: Session) -> bool:
-        """Tell whether its place is somebody's who waits, now that a run has ended in it."""
+@dataclass(eq=False, kw_only=True)
+class Turn:
+    """One thing that is wanted of a session.
 
-    def settled(self, session: Session) -> None:
-        """Note that nothing is under way in it."""
+    Attributes:
+        job: None where only its end is wanted.
+        ends: Whether the session ends with it.
+        outcome: None if nobody waits for it any more, or the session had ended before.
+        over: Set once there is nothing more to come.
+        program: What is under way.
+        stopped: Whoever asked for it has gone.
+        again: Its first sandbox was gone when it was to begin.
+    """
 
-    async def load(self, session: Session) -> tuple[Saved | None, str]:
-        """Return what was saved of it last, or why that is of no use."""
+    job: Job | None = None
+    work: Work | None = None
+    ends: bool = False
+    outcome: RunResult | BridgeError | None = None
+    over: anyio.Event = field(default_factory=anyio.Event)
+    program: Program | None = None
+    stopped: bool = False
+    again: bool = False
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _cancelled: bool = False
 
-    async def save(self, session: Session, data: bytes, lost: tuple[Loss, ...]) -> str:
-        """Keep its state; return why that could not be done, empty if it was."""
+    def section(self) -> anyio.CancelScope:
+        """Return the scope for the next part of it, which `cancel` ends."""
+        self._scope = anyio.CancelScope()
+        if self._cancelled:
+            self._scope.cancel()
+        return self._scope
 
-    async def forget(self, session: Session) -> None:
-        """Keep nothing of it."""
+    def cancel(self) -> None:
+        """End what is done for it at this moment, and whatever would follow."""
+        self._cancelled = True
+        self._scope.cancel()
+
+    def finish(self, outcome: RunResult | BridgeError | None) -> None:
+        """Hand over what came of it."""
+        self.outcome = outcome
+        self.over.set()
 
 
 class Session:
@@ -95,12 +185,12 @@ class Session:
         over: Whether it has ended for good.
     """
 
-    def __init__(self, record: Record, host: Host) -> None:
+    def __init__(self, record: Record, table: Sessions) -> None:
         self.record = record
         self.memory_bytes = 0
         self.since = anyio.current_time()
         self.over = False
-        self._host = host
+        self._table = table
         self._queue: deque[Turn] = deque()
         self._open = self._leaving = self._active = False
         self._busy: Turn | None = None
@@ -109,14 +199,9 @@ class Session:
         self._outfit = NOTHING
 
     @property
-    def identity(self) -> Identity:
-        """Whose it is, and what it goes by."""
-        return self.record.identity
-
-    @property
     def owner(self) -> str:
         """Whose it is."""
-        return self.record.identity.owner
+        return self.record.owner
 
     @property
     def is_open(self) -> bool:
@@ -137,7 +222,7 @@ class Session:
             SessionLimitError: Too much waits already.
         """
         if len(self._queue) >= MAX_WAITING:
-            message = f"{MAX_WAITING} runs wait for session {self.identity.name!r} already."
+            message = f"{MAX_WAITING} runs wait for session {self.record.name!r} already."
             remedy = "Wait for their results, or use another session: they run side by side."
             raise SessionLimitError(message, remedy=remedy)
         self._queue.append(turn)
@@ -191,7 +276,7 @@ class Session:
                     await self._serve_queue()
                 except Exception:
                     # A named boundary: a defect here must not end other sessions.
-                    logger.exception("session %s failed inside the bridge", self.identity.name)
+                    logger.exception("session %s failed inside the bridge", self.record.name)
                     message = "The bridge failed; its log has the details."
                     self.record.lose("the bridge failed in it")
                     self._refuse_all(BridgeError(message))
@@ -199,7 +284,7 @@ class Session:
             # Something is left only if this is cancelled, as the engine ends.
             self._refuse_all(None)
             self._active = False
-            self._host.settled(self)
+            self._table.settled(self)
 
     async def _serve_queue(self) -> None:
         if self.over:
@@ -226,13 +311,13 @@ class Session:
         self.record.opened()
         try:
             with first.section():
-                await self._host.admit(self)
+                await self._table.admission.admit(self)
                 self._open = True
             if not self._open:
                 return
             with first.section():
                 self._outfit = await self._dressed(first)
-            async with self._host.reserve(limits, self._outfit) as reservation:
+            async with self._table.reserve(limits, self._outfit) as reservation:
                 guest: GuestSession | None = None
                 with first.section():
                     guest = await reservation.get()
@@ -245,10 +330,10 @@ class Session:
                 self._queue.remove(first)
                 first.finish(error)
             else:
-                logger.warning("session %s: %s", self.identity.name, error)
+                logger.warning("session %s: %s", self.record.name, error)
         finally:
             self._open = False
-            self._host.dismissed(self)
+            self._table.admission.dismissed(self)
             self._closed.set()
 
     async def _dressed(self, first: Turn) -> Outfit:
@@ -257,14 +342,14 @@ class Session:
         request, run = first.job.request, first.job.run
         self.record.settle_packages(packages_of(request))
         with on_behalf_of(run):
-            return await self._host.outfit(replace(request, packages=self.record.packages), run)
+            return await self._table.outfit(replace(request, packages=self.record.packages), run)
 
     async def _use(self, guest: GuestSession) -> None:
         """Serve turns until the sandbox is to go."""
         record = self.record
         saved = None
         if record.runs:
-            saved, why = await self._host.load(self)
+            saved, why = await self._table.checkpoints.load(record.owner, record.session_id)
             record.began_from(saved, why)
         while (turn := await self._next(guest)) is not None:
             if turn.job is None:
@@ -282,7 +367,7 @@ class Session:
         if not self._queue and not self.record.begun:
             # Whoever it was opened for has gone meanwhile.
             return None
-        if self.record.begun and self._host.gives_way(self):
+        if self.record.begun and self._table.admission.gives_way(self):
             # What waits in the queue asks for a place again, when it is served.
             return None
         if not self._queue and not self._leaving and await self._rest(guest):
@@ -293,7 +378,7 @@ class Session:
     async def _rest(self, guest: GuestSession) -> bool:
         """Wait until somebody wants something, or nobody did for long; tell whether it died."""
         died = False
-        with anyio.move_on_after(self._host.idle_timeout):
+        with anyio.move_on_after(self._table.idle_timeout):
             async with anyio.create_task_group() as tasks:
 
                 async def watch() -> None:
@@ -334,13 +419,13 @@ class Session:
                 result,
                 facts,
                 saved=saved,
-                sound=whole(guest),
+                sound=_whole(guest),
                 cancelled=turn.stopped,
                 ends=turn.ends,
             )
 
         seat = Seat(
-            session_id=self.identity.session_id,
+            session_id=self.record.session_id,
             number=record.runs + 1,
             state=b"" if saved is None else saved.data,
             servers=record.servers,
@@ -361,7 +446,7 @@ class Session:
                 turn.again = True
                 self._queue.appendleft(turn)
                 return
-        elif not heard and (turn.program is not None or not whole(guest)):
+        elif not heard and (turn.program is not None or not _whole(guest)):
             record.given_up()
         if turn.ends:
             await self._forget()
@@ -372,12 +457,14 @@ class Session:
     async def _save(self, guest: GuestSession) -> None:
         """Keep the state, so that losing the sandbox is not losing that."""
         record = self.record
-        found = await save_state(guest, record.runs)
-        if found is None or not whole(guest):
+        state = await save_state(guest, record.runs)
+        if state is None or not _whole(guest):
             record.lose("it did not answer any more when it was to be saved")
-        elif found.data is None:
-            record.unsaved(found.problem)
-        elif problem := await self._host.save(self, found.data, found.lost):
+        elif state.data is None:
+            record.unsaved(state.problem)
+        elif problem := await self._table.checkpoints.save(
+            record.owner, record.to_save(state.data, state.lost)
+        ):
             record.unsaved(problem)
         else:
             record.kept()
@@ -385,11 +472,58 @@ class Session:
     async def _end(self, turn: Turn) -> None:
         """End it without a run."""
         await self._forget()
-        message = f"Session {self.identity.name!r} has ended."
+        message = f"Session {self.record.name!r} has ended."
         result = RunResult(run_id=uuid.uuid4().hex, status="success", summary=message)
-        turn.finish(with_session(result, self.record.report("ended")))
+        turn.finish(replace(result, session=self.record.report("ended")))
 
     async def _forget(self) -> None:
         self.over = True
-        self.record.over()
-        await self._host.forget(self)
+        self.record.holdings = Holdings()
+        await self._table.checkpoints.forget(self.record.owner, self.record.session_id)
+
+
+def _whole(guest: GuestSession) -> bool:
+    """Tell whether another run can be sent to a session's sandbox."""
+    return isinstance(guest.channel, SessionChannel) and guest.channel.whole
+
+
+async def save_state(guest: GuestSession, number: int) -> StateParts | None:
+    """Have a session's state put into words, in parts; None if its sandbox is of no use any more.
+
+    Args:
+        number: Of the session's last run.
+    """
+    intake = Intake(SAVE_LIMITS, saves=True)
+    program = Program(guest, _refuse, SAVE_LIMITS, intake=intake, keeps=True)
+    frame = Run(
+        code="",
+        session=number,
+        save=True,
+        limits={
+            "timeout": SAVE_LIMITS.timeout,
+            "output_bytes": SAVE_LIMITS.output_bytes,
+            "result_bytes": SAVE_LIMITS.result_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+        },
+    )
+    try:
+        await program.start(frame)
+        ending = (await program.finish()).ending
+    except BridgeError:
+        return None
+    if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
+        return None
+    state = intake.state
+    if ending.exited.timed_out:
+        state.refuse(f"that took longer than {SAVE_SECONDS:g} s")
+    elif ending.done is None or ending.done.outcome != "ok":
+        said = "" if ending.done is None else ending.done.error.strip().rpartition("\n")[2]
+        state.refuse(said[:MAX_PROBLEM_CHARS] or "its process said nothing")
+    elif state.data is None and not state.problem:
+        state.refuse("there was nothing")
+    return state
+
+
+async def _refuse(method: str, params: Mapping[str, Json]) -> Json:
+    """Answer a call of the program's that was left from its last run, or of an object's own."""
+    raise CallFailedError("No tool can be called between a session's runs.", kind="usage")

@@ -25,14 +25,11 @@ from bridge.engine.job import Job
 from bridge.engine.packages import NOTHING, Outfit
 from bridge.engine.sandboxes import Reserved
 from bridge.engine.sessions.admission import Admission
-from bridge.engine.sessions.checkpoints import Checkpoints, Saved
-from bridge.engine.sessions.live import Session
-from bridge.engine.sessions.record import ID_BYTES, Identity, Record, new_identity
-from bridge.engine.sessions.report import Holdings, holdings_of
-from bridge.engine.sessions.saving import SAVE_SECONDS
-from bridge.engine.sessions.turn import Turn, Work
+from bridge.engine.sessions.checkpoints import Checkpoints
+from bridge.engine.sessions.live import SAVE_SECONDS, Session, Turn, Work
+from bridge.engine.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
-from bridge.model import Limits, Loss, RunRequest, RunResult
+from bridge.model import Limits, RunRequest, RunResult
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -95,11 +92,11 @@ class Sessions:
         self._settings = settings
         self._reserve = reserve
         self._dress = dress
-        self._checkpoints = Checkpoints(store, days=settings.session_days)
+        self.checkpoints = Checkpoints(store, days=settings.session_days)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
         longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
-        self._admission = Admission(settings.sessions, longest)
+        self.admission = Admission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Sessions:
@@ -125,7 +122,7 @@ class Sessions:
     @property
     def open(self) -> int:
         """How many have a sandbox."""
-        return self._admission.open
+        return self.admission.open
 
     @property
     def known(self) -> int:
@@ -191,7 +188,7 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._checkpoints.listed(owner):
+        for saved in await self.checkpoints.listed(owner):
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,
@@ -199,13 +196,13 @@ class Sessions:
                 runs=saved.run,
                 idle_seconds=max(0.0, time.time() - saved.moment),
                 memory_bytes=0,
-                holdings=holdings_of(saved.facts),
+                holdings=holdings(saved.facts.get("holds"), saved.facts.get("more")),
             )
         for session in self._sessions.values():
-            if session.identity.owner == owner and (session.is_open or session.in_use):
-                found[session.identity.session_id] = Listed(
-                    session_id=session.identity.session_id,
-                    name=session.identity.name,
+            if session.record.owner == owner and (session.is_open or session.in_use):
+                found[session.record.session_id] = Listed(
+                    session_id=session.record.session_id,
+                    name=session.record.name,
                     state="open",
                     runs=session.record.runs,
                     idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
@@ -247,19 +244,16 @@ class Sessions:
                 message = "Here a session can be ended by its id only."
                 raise UnknownSessionError(message, remedy="Its results have the id.")
             # Others may use the same name, and are not to meet here.
-            return self._add(Session(Record(new_identity(owner, key)), self))
+            return self._add(Record(owner, key))
         damaged = ""
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self._checkpoints.find(owner, key)
+                saved, damaged = await self.checkpoints.find(owner, key)
                 if saved is not None:
-                    identity = Identity(owner=owner, name=saved.name, session_id=saved.session_id)
-                    found = self._add(Session(Record(identity, saved), self))
+                    found = self._add(Record(owner, saved.name, saved))
                 elif make and not is_id:
-                    found = self._add(
-                        Session(Record(new_identity(owner, key), None, damaged), self)
-                    )
+                    found = self._add(Record(owner, key, None, damaged))
         if found is None:
             what = "id" if is_id else "name"
             message = f"There is no session of the {what} {key!r}, or it is somebody else's."
@@ -274,18 +268,17 @@ class Sessions:
 
     def _known(self, owner: str, key: str) -> Session | None:
         for session in reversed(self._sessions.values()):
-            identity = session.identity
-            if identity.owner != owner or session.over:
+            if session.owner != owner or session.over:
                 continue
-            if key in (identity.session_id, identity.name):
+            if key in (session.record.session_id, session.record.name):
                 return session
         return None
 
-    def _add(self, session: Session) -> Session:
-        self._sessions[session.identity.session_id] = session
+    def _add(self, record: Record) -> Session:
+        session = self._sessions[record.session_id] = Session(record, self)
         return session
 
-    # --- what sessions need; see `live.Host` ----------------------------------------------------
+    # --- what sessions need ---------------------------------------------------------------------
 
     @property
     def idle_timeout(self) -> float:
@@ -300,21 +293,9 @@ class Sessions:
         """Return what a sandbox needs for the packages that a request is for."""
         return NOTHING if self._dress is None else await self._dress(request, run)
 
-    async def admit(self, session: Session) -> None:
-        """Make room for one more."""
-        await self._admission.admit(session)
-
-    def dismissed(self, session: Session) -> None:
-        """Note that it is open no longer."""
-        self._admission.dismissed(session)
-
-    def gives_way(self, session: Session) -> bool:
-        """Tell whether its place is somebody's who waits."""
-        return self._admission.gives_way(session)
-
     def settled(self, session: Session) -> None:
         """Forget what the disk knows as well, and what has been gone for long."""
-        key = session.identity.session_id
+        key = session.record.session_id
         if session.over or session.record.recoverable:
             self._sessions.pop(key, None)
             return
@@ -323,24 +304,3 @@ class Sessions:
         for key in resting[: max(0, len(resting) - MAX_REMEMBERED)]:
             if not self._sessions[key].in_use:
                 del self._sessions[key]
-
-    async def load(self, session: Session) -> tuple[Saved | None, str]:
-        """Return what was saved of it last, or why that is of no use."""
-        return await self._checkpoints.load(session.identity.owner, session.identity.session_id)
-
-    async def save(self, session: Session, data: bytes, lost: tuple[Loss, ...]) -> str:
-        """Keep its state; return why that could not be done, empty if it was."""
-        saved = Saved(
-            session_id=session.identity.session_id,
-            name=session.identity.name,
-            run=session.record.runs,
-            data=data,
-            lost=lost,
-            facts=session.record.facts(),
-            moment=time.time(),
-        )
-        return await self._checkpoints.save(session.identity.owner, saved)
-
-    async def forget(self, session: Session) -> None:
-        """Keep nothing of it."""
-        await self._checkpoints.forget(session.identity.owner, session.identity.session_id)

@@ -9,14 +9,14 @@ Owns, too, what a program may not replace or remove without a person.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import anyio
-import anyio.to_thread
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.engine.client import OneRun
+from bridge.engine.skills.shelf import Shelf
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -28,7 +28,6 @@ from bridge.errors import (
 from bridge.gate.decision import Decision
 from bridge.gate.lasting import Lasting
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
-from bridge.library.reviewing import Approvals
 from bridge.library.skills import MAX_DESCRIPTION_CHARS, Skill
 from bridge.model import Action, Json, Provenance
 from bridge.settings import GuardMode
@@ -46,15 +45,10 @@ _INDENT = "    "
 
 
 class Reviews:
-    """What holds until the bridge ends.
+    """What holds until the bridge ends."""
 
-    Args:
-        approve: Writes down that a person approved of a skill, if it is still what they saw.
-    """
-
-    def __init__(self, approvals: Approvals, approve: Callable[[Skill], bool]) -> None:
-        self.approvals = approvals
-        self.approve = approve
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
@@ -123,7 +117,8 @@ class Review:
             self._answers[key] = True
 
     async def _approved(self, skill: Skill) -> Set[str]:
-        return await anyio.to_thread.run_sync(self._reviews.approvals.of, skill.name)
+        approved = await self._reviews.shelf.approved()
+        return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
         """Tell whether nobody is asked before this caller uses a skill as it is."""
@@ -183,7 +178,7 @@ class Review:
         self._seen.add(key)
         if decision == "always":
             try:
-                await anyio.to_thread.run_sync(self._reviews.approve, skill)
+                await self._reviews.shelf.approve(skill)
             except LibraryError:
                 # It holds for the run, and is asked about again in the next.
                 return

@@ -7,12 +7,10 @@ were. Which tools those are is read from its source here, and never taken from a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -25,15 +23,11 @@ from bridge.engine.servers import Servers
 from bridge.errors import LibraryError, UnknownSkillError
 from bridge.gate.lasting import Lasting
 from bridge.gate.pins import tool_digest
-from bridge.library.reviewing import Approvals
 from bridge.library.skill_files import SkillFiles, State
 from bridge.library.skills import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
-from bridge.library.traces import Traces
+from bridge.library.traces import SKILLS, read_by_writers
 from bridge.model import Json, Provenance, Tool
-from bridge.settings import Settings
-from bridge.store import Store
-
-T = TypeVar("T")
+from bridge.settings import Settings, store_of
 
 SKILLS_SERVER = "skills\0"
 """What the index of tools has skills under: the name of no server."""
@@ -43,19 +37,13 @@ MAX_STALE = 5
 
 
 class Shelf:
-    """All skills of the user.
-
-    Attributes:
-        approvals: What a person has approved of.
-        traces: What the runs had read that saved or removed one that no person has seen since.
-    """
+    """All skills of the user."""
 
     def __init__(self, settings: Settings, servers: Servers) -> None:
-        state = settings.state_dir
         self._servers = servers
-        self.files = SkillFiles(settings.skills_dir or state / "skills", state / "skills.lock")
-        self.approvals = Approvals(state / "skills-approved.json")
-        self.traces = Traces(Store(state))
+        self._store = store_of(settings)
+        folder = settings.skills_dir or settings.state_dir / "skills"
+        self.files = SkillFiles(folder, self._store)
         self._read: dict[str, tuple[State, Skill]] = {}
         self._turn = anyio.Lock()
 
@@ -139,7 +127,7 @@ class Shelf:
             provenance,
             only_if=before.digest if before is not None else "",
         )
-        saved = await self._traced(code.name, provenance, save)
+        saved = await anyio.to_thread.run_sync(save)
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -150,18 +138,11 @@ class Shelf:
         Raises:
             LibraryError: It cannot be read, or the approval not be written.
         """
-        return await anyio.to_thread.run_sync(self.approve_as_seen, skill)
+        return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
 
-    def approve_as_seen(self, skill: Skill) -> bool:
-        """Do what `approve` does. Blocks."""
-
-        def write() -> None:
-            self.approvals.add(skill.name, skill.digest)
-            # What stays here only makes later runs count as having read more.
-            with suppress(OSError):
-                self.traces.forget(skill.name)
-
-        return self.files.while_it_is(skill.name, skill.digest, write)
+    async def approved(self) -> set[tuple[str, str]]:
+        """Return the names and digests that a person approved of."""
+        return await anyio.to_thread.run_sync(self.files.approved)
 
     async def remove(self, name: str) -> bool:
         """Remove a skill with all its versions, for a person; return whether it was there.
@@ -169,10 +150,7 @@ class Shelf:
         Raises:
             LibraryError: It cannot be removed.
         """
-        remove = partial(self.files.remove, name, versions=True)
-        with suppress(OSError):
-            await anyio.to_thread.run_sync(self.traces.forget, name)
-        return await anyio.to_thread.run_sync(remove)
+        return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill for a program, if it is still as it was; a version of it stays.
@@ -184,20 +162,10 @@ class Shelf:
             InvalidRequestError: It is another by now.
             LibraryError: It cannot be removed, or no version be kept.
         """
-        remove = partial(self.files.remove, skill.name, versions=False, only_if=skill.digest)
-        return await self._traced(skill.name, provenance, remove)
-
-    async def _traced(self, name: str, provenance: Provenance | None, act: Callable[[], T]) -> T:
-        """Do something to a skill for a run, and have it stand there what that run had read."""
-
-        def traced() -> T:
-            self.traces.add(name, provenance)
-            found = act()
-            # Somebody may have approved of the text before in between, and so made it forgotten.
-            self.traces.add(name, provenance)
-            return found
-
-        return await anyio.to_thread.run_sync(traced)
+        remove = partial(
+            self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
+        )
+        return await anyio.to_thread.run_sync(remove)
 
     async def learn(self, lasting: Lasting) -> None:
         """Have a run count as having read what those had that saved or removed skills.
@@ -207,7 +175,7 @@ class Shelf:
         Raises:
             AuditError: It cannot be recorded.
         """
-        read = await anyio.to_thread.run_sync(self.traces.all)
+        read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
         await lasting.learn("the saved skills", read)
 
     # --- what they call -------------------------------------------------------------------------

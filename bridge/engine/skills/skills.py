@@ -29,8 +29,7 @@ from bridge.gate.own_calls import OwnCalls
 from bridge.library.naming import PACKAGE, named_skills
 from bridge.library.skills import Skill
 from bridge.model import Action, Json, RunRequest, RunResult
-from bridge.settings import Settings
-from bridge.store import Store
+from bridge.settings import Settings, store_of
 
 MAX_SENT = 50
 """Skills that come with a program: those it names, and those that these name."""
@@ -96,7 +95,7 @@ class Skills:
         self._policy = policy
         self._note = note
         self.shelf = Shelf(settings, servers)
-        self._reviews = Reviews(self.shelf.approvals, self.shelf.approve_as_seen)
+        self._reviews = Reviews(self.shelf)
 
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: OneRun
@@ -236,7 +235,7 @@ class Skills:
             note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
         )
         memories = MemoryAnswers(
-            Store(self._settings.state_dir),
+            store_of(self._settings),
             request,
             self._servers.secrets.redactor,
             lasting=lasting,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -23,7 +24,7 @@ class OneSession:
         self.since = since
         self.in_use = False
         self.away = False
-        self._admission = admission
+        self._admission: Any = admission
 
     async def opened(self, *, busy: bool = False) -> OneSession:
         """Have a place."""
@@ -45,7 +46,7 @@ class OneSession:
     def end_run(self) -> bool:
         """End what is under way; tell whether the place is to be given up."""
         self.in_use = False
-        return self._admission.gives_way(self)
+        return bool(self._admission.gives_way(self))
 
 
 def _has(served: list[str], count: int) -> bool:

@@ -158,10 +158,10 @@ def test_of_too_much_what_goes_is_of_the_owner_who_has_most(
     for number, owner in enumerate(whose):
         clock.now += 1
         kept.write(owner, replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))
-    small = Checkpoints(Store(tmp_path), days=7, total_bytes=24_500, now=clock)
+    small = Checkpoints(Store(tmp_path), days=7, total_bytes=27_500, now=clock)
     assert small.tidy() == 2
     assert sorted(each.session_id for each in small.all("you")) == ["s-4", "s-5"]
-    smaller = Checkpoints(Store(tmp_path), days=7, total_bytes=6_500, now=clock)
+    smaller = Checkpoints(Store(tmp_path), days=7, total_bytes=7_000, now=clock)
     smaller.tidy()
     assert len(smaller.all("stdio")) == 1
     assert len(contents(tmp_path)) == 2

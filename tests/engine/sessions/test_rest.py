@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from bridge.engine import Engine
-from bridge.engine.sessions import turn
+from bridge.engine.sessions import live
 from bridge.errors import (
     BridgeError,
     InvalidRequestError,
@@ -122,7 +122,7 @@ async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_ru
     settings: Settings, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost by asking for it."""
-    monkeypatch.setattr(turn, "MAX_BYTES", 100)
+    monkeypatch.setattr(live, "MAX_BYTES", 100)
     files = (InputFile(name="a.txt", data=b"x" * 90),)
     async with reopened(settings, backend) as engine:
         await value(engine, "kept = list(range(50))", files=files)

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from bridge.engine.guest_session import GuestSession
+from bridge.engine.intake.state import StateParts
 from bridge.engine.program import GRACE_SECONDS, Program
-from bridge.engine.sessions.channel import SessionChannel
-from bridge.engine.sessions.saving import SAVE_SECONDS, Found, save_state
+from bridge.engine.sessions.live import SAVE_SECONDS, SessionChannel, save_state
 from bridge.errors import ChannelClosedError
 from bridge.guest.wire import Call, Done, Exited, Reply, Run, State, decode_host_frame, encode
 from bridge.model import Isolation, Limits
@@ -71,8 +71,8 @@ class Scripted:
         return ""
 
 
-def _saved(answer: Callable[[Any], list[Any]]) -> tuple[Found | None, Scripted, float]:
-    async def play() -> tuple[Found | None, Scripted, float]:
+def _saved(answer: Callable[[Any], list[Any]]) -> tuple[StateParts | None, Scripted, float]:
+    async def play() -> tuple[StateParts | None, Scripted, float]:
         sandbox = Scripted(answer)
         channel = SessionChannel(sandbox)
         guest = GuestSession(sandbox=sandbox, channel=channel, facts={})
