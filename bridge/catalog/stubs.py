@@ -47,7 +47,9 @@ def signature(
     """
     result = tool.result_schema if result is None else result
     result = result if returns else None
-    for budget in _TYPE_BUDGETS:
+    names = [n for n in schema_order(tool.input_schema) if len(n) <= _MAX_NAME_CHARS]
+    # Thousands of names need not be typed to know that they do not fit.
+    for budget in _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ():
         text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
         text = f"{text} -> {_returns(result, budget)}"
         if len(text) <= MAX_SIGNATURE_CHARS:
