@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
 
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
-from bridge.errors import ArtifactStoreError, UnknownArtifactError, UsageError
+from bridge.cli.run_files import opened_directory, write_file
+from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
 from bridge.render.structured import artifact_fields
 from bridge.settings import Settings
@@ -121,7 +119,9 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
     with _named(uri), store.opened(None, uri) as content:
         if output != "-":
             try:
-                _save(content.pieces(), Path(output), force=force)
+                path = Path(output)
+                with opened_directory(path.parent) as parent:
+                    write_file(parent, path.name, content.pieces(), force=force)
             except FileExistsError:
                 message = f"{output} is there already."
                 raise UsageError(message, remedy="--force replaces it.") from None
@@ -131,7 +131,8 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
         elif sys.stdout.isatty():
             _show(content)
         else:
-            _copy(content.pieces(), sys.stdout.buffer)
+            sys.stdout.buffer.writelines(content.pieces())
+            sys.stdout.buffer.flush()
 
 
 def _show(content: Content) -> None:
@@ -141,41 +142,6 @@ def _show(content: Content) -> None:
         message = f"{artifact.name!r} is {artifact.mime_type}, and this is a terminal."
         raise UsageError(message, remedy="Write it to a file: -o FILE.")
     write_out(visible(content.whole().decode("utf-8", "replace")))
-
-
-def _save(pieces: Iterable[bytes], path: Path, *, force: bool) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        FileExistsError: It is there, and is not to be replaced.
-        OSError: It cannot be written.
-    """
-    if not force:
-        with path.open("xb") as file:
-            try:
-                _copy(pieces, file)
-            except (OSError, ArtifactStoreError):
-                with suppress(OSError):
-                    path.unlink()
-                raise
-        return
-    if path.is_dir():
-        raise IsADirectoryError(None, "it is a directory")
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            _copy(pieces, file)
-        Path(name).replace(path)
-    except (OSError, ArtifactStoreError):
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
-
-
-def _copy(pieces: Iterable[bytes], file: BinaryIO) -> None:
-    for piece in pieces:
-        file.write(piece)
-    file.flush()
 
 
 def _fields(artifact: Artifact) -> dict[str, Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, TextIO
 
@@ -78,9 +79,6 @@ async def _checked(engine: Engine, name: str) -> dict[str, Any]:
     listing = servers.listing(name)
     tools = listing.tools if listing else ()
     info = listing.info if listing else {}
-    definitions = [
-        definition_text(tool.name, tool.description, tool.input_schema) for tool in tools
-    ]
     return {
         "name": name,
         "state": "ready",
@@ -90,21 +88,24 @@ async def _checked(engine: Engine, name: str) -> dict[str, Any]:
         "tools": len(tools),
         "startSeconds": listing.start_seconds if listing else None,
         "schemaBytes": listing.schema_bytes if listing else 0,
-        "tokens": sum(map(count_tokens, definitions)),
+        "tokens": _tokens(tools),
     }
+
+
+def _tokens(tools: Iterable[Any]) -> int:
+    """Return what the definitions of tools cost a client that loads them."""
+    texts = (definition_text(one.name, one.description or "", one.input_schema) for one in tools)
+    return sum(map(count_tokens, texts))
 
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
     own = await offered(engine)
-    definitions = [
-        definition_text(tool.name, tool.description or "", tool.input_schema) for tool in own
-    ]
     return {
         "servers": rows,
         "totals": {
             key: sum(row.get(key, 0) for row in rows) for key in ("tools", "schemaBytes", "tokens")
         },
-        "bridge": {"tools": len(own), "tokens": sum(map(count_tokens, definitions))},
+        "bridge": {"tools": len(own), "tokens": _tokens(own)},
     }
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
+from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.engine.command_plan import CommandCheck, check_commands
 from bridge.engine.consenting import consents_of
 from bridge.engine.servers import context_for
@@ -50,32 +50,31 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
             "profile": _profile(settings),
             "gate": _gate(settings),
             "commands": [asdict(check) for check in commands],
-            **offers_document(settings, packages),
+            "packages": packages,
+            "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in found.servers],
             "definitions": {spec.name: spec.definition for spec in found.servers},
             "warnings": [str(warning) for warning in found.warnings],
         }
         write_json(document, indent=2)
-    else:
-        for probe in probes:
-            write_prose(visible(_describe(probe)))
-        write_prose(visible(_describe_profile(settings)))
-        write_prose(visible(gate))
-        for check in commands:
-            write_prose(visible(_describe_command(check)))
-        write_prose(visible(describe_packages(packages)))
-        write_prose(visible(describe_directories(settings, root=os.geteuid() == 0)))
-        names = ", ".join(
-            f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers
-        )
-        names = names or "none"
-        write_prose(visible(f"Servers: {names}. `servers` tells where each was found.\n"))
-        for warning in found.warnings:
-            write_prose(visible(f"warning: {warning}\n"))
-        if chosen:
-            write_out(f"Programs run in: {chosen}\n")
-        else:
-            write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
+        return 0 if chosen else 1
+    servers = [f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers]
+    sections = [
+        *map(_describe, probes),
+        _describe_profile(settings),
+        gate,
+        *map(_describe_command, commands),
+        describe_packages(packages),
+        describe_directories(settings, root=os.geteuid() == 0),
+        f"Servers: {', '.join(servers) or 'none'}. `servers` tells where each was found.\n",
+        *(f"warning: {warning}\n" for warning in found.warnings),
+    ]
+    for section in sections:
+        write_prose(visible(section))
+    last = f"Programs run in: {chosen}"
+    if not chosen:
+        last = "Nothing here can run programs in isolation, so the bridge refuses to."
+    write_prose(f"{last}\n")
     return 0 if chosen else 1
 
 
@@ -149,7 +148,10 @@ def _describe_command(check: CommandCheck) -> str:
 
 
 def _describe(probe: Probe) -> str:
-    lines = [f"{_mark(probe)}  {probe.backend}: {probe.summary}"]
+    # What is for another system is not broken here.
+    other = probe.error_code == WrongSystemError.code
+    mark = "ok  " if probe.ok else "n/a " if other else "FAIL"
+    lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
         seen = probe.isolation.verified
@@ -163,13 +165,6 @@ def _describe(probe: Probe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(probe: Probe) -> str:
-    if probe.ok:
-        return "ok  "
-    # What is for another system is not broken here.
-    return "n/a " if probe.error_code == WrongSystemError.code else "FAIL"
-
-
 INDEX_SECONDS = 10.0
 """For an index to tell of one package that is allowed."""
 
@@ -179,37 +174,26 @@ MAX_SHOWN = 8
 """Packages that are named."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackageCheck:
-    """Whether programs can have packages.
+async def check_packages(settings: Settings) -> dict[str, Any]:
+    """Look at what packages need, asking the index whether it is there.
 
-    Attributes:
-        allow: What is allowed; empty where nothing is.
-        index: Where they come from, without a password.
-        cache: Where they are kept.
-        problem: Why they cannot be had; empty if nothing speaks against it.
+    Returns:
+        What is allowed, the index without a password, where they are kept, and why they cannot be
+        had; empty if nothing speaks against it.
     """
-
-    allow: tuple[str, ...] = ()
-    index: str = ""
-    cache: str = ""
-    problem: str = ""
-
-
-async def check_packages(settings: Settings) -> PackageCheck:
-    """Look at what packages need, asking the index whether it is there."""
     dependencies = settings.dependencies
-    if not dependencies.allow:
-        return PackageCheck()
+    allow = [entry.text for entry in dependencies.allow]
+    if not allow:
+        return {"allow": [], "index": "", "cache": "", "problem": ""}
     shown = dependencies.index.rpartition("@")[2] if "@" in dependencies.index else ""
     scheme = urlsplit(dependencies.index).scheme
     problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
-    return PackageCheck(
-        allow=tuple(entry.text for entry in dependencies.allow),
-        index=f"{scheme}://{shown}" if shown else dependencies.index or UVS_OWN,
-        cache=str(packages_dir(settings)),
-        problem=problem or await _problem(settings),
-    )
+    return {
+        "allow": allow,
+        "index": f"{scheme}://{shown}" if shown else dependencies.index or UVS_OWN,
+        "cache": str(packages_dir(settings)),
+        "problem": problem or await _problem(settings),
+    }
 
 
 async def _problem(settings: Settings) -> str:
@@ -233,15 +217,15 @@ async def _problem(settings: Settings) -> str:
     return ""
 
 
-def describe_packages(check: PackageCheck) -> str:
+def describe_packages(check: Mapping[str, Any]) -> str:
     """Return what there is to say of packages."""
-    if not check.allow:
+    allow = check["allow"]
+    if not allow:
         return "packages: none are allowed; [dependencies] of config.toml allows some\n"
-    names = ", ".join(check.allow[:MAX_SHOWN])
-    more = len(check.allow) - MAX_SHOWN
-    names += f" and {more} more" if more > 0 else ""
-    verdict = f"FAIL: {check.problem}" if check.problem else "ok"
-    about = f"      index: {check.index}\n      kept in: {check.cache}\n"
+    names = ", ".join(allow[:MAX_SHOWN])
+    names += f" and {len(allow) - MAX_SHOWN} more" if len(allow) > MAX_SHOWN else ""
+    verdict = f"FAIL: {check['problem']}" if check["problem"] else "ok"
+    about = f"      index: {check['index']}\n      kept in: {check['cache']}\n"
     return f"packages: {verdict}\n      allowed: {names}\n{about}"
 
 
@@ -278,11 +262,3 @@ def _closed(one: Directory) -> bool:
         return False
     wanted = 0o7 if one.writable else 0o5
     return found.st_mode & wanted != wanted
-
-
-def offers_document(settings: Settings, packages: PackageCheck) -> Mapping[str, Any]:
-    """Return the same for scripts."""
-    return {
-        "packages": asdict(packages),
-        "directories": [asdict(one) for one in settings.directories],
-    }

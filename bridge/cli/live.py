@@ -15,7 +15,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import BinaryIO, TextIO
@@ -121,25 +127,15 @@ class LiveTerminal(Terminal):
         Raises:
             CannotAskError: There is no terminal, or the form is not one for lines.
         """
-        async with self._paused():
-            if self._screen is None:
-                return await super().elicit(params)
-            with self._screen.hidden():
-                return await super().elicit(params)
-
-    @asynccontextmanager
-    async def _paused(self) -> AsyncIterator[None]:
-        """Have what was written until now on the terminal, and nothing more meanwhile."""
         pause = _Pause()
         if self._writing:
             # Behind it, for a program that goes on writing would keep the question away for ever.
             self._queue.append(pause)
             self._tell()
-        else:
-            pause.reached.set()
-        try:
             await pause.reached.wait()
-            yield
+        try:
+            with self._hidden():
+                return await super().elicit(params)
         finally:
             pause.over.set()
 
@@ -170,13 +166,10 @@ class LiveTerminal(Terminal):
         """Have all output written, and what a terminal's decoder held back as incomplete."""
         while self._queued:
             await self._changed.wait()
-        rests = [
-            (self._streams[name], decoder.decode(b"", final=True))
-            for name, decoder in self._decoders.items()
-        ]
-        for stream, rest in rests:
+        for name, decoder in self._decoders.items():
+            rest = decoder.decode(b"", final=True).encode("utf-8", "replace")
             if rest:
-                await anyio.to_thread.run_sync(_pass_on, stream, rest.encode("utf-8", "replace"))
+                await anyio.to_thread.run_sync(_pass_on, self._streams[name], rest)
 
     def _tell(self) -> None:
         self._changed.set()
@@ -186,26 +179,19 @@ class LiveTerminal(Terminal):
         while True:
             while not self._queue:
                 await self._changed.wait()
-            pause = self._queue[0]
-            if isinstance(pause, _Pause):
-                self._queue.popleft()
-                pause.reached.set()
-                await pause.over.wait()
+            first = self._queue.popleft()
+            if isinstance(first, _Pause):
+                first.reached.set()
+                await first.over.wait()
                 continue
-            pieces = list(self._next_pieces())
+            pieces = [first]
+            while self._queue and not isinstance(following := self._queue[0], _Pause):
+                pieces.append(following)
+                self._queue.popleft()
             # Abandoned when somebody interrupts: whoever does not read must not keep us here.
             await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
             self._queued -= sum(len(data) for _, data in pieces)
             self._tell()
-
-    def _next_pieces(self) -> Iterator[tuple[str, bytes]]:
-        """Take what is to be written until the next question."""
-        while self._queue:
-            piece = self._queue[0]
-            if isinstance(piece, _Pause):
-                return
-            self._queue.popleft()
-            yield piece
 
     def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
         for name, data in pieces:
@@ -214,12 +200,14 @@ class LiveTerminal(Terminal):
                 _pass_on(self._streams[name], data)
                 continue
             shown = decoder.decode(data).encode("utf-8", "backslashreplace")
-            if self._screen is None:
+            with self._hidden():
                 _pass_on(self._streams[name], shown)
-                continue
-            with self._screen.hidden():
-                _pass_on(self._streams[name], shown)
-                self._screen.wrote(shown)
+                if self._screen is not None:
+                    self._screen.wrote(shown)
+
+    def _hidden(self) -> AbstractContextManager[None]:
+        """Have no line drawn meanwhile."""
+        return nullcontext() if self._screen is None else self._screen.hidden()
 
 
 def _pass_on(stream: BinaryIO, data: bytes) -> None:

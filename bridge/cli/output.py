@@ -184,15 +184,15 @@ class RepeatedLines(logging.Filter):
         window.lines += 1
         if window.lines > MAX_LINES:
             return False
-        text = record.getMessage()
+        text = message = record.getMessage()
         if len(text) > MAX_MESSAGE:
             text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
-            record.msg, record.args = text, None
         if window.lines == MAX_LINES:
             text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
-            record.msg, record.args = text, None
         if left_out:
-            record.msg, record.args = f"{text} [repeated {left_out:,} times before]", None
+            text = f"{text} [repeated {left_out:,} times before]"
+        if text != message:
+            record.msg, record.args = text, None
         return True
 
 

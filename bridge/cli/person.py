@@ -13,7 +13,8 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import visible
+from bridge.cli.output import visible, write_err
+from bridge.errors import UsageError
 
 MAX_TRIES = 5
 """For one question, before it counts as not answered."""
@@ -23,6 +24,9 @@ QUIET_SECONDS = 0.05
 
 MAX_UNQUIET_SECONDS = 5.0
 """For lines to come to an end; where they do not, nobody is there who reads the question."""
+
+LEAST_DIGITS = 32
+"""Of a digest: with fewer a program could make two things that begin alike, and show one."""
 
 MAX_LINE_BYTES = 4096
 """Of an answer, as much as a kernel takes for one line."""
@@ -95,6 +99,43 @@ class Person:
                 return True
             self.say(f"  {visible(answer[:60], keep='')} is no answer to this.\n")
         return False
+
+    async def approves(
+        self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
+    ) -> bool:
+        """Return whether a person approves of something, by its digest or when asked.
+
+        What a name stands for may change at any moment, so it says nothing of what was seen.
+
+        Args:
+            digits: Of a digest that was given with the name; empty for none.
+            shown: All that is approved.
+            command: What is typed to have it shown.
+
+        Raises:
+            UsageError: It is not the one that was seen, or nobody can be asked.
+        """
+        look = f"Look at it: `mcp-code-bridge {command} {name}` shows it."
+        own = digest.removeprefix("sha256:")
+        if digits:
+            given = digits.lower().removeprefix("sha256:")
+            if len(given) < LEAST_DIGITS:
+                message = f"{name}@{given}: a digest takes {LEAST_DIGITS} digits at least."
+                raise UsageError(message, remedy=look)
+            if not own.startswith(given):
+                raise UsageError(f"{name} is not what was shown.", remedy=look)
+            return True
+        if self.attended:
+            self.begin("mcp-code-bridge asks")
+        self.say(shown)
+        if not self.attended:
+            message = f"May {name} be used as it is shown here? It may have changed since."
+            remedy = f"If so: `mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}`."
+            raise UsageError(message, remedy=remedy)
+        agreed = await self.agrees(question)
+        if not agreed:
+            write_err(visible(f"{name} was not approved.", keep="") + "\n")
+        return agreed
 
     async def _drop_typed(self) -> bool:
         """Drop what was typed until now; return whether that has an end."""

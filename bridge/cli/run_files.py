@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from bridge.engine.input_files import MAX_BYTES, check_names
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = _NAMED | os.O_NOFOLLOW
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -89,8 +90,7 @@ def write_files(
         force: Whether files that are there may be replaced.
     """
     problems = []
-    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened_directory(directory) as root:
         for artifact in artifacts:
             if any(_is_obeyed(part) for part in artifact.name.split("/")):
                 problems.append(
@@ -107,9 +107,17 @@ def write_files(
                 problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
             except BridgeError as error:
                 problems.append(f"{quoted(artifact.name)} cannot be had: {error}")
-    finally:
-        os.close(root)
     return problems
+
+
+@contextmanager
+def opened_directory(path: Path) -> Iterator[int]:
+    """Open a directory that the user named."""
+    fd = os.open(path, _NAMED)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _is_obeyed(part: str) -> bool:
@@ -125,22 +133,32 @@ def _put(
         raise UsageError(f"Its name {problem}.")
     *above, name = artifact.name.split("/")
     with _below(root, above) as parent:
-        if not force and _there(parent, name) is not None:
-            raise FileExistsError
-        # Beside it first, so that nobody finds half a file.
-        unfinished = f".{secrets.token_hex(8)}.unfinished"
-        fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                for piece in read(artifact):
-                    file.write(piece)
-            if force:
-                _replace(parent, unfinished, name)
-            else:
-                _settle(parent, unfinished, name)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(unfinished, dir_fd=parent)
+        write_file(parent, name, read(artifact), force=force)
+
+
+def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool = False) -> None:
+    """Write a file into an open directory, whole or not at all.
+
+    Raises:
+        FileExistsError: It is there, and is not to be replaced.
+        OSError: It cannot be written.
+    """
+    if not force and _there(parent, name) is not None:
+        raise FileExistsError
+    # Beside it first, so that nobody finds half a file.
+    unfinished = f".{secrets.token_hex(8)}.unfinished"
+    fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        if force:
+            _replace(parent, unfinished, name)
+        else:
+            _settle(parent, unfinished, name)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished, dir_fd=parent)
 
 
 def _settle(parent: int, unfinished: str, name: str) -> None:

@@ -78,7 +78,11 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         if width is not None:
             cells = [(*row[:-1], _from_home(row[-1], home_directory)) for row in cells]
         write_table(_HEADINGS, cells)
-    _write_notes(used)
+    differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
+    if differences:
+        write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
+    for name, text in differences:
+        write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
     _write_reasons("Not working", [row for row in used if row.get("reason")])
     shortened = home_directory if width is not None else None
     left_out = [row for row in rows if row["state"] == "skipped"]
@@ -108,15 +112,6 @@ def _write_reasons(
         write_prose(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
 
 
-def _write_notes(rows: Sequence[dict[str, Any]]) -> None:
-    """Say how definitions of one server differ from file to file, below the table."""
-    notes = [(row["name"], text) for row in rows for text in row.get("differences", ())]
-    if notes:
-        write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
-    for name, text in notes:
-        write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
-
-
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
     return (
@@ -139,8 +134,11 @@ def _brief(reason: str) -> str:
 def _rows(engine: Engine) -> list[dict[str, Any]]:
     discovery = engine.servers.discovery
     found = [_row(engine, spec) for spec in discovery.servers]
-    found += [_skipped(entry) for entry in discovery.skipped]
-    return found + [_proposed(entry) for entry in discovery.proposed]
+    found += [_left_out(entry, "skipped") for entry in discovery.skipped]
+    for entry in discovery.proposed:
+        more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
+        found.append({**_left_out(entry, "proposed"), **more})
+    return found
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
@@ -184,23 +182,11 @@ def _place(source: Source) -> dict[str, str]:
     return {"client": source.client, "scope": source.scope, "source": str(source)}
 
 
-def _skipped(entry: SkippedServer) -> dict[str, Any]:
+def _left_out(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "state": "skipped",
+        "state": state,
         "source": str(entry.source),
         "client": entry.source.client,
         "reason": entry.reason,
-    }
-
-
-def _proposed(entry: ProposedServer) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "state": "proposed",
-        "transport": entry.spec.transport,
-        "source": str(entry.source),
-        "client": entry.source.client,
-        "reason": entry.reason,
-        "digest": entry.definition.digest,
     }

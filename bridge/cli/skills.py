@@ -10,7 +10,7 @@ from typing import Any
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
-from bridge.cli.person import Person
+from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.engine import Engine, open_engine
 from bridge.engine.skills.shelf import unknown
 from bridge.errors import UnknownSkillError, UsageError
@@ -18,11 +18,6 @@ from bridge.gate.question import visible_lines
 from bridge.library.skills import Skill
 from bridge.settings import Settings
 from bridge.text import counted
-
-LEAST_DIGITS = 32
-"""Of a digest: with fewer a program could make two skills that begin alike, and show the one."""
-
-_LOOK = "`mcp-code-bridge skills show {}` prints it, and the command that approves of that text."
 
 _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
 
@@ -74,8 +69,6 @@ async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
     """Have programs use skills without asking, each as somebody has seen it; 1 if one is not to be.
 
-    A program may save another version at any moment, so a name says nothing of what was seen.
-
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
 
@@ -89,24 +82,20 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
-            if digits:
-                _check_seen(skill, digits)
-            elif not person.attended:
-                message = f"Which text of {name} may be used? A program can change it at any time."
-                raise UsageError(message, remedy=_LOOK.format(name))
-            else:
-                about = _about(skill, _fields(engine, skill, approved))
-                person.begin("mcp-code-bridge asks")
-                person.say(f"{_shown(skill)}{about}")
-                # How many, for whoever's screen shows fewer.
-                lines = counted(skill.text.count("\n"), "line")
-                asked = f"May programs use {name} as it stands here, in {lines}?"
-                if not await person.agrees(asked):
-                    write_err(f"{name} was not approved of.\n")
-                    refused = True
-                    continue
+            # How many lines, for whoever's screen shows fewer.
+            lines = counted(skill.text.count("\n"), "line")
+            if not await person.approves(
+                name,
+                skill.digest,
+                digits,
+                shown=f"{_shown(skill)}{_about(skill, _fields(engine, skill, approved))}",
+                question=f"May programs use {name} as it stands here, in {lines}?",
+                command="skills approve",
+            ):
+                refused = True
+                continue
             if not await shelf.approve(skill):
-                raise UsageError(_other(skill), remedy=_LOOK.format(name))
+                raise UsageError(f"{name} is not what was shown, and was not approved.")
             if skill.problem:
                 write_err(f"warning: {name} cannot be used as it is: {visible(skill.problem)}\n")
             write_err(
@@ -183,21 +172,3 @@ def _about(skill: Skill, fields: dict[str, Any]) -> str:
 
 def _digits(skill: Skill) -> str:
     return skill.digest.removeprefix("sha256:")
-
-
-def _check_seen(skill: Skill, digits: str) -> None:
-    """See that a skill is the one that somebody means who gives a digest, or its beginning.
-
-    Raises:
-        UsageError: It is not, or the digest is too short to tell.
-    """
-    digits = digits.lower().removeprefix("sha256:")
-    if len(digits) < LEAST_DIGITS:
-        message = f"{skill.name}@{digits}: a digest takes {LEAST_DIGITS} digits at least."
-        raise UsageError(message, remedy=_LOOK.format(skill.name))
-    if not _digits(skill).startswith(digits):
-        raise UsageError(_other(skill), remedy=_LOOK.format(skill.name))
-
-
-def _other(skill: Skill) -> str:
-    return f"The skill {skill.name} is not what was shown, and was not approved of."

@@ -228,19 +228,17 @@ def _chosen(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Js
 
 def _choices(field: Mapping[str, Json]) -> list[Json]:
     named = field.get("enum")
-    if isinstance(named, list):
-        return named
-    return [entry["const"] for entry in _options(field)]
+    return named if isinstance(named, list) else [one["const"] for one in _options(field)]
 
 
 def _titles(field: Mapping[str, Json]) -> list[str]:
     """Return what the choices are called, if all of them are."""
     names = field.get("enumNames")
     if not isinstance(field.get("enum"), list):
-        names = [entry.get("title") for entry in _options(field)]
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        return names if len(names) == len(_choices(field)) else []
-    return []
+        names = [one.get("title") for one in _options(field)]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []
+    return names if len(names) == len(_choices(field)) else []
 
 
 def _options(field: Mapping[str, Json]) -> list[Mapping[str, Json]]:

@@ -6,7 +6,6 @@ servers there are and what is said of them is decided below.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,19 +19,24 @@ from bridge import __version__
 from bridge.engine import Engine
 from bridge.engine.commands import Progress, failed_command
 from bridge.errors import BridgeError
-from bridge.model import RunResult
+from bridge.model import CommandResult, RunResult
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
-from bridge.server.content import RESULT_SIZE, cleared_content, fit_to, output_schema, to_result
+from bridge.server.content import (
+    RESULT_SIZE,
+    answered,
+    cleared_content,
+    fit_to,
+    output_schema,
+    to_result,
+)
 from bridge.server.notices import Notices, NotifyingServer
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs, TaskParams, UpdateParams, looked_at
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
 from bridge.text import without_values
 from bridge.upstream.task_calls import EXTENSION
-
-logger = logging.getLogger(__name__)
 
 TOOL = "run_python"
 
@@ -196,21 +200,15 @@ class _Surface:
     ) -> types.CallToolResult:
         commands = self._engine.commands
 
-        try:
-            request = parse_command(params.arguments, commands.profiles)
-            result = await commands.run(
-                request,
+        async def run() -> CommandResult:
+            return await commands.run(
+                parse_command(params.arguments, commands.profiles),
                 _progress(context),
                 principal=self._runs.principal,
                 client=self._runs.introduced(context),
             )
-        except BridgeError as error:
-            logger.info("command refused: %s", error)
-            result = failed_command(error)
-        except Exception:
-            # A named per-request boundary: a defect here must not end other requests.
-            logger.exception("a command failed inside the bridge")
-            result = failed_command(BridgeError("The bridge failed; its log has the details."))
+
+        result = await answered("command", run(), failed_command)
         return command_result(result, self._engine.settings.structured)
 
 

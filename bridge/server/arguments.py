@@ -7,14 +7,13 @@ a model what to write instead, so the few rules are checked here in words.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from bridge.engine.input_files import MAX_FILES
 from bridge.errors import InvalidRequestError
-from bridge.model import ApplyRequest, InputFile, Json, RunRequest
+from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
 from bridge.server.content import Kind, record_schema
 
 _KNOWN = (
@@ -41,7 +40,12 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = _without_blanks(arguments or {})
+    given = {
+        name: value
+        for name, value in (arguments or {}).items()
+        # Some models fill in every argument there is.
+        if value != "" or name not in _BLANK_IS_NONE
+    }
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
         return _apply(given)
@@ -49,27 +53,19 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     if given.get("reads") not in (None, _UNSAID["reads"]) and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     session, ends = parse_session(given)
+    servers = given.get("servers")
     return RunRequest(
         code="" if ends and not given.get("code") else _code(given.get("code")),
         session=session,
         end_session=ends,
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
-        servers=_servers(given.get("servers")),
-        timeout=_timeout(given.get("timeout")),
-        mode="plan" if _choice("mode", given.get("mode"), ("run", "plan")) == "plan" else "run",
+        servers=None if servers is None else _servers(servers),
+        timeout=parse_timeout(given.get("timeout")),
+        mode=_choice("mode", given.get("mode"), get_args(RunMode)),
         retry_of=retry_of,
-        reads="refresh"
-        if _choice("reads", given.get("reads"), ("replay", "refresh")) == "refresh"
-        else "replay",
+        reads=_choice("reads", given.get("reads"), get_args(RetriedReads)),
     )
-
-
-def _without_blanks(given: Mapping[str, Json]) -> dict[str, Json]:
-    """Leave out what says nothing: some models fill in every argument there is."""
-    return {
-        name: value for name, value in given.items() if value != "" or name not in _BLANK_IS_NONE
-    }
 
 
 def _apply(given: Mapping[str, Json]) -> ApplyRequest:
@@ -95,7 +91,7 @@ def _identifier(name: str, value: Json) -> str:
     return value
 
 
-def _choice(name: str, value: Json, choices: Sequence[str]) -> str:
+def _choice(name: str, value: Json, choices: Sequence[str]) -> Any:
     if value is None:
         return choices[0]
     if not isinstance(value, str) or value not in choices:
@@ -128,9 +124,7 @@ def _code(value: Json) -> str:
     return value
 
 
-def _servers(value: Json) -> tuple[str, ...] | None:
-    if value is None:
-        return None
+def _servers(value: Json) -> tuple[str, ...]:
     names = _listed("servers", value, str, 'server names such as ["git", "time"]')
     if len(names) > MAX_SERVERS:
         message = f"`servers` names {len(names)} servers; at most {MAX_SERVERS} are taken."
@@ -148,7 +142,12 @@ def _listed(name: str, value: Json, of: type, example: str) -> list[Any]:
     return value
 
 
-def _timeout(value: Json) -> float | None:
+def parse_timeout(value: Json) -> float | None:
+    """Return seconds; None for none.
+
+    Raises:
+        InvalidRequestError: They are none.
+    """
     if value is None:
         return None
     # Before it is one for the machine: there are whole numbers that no float can hold.
@@ -207,6 +206,7 @@ def parse_files(value: Json) -> tuple[InputFile, ...]:
 
 
 _CONTENTS = ("text", "data", "uri")
+_BLANK = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _file(given: Mapping[str, Json]) -> InputFile:
@@ -233,25 +233,17 @@ def _file(given: Mapping[str, Json]) -> InputFile:
     if kinds == ["text"]:
         return InputFile(name=name, data=_encoded(name, content))
     if len(content) > MAX_DATA_CHARS:
-        message = (
-            f"`data` of file {name!r:.80} is more than a run takes: {len(content):,} characters."
-        )
-        raise InvalidRequestError(message, remedy="Have the program fetch it with tool calls.")
+        message = f"`data` of file {name!r:.80} is more than a run takes: {len(content):,} "
+        remedy = "Have the program fetch it with tool calls."
+        raise InvalidRequestError(f"{message}characters.", remedy=remedy)
     try:
-        return InputFile(name=name, data=_decoded(content))
-    except (binascii.Error, ValueError):
+        # Many tools break it into lines.
+        return InputFile(name=name, data=base64.b64decode(content.translate(_BLANK), validate=True))
+    except ValueError:
         address = content.startswith("data:")
         remedy = "Give a data: address as `uri`." if address else "Give text as `text`."
         message = f"`data` of file {name!r:.80} is not base64."
         raise InvalidRequestError(message, remedy=remedy) from None
-
-
-def _decoded(content: str) -> bytes:
-    try:
-        return base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError):
-        # Many tools break it into lines.
-        return base64.b64decode("".join(content.split()), validate=True)
 
 
 def _encoded(name: str, text: str) -> bytes:
@@ -284,92 +276,75 @@ def kind_of(value: Json) -> str:
     return names.get(type(value), f"the number {value!r:.40}")
 
 
-_KEPT: dict[str, Any] = {
-    "session": {
-        "type": "string",
-        "description": "Name of a session: variables, imports and files are kept for the "
-        "next run with the same one.",
+def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an argument."""
+    return {"type": kind, **more, "description": description}
+
+
+_STRINGS = {"type": "string"}
+_FILE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": _STRINGS,
+        "text": _STRINGS,
+        "data": field("string", "Base64."),
+        "uri": field("string", "bridge://artifacts/... or data:"),
     },
-    "end_session": {
-        "type": "boolean",
-        "default": False,
-        "description": "End the session after this; without code, only that.",
-    },
-    "files": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string"},
-                "text": {"type": "string"},
-                "data": {"type": "string", "description": "Base64."},
-                "uri": {"type": "string", "description": "bridge://artifacts/... or data:"},
-            },
-            "required": ["name"],
-            "additionalProperties": False,
-        },
-        "description": "Files for the working directory. What the program writes to out/ "
-        "comes back.",
-    },
-    "packages": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": 'Packages from the allowed ones, such as "polars==1.*".',
-    },
+    "required": ["name"],
+    "additionalProperties": False,
 }
-"""Arguments about what outlives a run."""
 
 
 def input_schema(
     max_timeout: float, default_timeout: float, *, packages: bool = True
 ) -> dict[str, Any]:
     """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
-    kept = {name: one for name, one in _KEPT.items() if packages or name != "packages"}
-    return {
-        "type": "object",
-        "properties": {
-            "code": {
-                "type": "string",
-                "description": "The Python program. Top-level await works.",
-            },
-            "servers": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "Servers to load besides those that the code names.",
-            },
-            "timeout": {
-                "type": "number",
-                "minimum": 1,
-                "maximum": max_timeout,
-                "default": default_timeout,
-                "description": "Seconds the program may take.",
-            },
-            "mode": {
-                "type": "string",
-                "enum": ["run", "plan"],
-                "default": "run",
-                "description": "plan: reads happen, calls that change something are held back and "
-                "listed under an id for `apply`; what they return can be passed on, not looked at.",
-            },
-            "apply": {
-                "type": "string",
-                "description": "Id of a plan whose calls are to be made now; nothing else with it.",
-            },
-            "retry_of": {
-                "type": "string",
-                "description": "Id of a run that failed: calls it made already are answered "
-                "from its journal, not repeated.",
-            },
-            "reads": {
-                "type": "string",
-                "enum": ["replay", "refresh"],
-                "default": "replay",
-                "description": "With retry_of: whether reads are answered so too, or made again.",
-            },
-            **kept,
-        },
-        "additionalProperties": False,
+    seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
+    properties = {
+        "code": field("string", "The Python program. Top-level await works."),
+        "servers": field(
+            "array", "Servers to load besides those that the code names.", items=_STRINGS
+        ),
+        "timeout": field("number", "Seconds the program may take.", **seconds),
+        "mode": field(
+            "string",
+            "plan: reads happen, calls that change something are held back and listed under an id "
+            "for `apply`; what they return can be passed on, not looked at.",
+            enum=list(get_args(RunMode)),
+            default="run",
+        ),
+        "apply": field(
+            "string", "Id of a plan whose calls are to be made now; nothing else with it."
+        ),
+        "retry_of": field(
+            "string",
+            "Id of a run that failed: calls it made already are answered from its journal, not "
+            "repeated.",
+        ),
+        "reads": field(
+            "string",
+            "With retry_of: whether reads are answered so too, or made again.",
+            enum=list(get_args(RetriedReads)),
+            default="replay",
+        ),
+        "session": field(
+            "string",
+            "Name of a session: variables, imports and files are kept for the next run with the "
+            "same one.",
+        ),
+        "end_session": field(
+            "boolean", "End the session after this; without code, only that.", default=False
+        ),
+        "files": field(
+            "array",
+            "Files for the working directory. What the program writes to out/ comes back.",
+            items=_FILE_SCHEMA,
+        ),
     }
+    if packages:
+        text = 'Packages from the allowed ones, such as "polars==1.*".'
+        properties["packages"] = field("array", text, items=_STRINGS)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 _COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]

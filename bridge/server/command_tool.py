@@ -5,7 +5,6 @@ Pure. The tool exists only where the configuration defines command profiles.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,7 +15,7 @@ from bridge.command.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
-from bridge.server.arguments import refuse_unknown
+from bridge.server.arguments import field, parse_timeout, refuse_unknown
 from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
@@ -29,26 +28,20 @@ MAX_LISTED = 20
 """Executables named per profile in the tool's description."""
 
 _STAGE: dict[str, Kind] = {
-    "command": "string",
+    **dict.fromkeys(("command", "signal"), "string"),
     "exitCode": "integer",
-    "signal": "string",
     "cutShort": "boolean",
     "stderr": ["string"],
 }
 
 COMMAND_OUTPUT_SCHEMA = record_schema(
     {
-        "profile": "string",
-        "reason": "string",
+        **dict.fromkeys(("profile", "reason", "error"), "string"),
         "exitCode": "integer",
         "stages": [_STAGE],
-        "stdout": ["string"],
-        "stderr": ["string"],
-        "error": "string",
+        **dict.fromkeys(("stdout", "stderr"), ["string"]),
         "timeoutSeconds": "number",
-        "truncated": "object",
-        "isolation": "object",
-        "usage": "object",
+        **dict.fromkeys(("truncated", "isolation", "usage"), "object"),
     }
 )
 """What a result's record looks like; fields that would be empty are left out."""
@@ -111,35 +104,31 @@ def _writable(profile: CommandProfile) -> str:
 
 def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
     words = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    stages = {"type": "array", "items": words, "minItems": 1}
+    longest = max(profile.max_timeout for profile in profiles.values())
+    may_lack = " May be left out." if len(profiles) == 1 else ""
+    properties = {
+        "profile": field("string", f"Which profile to run in.{may_lack}", enum=list(profiles)),
+        "command": {
+            "anyOf": [{"type": "string"}, words],
+            "description": "The command line, or its words.",
+        },
+        "pipeline": {
+            "anyOf": [{"type": "string"}, stages],
+            "description": "Instead of `command`: stages parted by |, or the words of each.",
+        },
+        "workdir": field("string", "Where to run, relative to the workspace's root."),
+        "stdin": field("string", "What the first command reads."),
+        "timeout": field(
+            "number",
+            "Seconds that all of it may take; each profile has its own maximum.",
+            minimum=1,
+            maximum=longest,
+        ),
+    }
     return {
         "type": "object",
-        "properties": {
-            "profile": {
-                "type": "string",
-                "enum": list(profiles),
-                "description": "Which profile to run in."
-                + (" May be left out." if len(profiles) == 1 else ""),
-            },
-            "command": {
-                "anyOf": [{"type": "string"}, words],
-                "description": "The command line, or its words.",
-            },
-            "pipeline": {
-                "anyOf": [{"type": "string"}, {"type": "array", "items": words, "minItems": 1}],
-                "description": "Instead of `command`: stages parted by |, or the words of each.",
-            },
-            "workdir": {
-                "type": "string",
-                "description": "Where to run, relative to the workspace's root.",
-            },
-            "stdin": {"type": "string", "description": "What the first command reads."},
-            "timeout": {
-                "type": "number",
-                "minimum": 1,
-                "maximum": max(profile.max_timeout for profile in profiles.values()),
-                "description": "Seconds that all of it may take; each profile has its own maximum.",
-            },
-        },
+        "properties": properties,
         "required": ["profile"] if len(profiles) > 1 else [],
         "additionalProperties": False,
     }
@@ -160,7 +149,7 @@ def parse_command(
         stages=_stages(given),
         workdir=_text(given, "workdir"),
         stdin=_text(given, "stdin"),
-        timeout=_timeout(given.get("timeout")),
+        timeout=parse_timeout(given.get("timeout")),
     )
 
 
@@ -211,11 +200,3 @@ def _text(given: Mapping[str, Json], name: str) -> str:
     if not isinstance(value, str):
         raise InvalidRequestError(f"`{name}` must be a string.")
     return value
-
-
-def _timeout(value: Json) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequestError(f"`timeout` must be a number of seconds, not {value!r:.40}.")
-    return float(value)

@@ -9,19 +9,25 @@ the text says is decided in `bridge.render`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import mcp_types as types
 
 from bridge.engine import Engine
 from bridge.engine.clearing import clear_value
+from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult, Shown
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.settings import RecordPlace
 from bridge.text import counted
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 RECORD_KEY = "mcp-code-bridge/result"
 """Of a result's `_meta`."""
@@ -68,6 +74,26 @@ def fit_to(client: str, result: types.CallToolResult) -> None:
         result.meta = None
     if not result.is_error and client.startswith(_PARSES_TEXT):
         result.structured_content = result.structured_content or {}
+
+
+async def answered(
+    what: str, work: Awaitable[Result], failed: Callable[[BridgeError], Result]
+) -> Result:
+    """Return what came of a request; a failure is a result as well.
+
+    Args:
+        what: What was asked for, for the log.
+        failed: Makes the result that tells of an error.
+    """
+    try:
+        return await work
+    except BridgeError as error:
+        logger.info("%s refused: %s", what, error)
+        return failed(error)
+    except Exception:
+        # A named per-request boundary: a defect here must not end other requests.
+        logger.exception("a %s failed inside the bridge", what)
+        return failed(BridgeError("The bridge failed; its log has the details."))
 
 
 Kind = str | tuple[str, ...] | list[Any] | dict[str, Any]

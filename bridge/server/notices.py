@@ -65,7 +65,7 @@ MAX_URI = 2048
 names of servers."""
 
 MAX_NEWS = 1000
-"""Owners with something to be told, between two looks. The rest find it when they list."""
+"""Things that some owner is to be told, between two looks. The rest they find when they list."""
 
 Shown = Callable[[], Hashable]
 """Returns what a list shows at this moment; equal values mean that the list reads the same."""
@@ -163,8 +163,7 @@ class Notices:
         self._told_tools: Hashable = None
         self._told_resources: Hashable = None
         self._connections: WeakKeyDictionary[Connection, _Known] = WeakKeyDictionary()
-        self._kept: set[str] = set()
-        self._updated: set[tuple[str, str]] = set()
+        self._news: set[tuple[str, str]] = set()
         self._bus = OwnedBus()
         self._changed = anyio.Event()
         self._listen = ListenHandler(
@@ -237,14 +236,12 @@ class Notices:
 
     def kept(self, owner: str) -> None:
         """Note that `resources/list` shows something else to an owner."""
-        if len(self._kept) < MAX_NEWS:
-            self._kept.add(owner)
-            self._changed.set()
+        self.updated("", owner)
 
     def updated(self, uri: str, owner: str) -> None:
         """Note that a resource reads differently for an owner."""
-        if len(self._updated) < MAX_NEWS:
-            self._updated.add((uri, owner))
+        if len(self._news) < MAX_NEWS:
+            self._news.add((uri, owner))
             self._changed.set()
 
     def changed(self) -> None:
@@ -277,8 +274,7 @@ class Notices:
         self._changed = anyio.Event()
 
     async def _compare(self) -> None:
-        kept, self._kept = self._kept, set()
-        updated, self._updated = self._updated, set()
+        news, self._news = self._news, set()
         # Before any list has been seen there is none to be told of.
         if self._told_tools is not None:
             tools, resources = await self._tools(), self._resources()
@@ -288,27 +284,16 @@ class Notices:
                 await self._tell(Connection.send_tool_list_changed, lambda known: known.lists)
             if resources != self._told_resources:
                 self._told_resources = resources
-                kept = set()
+                news = {(uri, owner) for uri, owner in news if uri}
                 await self._bus.publish(ResourcesListChanged())
                 await self._tell(Connection.send_resource_list_changed, lambda known: known.lists)
-        await self._tell_kept(kept)
-        await self._tell_updated(updated)
-
-    async def _tell_kept(self, owners: set[str]) -> None:
-        for owner in owners:
-            await self._bus.publish(ResourcesListChanged(), owner)
-        if owners:
-            await self._tell(
-                Connection.send_resource_list_changed,
-                lambda known: known.lists and known.owner in owners,
-            )
-
-    async def _tell_updated(self, updated: set[tuple[str, str]]) -> None:
-        for uri, owner in updated:
-            await self._bus.publish(ResourceUpdated(uri=uri), owner)
-            await self._tell(
-                partial(Connection.send_resource_updated, uri=uri), partial(_awaits, uri, owner)
-            )
+        for uri, owner in news:
+            event = ResourceUpdated(uri=uri) if uri else ResourcesListChanged()
+            await self._bus.publish(event, owner)
+            send = Connection.send_resource_list_changed
+            if uri:
+                send = partial(Connection.send_resource_updated, uri=uri)
+            await self._tell(send, partial(_awaits, uri, owner))
 
     async def _tell(
         self, send: Callable[[Connection], Any], concerns: Callable[[_Known], bool]
@@ -324,7 +309,7 @@ class Notices:
 
 
 def _awaits(uri: str, owner: str, known: _Known) -> bool:
-    return known.owner == owner and uri in known.uris
+    return known.owner == owner and (uri in known.uris if uri else known.lists)
 
 
 def _too_much() -> MCPError:

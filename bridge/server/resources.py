@@ -23,7 +23,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from bridge.artifacts import ArtifactStore, Reading, parse_part, read_part
+from bridge.artifacts import ArtifactStore, parse_part, read_part
 from bridge.engine import Engine
 from bridge.engine.sessions import Listed
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
@@ -93,6 +93,42 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 SESSIONS_URI = "bridge://sessions"
 
+_JSON = "application/json"
+_OWN = (
+    (CAPABILITIES_URI, "What a program can do", "text/markdown"),
+    (SERVERS_URI, "Discovered MCP servers", _JSON),
+    (SESSIONS_URI, "Your sessions, and what they hold", _JSON),
+)
+"""What there is for everybody: address, title and type."""
+
+_TEMPLATES = (
+    types.ResourceTemplate(
+        uri_template=TOOLS_URI + "{server}",
+        name="tools",
+        title="Tools of one server, with their schemas",
+        mime_type=_JSON,
+    ),
+    types.ResourceTemplate(
+        uri_template=STUBS_URI + "{server}",
+        name="stubs",
+        title="Tools of one server, as typed Python",
+        mime_type="text/x-python",
+    ),
+    types.ResourceTemplate(
+        uri_template=ARTIFACTS_URI + "{id}{?offset,length,lines}",
+        name="artifacts",
+        title="What a run left, or bytes or lines of it",
+        description="offset and length are bytes; lines is 100-200, 100- or -50.",
+    ),
+    types.ResourceTemplate(
+        uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
+        name="outputs",
+        title="The whole output of a run, or bytes or lines of it",
+        description="stream is stdout or stderr; lines is 100-200, 100- or -50.",
+        mime_type="text/plain",
+    ),
+)
+
 UNKNOWN_RESOURCE = -32002
 """The code that the handshake era gives to it; in the newer one it is that of invalid params."""
 
@@ -147,109 +183,59 @@ class Resources:
 
     async def _own(self) -> list[types.Resource]:
         await self._engine.servers.refresh()
-        resources = [
-            types.Resource(
-                uri=CAPABILITIES_URI,
-                name="capabilities",
-                title="What a program can do",
-                mime_type="text/markdown",
-            ),
-            types.Resource(
-                uri=SERVERS_URI,
-                name="servers",
-                title="Discovered MCP servers",
-                mime_type="application/json",
-            ),
-            types.Resource(
-                uri=SESSIONS_URI,
-                name="sessions",
-                title="Your sessions, and what they hold",
-                mime_type="application/json",
-            ),
+        own = [
+            types.Resource(uri=uri, name=uri.removeprefix("bridge://"), title=title, mime_type=kind)
+            for uri, title, kind in _OWN
         ]
-        resources.extend(
+        own.extend(
             types.Resource(
-                uri=TOOLS_URI + quote(name, safe=""),
-                name=f"tools of {name}",
-                mime_type="application/json",
+                uri=TOOLS_URI + quote(name, safe=""), name=f"tools of {name}", mime_type=_JSON
             )
             for name in self._engine.servers.names()
         )
-        return resources
+        return own
 
     async def list_resource_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
         """Offer the tools of any server, what runs left, and parts of that."""
-        tools = types.ResourceTemplate(
-            uri_template=TOOLS_URI + "{server}",
-            name="tools",
-            title="Tools of one server, with their schemas",
-            mime_type="application/json",
-        )
-        stubs = types.ResourceTemplate(
-            uri_template=STUBS_URI + "{server}",
-            name="stubs",
-            title="Tools of one server, as typed Python",
-            mime_type="text/x-python",
-        )
-        artifacts = types.ResourceTemplate(
-            uri_template=ARTIFACTS_URI + "{id}{?offset,length,lines}",
-            name="artifacts",
-            title="What a run left, or bytes or lines of it",
-            description="offset and length are bytes; lines is 100-200, 100- or -50.",
-        )
-        outputs = types.ResourceTemplate(
-            uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
-            name="outputs",
-            title="The whole output of a run, or bytes or lines of it",
-            description="stream is stdout or stderr; lines is 100-200, 100- or -50.",
-            mime_type="text/plain",
-        )
-        return types.ListResourceTemplatesResult(
-            resource_templates=[tools, stubs, artifacts, outputs]
-        )
+        return types.ListResourceTemplatesResult(resource_templates=list(_TEMPLATES))
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         """Return a resource, or as much of it as one answer has."""
         uri = str(params.uri)
+        redactor = self._engine.servers.secrets.redactor
         try:
             if uri.startswith((ARTIFACTS_URI, RUNS_URI)):
-                return types.ReadResourceResult(
-                    contents=await self._read_kept(uri, self._runs.owner(context))
-                )
-            if uri == SESSIONS_URI:
-                mime_type, text = "application/json", await self._sessions(context)
-            else:
-                mime_type, text = await self._read(uri, context)
+                owner = self._runs.owner(context)
+                work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
+                return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
+            mime_type, text = await self._read(uri, context)
         except UnknownArtifactError:
             # As what never was: that somebody else has it is nobody's business.
             raise _unknown(uri, context) from None
         except BridgeError as error:
-            code = types.INVALID_PARAMS
-            if isinstance(error, ArtifactStoreError):
-                code = types.INTERNAL_ERROR
-            raise MCPError(code, self._engine.servers.secrets.redactor.text(str(error))) from None
-        text = self._engine.servers.secrets.redactor.text(text)
-        content = types.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)
+            mine = isinstance(error, ArtifactStoreError)
+            code = types.INTERNAL_ERROR if mine else types.INVALID_PARAMS
+            raise MCPError(code, redactor.text(str(error))) from None
+        content = _text(uri, mime_type, redactor.text(text))
         return types.ReadResourceResult(contents=[content])
 
     async def _read(self, uri: str, context: Context) -> tuple[str, str]:
+        if uri == SESSIONS_URI:
+            return _JSON, await self._sessions(context)
         await self._engine.servers.refresh()
+        guide = self._engine.guide
         if uri == CAPABILITIES_URI:
-            return "text/markdown", self._engine.guide.capabilities(
-                roots=await client_roots(context)
-            )
+            return "text/markdown", guide.capabilities(roots=await client_roots(context))
         if uri == SERVERS_URI:
-            return "application/json", self._engine.guide.servers_json()
+            return _JSON, guide.servers_json()
         if uri.startswith(TOOLS_URI):
-            server = unquote(uri.removeprefix(TOOLS_URI))
-            return "application/json", await self._engine.guide.tools_json(server)
+            return _JSON, await guide.tools_json(unquote(uri.removeprefix(TOOLS_URI)))
         if uri.startswith(STUBS_URI):
-            server = unquote(uri.removeprefix(STUBS_URI))
-            return "text/x-python", await self._engine.guide.server_stub(server)
+            return "text/x-python", await guide.server_stub(unquote(uri.removeprefix(STUBS_URI)))
         raise _unknown(uri, context)
 
     async def _sessions(self, context: Context) -> str:
@@ -257,39 +243,32 @@ class Resources:
         # Who cannot be told from others is told of no session: its id is all that it takes.
         return sessions_json(await self._engine.sessions.listed(owner) if owner else ())
 
-    async def _read_kept(
-        self, uri: str, owner: str
-    ) -> list[types.TextResourceContents | types.BlobResourceContents]:
-        redactor = self._engine.servers.secrets.redactor
-        work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
-        return await anyio.to_thread.run_sync(work)
+
+Contents = types.TextResourceContents | types.BlobResourceContents
+
+
+def _text(uri: str, mime_type: str, text: str) -> types.TextResourceContents:
+    return types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)
 
 
 def _kept_contents(
     store: ArtifactStore, owner: str, uri: str, redactor: Redactor
-) -> list[types.TextResourceContents | types.BlobResourceContents]:
+) -> list[Contents]:
     """Return a part of what is kept, and, if there is more, how to read on. For threads."""
     whole, _, query = uri.partition("?")
     with store.opened(owner, whole) as content:
         found = read_part(content, parse_part(query))
         mime_type = content.artifact.mime_type
-    contents = [_block(uri, mime_type, found, redactor)]
-    if not found.whole:
-        following = f"{whole}?{found.more}" if found.more else whole
-        told = types.TextResourceContents(
-            uri=following, mime_type="text/plain", text=found.told(whole)
-        )
-        contents.append(told)
-    return contents
-
-
-def _block(
-    uri: str, mime_type: str, found: Reading, redactor: Redactor
-) -> types.TextResourceContents | types.BlobResourceContents:
+    contents: list[Contents] = []
     if found.text is None:
         data = base64.b64encode(found.data).decode("ascii")
-        return types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=data)
-    return types.TextResourceContents(uri=uri, mime_type=mime_type, text=redactor.text(found.text))
+        contents.append(types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=data))
+    else:
+        contents.append(_text(uri, mime_type, redactor.text(found.text)))
+    if not found.whole:
+        following = f"{whole}?{found.more}" if found.more else whole
+        contents.append(_text(following, "text/plain", found.told(whole)))
+    return contents
 
 
 def _place(cursor: str | None) -> tuple[int, str]:

@@ -40,6 +40,7 @@ from bridge.server.clients import (
     input_required,
     introduced,
 )
+from bridge.server.content import answered
 from bridge.upstream.task_calls import EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
@@ -198,10 +199,9 @@ class Runs:
     async def _run(
         self, context: Context, params: types.CallToolRequestParams, client: Client
     ) -> RunResult:
-        try:
-            request = parse_request(params.arguments)
+        async def run() -> RunResult:
             request = replace(
-                request,
+                parse_request(params.arguments),
                 principal=self.principal,
                 owner=self.owner(context),
                 client=self.introduced(context),
@@ -211,13 +211,8 @@ class Runs:
             # Where callers cannot be told apart, only a session's id says whose it is.
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
-        except BridgeError as error:
-            logger.info("run refused: %s", error)
-            return failed_run(error)
-        except Exception:
-            # A named per-request boundary: a defect here must not end other requests.
-            logger.exception("a run failed inside the bridge")
-            return failed_run(BridgeError("The bridge failed; its log has the details."))
+
+        return await answered("run", run(), failed_run)
 
     def _identity(self, context: Context) -> Hashable:
         """Return who the client is: over stdio the one there is, else its connection.

@@ -6,7 +6,6 @@ Owns the tool's words. They do not depend on what is configured, so that a clien
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +20,7 @@ from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.server.arguments import refuse_unknown
-from bridge.server.content import RESULT_SIZE, tool_result
-
-logger = logging.getLogger(__name__)
+from bridge.server.content import RESULT_SIZE, answered, tool_result
 
 SEARCH_TOOL = "search_tools"
 
@@ -102,16 +99,11 @@ async def search_result(
     Args:
         principal: On whose behalf; empty if nobody knows, who is told of no skills.
     """
-    try:
-        request = parse_search(arguments)
-        return await _searched(engine, request, principal)
-    except BridgeError as error:
-        logger.info("search refused: %s", error)
-        return _failed(str(error))
-    except Exception:
-        # A named per-request boundary: a defect here must not end other requests.
-        logger.exception("a search failed inside the bridge")
-        return _failed("The bridge failed; its log has the details.")
+
+    async def search() -> types.CallToolResult:
+        return await _searched(engine, parse_search(arguments), principal)
+
+    return await answered("search", search(), _failed)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -140,17 +132,11 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         message = f"`limit` must be a whole number from 1 to {MAX_LIMIT}, not {limit!r:.40}."
         raise InvalidRequestError(message)
-    return SearchRequest(
-        query=query, limit=limit, server=server or None, detail=_detail(given.get("detail"))
-    )
-
-
-def _detail(value: Json) -> Detail:
-    if value is None or value == "summary":
-        return "summary"
-    if value == "full":
-        return "full"
-    raise InvalidRequestError(f'`detail` must be "summary" or "full", not {value!r:.40}.')
+    detail = given.get("detail", "summary")
+    if detail not in ("summary", "full"):
+        message = f'`detail` must be "summary" or "full", not {detail!r:.40}.'
+        raise InvalidRequestError(message)
+    return SearchRequest(query=query, limit=limit, server=server or None, detail=detail)
 
 
 async def _searched(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
@@ -243,10 +229,9 @@ def _nothing(
 
 
 def _brief(error: BridgeError) -> str:
-    lines = error.message.splitlines() or [error.code]
-    line = lines[0]
+    line = (error.message.splitlines() or [error.code])[0]
     return line if len(line) <= _MAX_REASON_CHARS else f"{line[:_MAX_REASON_CHARS]}…"
 
 
-def _failed(message: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=message)], is_error=True)
+def _failed(error: BridgeError) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
