@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 from bridge.catalog.program.foreseen import (
@@ -269,11 +269,4 @@ def _call_json(judged: _Judged) -> dict[str, Json]:
 
 
 def _decision_json(decision: Decision) -> dict[str, Json]:
-    return {
-        "action": decision.action,
-        "rule": decision.rule,
-        "reason": decision.reason,
-        "effect": decision.effect,
-        "labels": sorted(decision.labels),
-        "led": list(decision.led),
-    }
+    return {**asdict(decision), "labels": sorted(decision.labels)}

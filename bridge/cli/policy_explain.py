@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
@@ -15,11 +15,11 @@ from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
 from bridge.gate.policy import OPEN, Policy, Step
 from bridge.gate.question import because
-from bridge.model import Effect, Json, Tool, short_digest
+from bridge.model import Action, Effect, Json, Tool, short_digest
 from bridge.settings import Settings, store_of
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule
-from bridge.settings.policy_edit import toml_value
+from bridge.settings.policy_edit import rule_for, toml_value
 
 MAX_RULES = 20
 """Rules shown that did not match; with more, those that are about other tools are left out."""
@@ -226,21 +226,15 @@ def _remedy(found: _Explained) -> list[str]:
     if final.rule == OPEN:
         return ["There is no [policy]; `mcp-code-bridge policy init` writes a first one."]
     deciding = next((s for s in found.steps if s.about == "rule" and s.applies), None)
-    wanted = "ask" if final.action == "allow" else "allow"
-    server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
+    wanted: Action = "ask" if final.action == "allow" else "allow"
     lines = [f"To {wanted}, in config.toml:"]
     if deciding is not None:
         lines[0] = f"To {wanted}, in config.toml in front of the rule {deciding.name!r}:"
-    lines += [
-        "  [[policy.rules]]",
-        f"  name = {toml_value(f'{wanted} {call}')}",
-        f"  server = {server}",
-        f"  tool = {tool}",
-        f'  action = "{wanted}"',
-    ]
+    lines += [f"  {line}" for line in rule_for(f"{wanted} {call}", call.server, call.tool, wanted)]
     if final.rule == CHANGED:
         lines = ["Approve of it once when asked, for good, and it is remembered as it is now."]
     elif deciding is None and any("nobody" in s.why for s in found.steps if s.about == "effect"):
+        server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
         lines += [
             "or say what the tool does, and leave the decision to the default for that:",
             f"  [policy.servers.{server}.tools.{tool}]",
@@ -262,17 +256,7 @@ def _document(found: _Explained) -> Mapping[str, Json]:
         "effect": found.base.effect,
         "labels": sorted(found.base.labels),
         "changed": found.change,
-        "steps": [
-            {
-                "about": step.about,
-                "name": step.name,
-                "applies": step.applies,
-                "action": step.action,
-                "why": step.why,
-                "place": step.place,
-            }
-            for step in found.steps
-        ],
+        "steps": [asdict(step) for step in found.steps],
         "flow": [
             {
                 "name": rule.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -155,9 +155,7 @@ class Questions:
 
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
         name, tool = _text(params, "server"), _text(params, "tool")
-        arguments = params.get("arguments")
-        if arguments is None:
-            arguments = {}
+        arguments = {} if params.get("arguments") is None else params["arguments"]
         if not isinstance(arguments, dict):
             message = f"arguments must be a dict, not {type(arguments).__name__}."
             raise CallFailedError(message, kind="usage", server=name, tool=tool)
@@ -214,24 +212,35 @@ class Questions:
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
-        name, uri = _text(params, "server"), _text(params, "uri")
         pool = self._servers.pool
-        asked: dict[str, Json] = {"uri": uri}
+        asked: dict[str, Json] = {"uri": _text(params, "uri")}
         if params.get("watch") is True:
             asked |= {"watch": True, "timeout": _timeout(params)}
+
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            if "watch" in params:
+                seconds = params["timeout"]
+                return await pool.watch_resource(server, params["uri"], timeout=seconds)
+            return await pool.read_resource(server, params["uri"])
+
+        result = await self._obtain(params, READ_RESOURCE, asked, ask, "contents")
+        return await aside(result, partial(resource_value, result))
+
+    async def _obtain(
+        self,
+        params: Mapping[str, Json],
+        method: str,
+        asked: Mapping[str, Json],
+        ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        part: str,
+    ) -> dict[str, Json]:
+        """Make a request through the gate; the rest as for `Gate.obtain`."""
+        name = _text(params, "server")
         try:
             server = self._servers.resolve(name)
-
-            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
-                if "watch" in params:
-                    seconds = params["timeout"]
-                    return await pool.watch_resource(server, params["uri"], timeout=seconds)
-                return await pool.read_resource(server, params["uri"])
-
-            result = await self._gate.obtain(server, READ_RESOURCE, asked, ask, "contents")
+            return await self._gate.obtain(server, method, asked, partial(ask, server), part)
         except BridgeError as error:
             raise self._failed(error, server=name) from error
-        return await aside(result, partial(resource_value, result))
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
         name, prompt = _text(params, "server"), _text(params, "name")
@@ -242,16 +251,12 @@ class Questions:
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
         pool = self._servers.pool
-        try:
-            server = self._servers.resolve(name)
 
-            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
-                return await pool.get_prompt(server, params["name"], params["arguments"])
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            return await pool.get_prompt(server, params["name"], params["arguments"])
 
-            asked = {"name": prompt, "arguments": arguments}
-            result = await self._gate.obtain(server, GET_PROMPT, asked, ask, "messages")
-        except BridgeError as error:
-            raise self._failed(error, server=name) from error
+        asked = {"name": prompt, "arguments": arguments}
+        result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
         return await aside(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:
@@ -267,22 +272,18 @@ class Questions:
         pool = self._servers.pool
         kind = "ref/resource" if key == "uri" else "ref/prompt"
         method = READ_RESOURCE if key == "uri" else GET_PROMPT
-        try:
-            server = self._servers.resolve(name)
 
-            async def ask(params: Mapping[str, Json]) -> dict[str, Json]:
-                wanted: dict[str, Json] = {
-                    "ref": {"type": kind, key: params[key]},
-                    "argument": {"name": params["argument"], "value": params["value"]},
-                }
-                if params["arguments"]:
-                    wanted["context"] = {"arguments": params["arguments"]}
-                return await pool.complete(server, wanted)
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            wanted: dict[str, Json] = {
+                "ref": {"type": kind, key: params[key]},
+                "argument": {"name": params["argument"], "value": params["value"]},
+            }
+            if params["arguments"]:
+                wanted["context"] = {"arguments": params["arguments"]}
+            return await pool.complete(server, wanted)
 
-            asked = {key: about, "argument": argument, "value": value, "arguments": known}
-            result = await self._gate.obtain(server, method, asked, ask, "completion")
-        except BridgeError as error:
-            raise self._failed(error, server=name) from error
+        asked = {key: about, "argument": argument, "value": value, "arguments": known}
+        result = await self._obtain(params, method, asked, ask, "completion")
         completion = result.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         listed = values if isinstance(values, list) else []
@@ -352,16 +353,13 @@ def _timeout(params: Mapping[str, Json]) -> float | None:
 
 def _kind(params: Mapping[str, Json]) -> Kind:
     kind = params.get("kind")
-    for known in LISTS:
-        if kind == known:
-            return known
-    raise CallFailedError(f"kind must be one of {', '.join(LISTS)}.", kind="usage")
+    if not isinstance(kind, str) or kind not in LISTS:
+        raise CallFailedError(f"kind must be one of {', '.join(LISTS)}.", kind="usage")
+    return cast("Kind", kind)
 
 
 def _detail(params: Mapping[str, Json]) -> Detail:
     detail = params.get("detail", "summary")
-    if detail == "summary":
-        return "summary"
-    if detail == "full":
-        return "full"
-    raise CallFailedError('detail must be "summary" or "full".', kind="usage")
+    if detail not in ("summary", "full"):
+        raise CallFailedError('detail must be "summary" or "full".', kind="usage")
+    return cast("Detail", detail)

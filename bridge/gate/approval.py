@@ -45,9 +45,8 @@ from bridge.gate.question import (
     writes_rule,
 )
 from bridge.model import HeldCall, Json, Plan
-from bridge.settings.globs import literal
 from bridge.settings.policy import FlowRule, PolicySpec, Rule
-from bridge.settings.policy_edit import NewRule, add_rule, toml_value
+from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +216,10 @@ class Approver:
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
             return Approval()
-        raise _plan_refused("declined" if decision else "gave no answer")
+        said = "declined" if decision else "gave no answer"
+        message = f"The client was asked whether the plan may be carried out, and {said}."
+        remedy = "Nothing of it was done. Ask the user what to do instead."
+        raise ApprovalRefusedError(message, remedy=remedy)
 
     def _known(self, call: CallFacts, asks: Sequence[Decision]) -> Approval | None:
         """Return what earlier answers say of a call; None if it has to be asked about.
@@ -272,14 +274,11 @@ class Approver:
         choices: list[Holds] = ["call", "run"]
         if self._owner:
             choices.append("session")
-        if self._may_last(call, asks):
+        writable = self._policy is not None and self._policy.path is not None
+        by_flow = any(ask.rule.startswith(FLOW) for ask in asks)
+        if writable and call.definition is not None and not by_flow:
             choices.append("always")
         return choices
-
-    def _may_last(self, call: CallFacts, asks: Sequence[Decision]) -> bool:
-        if self._policy is None or self._policy.path is None or call.definition is None:
-            return False
-        return not any(ask.rule.startswith(FLOW) for ask in asks)
 
     async def _hold(
         self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
@@ -331,10 +330,10 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
     """
     if not rule_text.startswith("rule "):
         return None
-    for rule in policy.rules:
-        if rule_text == f"rule '{rule.name}'":
-            return rule
-    raise SettingsError(f"The policy has no {rule_text}.")
+    found = _by_title(policy).get(rule_text)
+    if not isinstance(found, Rule):
+        raise SettingsError(f"The policy has no {rule_text}.")
+    return found
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
@@ -368,13 +367,6 @@ def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
     if all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
     return ApprovalNeededError(message, remedy=f"Only the user can allow it: they {ways}.")
-
-
-def _plan_refused(said: str) -> ApprovalRefusedError:
-    """Return the error on a plan that a person did not approve of."""
-    message = f"The client was asked whether the plan may be carried out, and {said}."
-    remedy = "Nothing of it was done. Ask the user what to do instead."
-    return ApprovalRefusedError(message, remedy=remedy)
 
 
 def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
@@ -425,14 +417,7 @@ def _way(call: CallFacts, asking: str) -> str:
     if any(safe_name(name) != name for name in (call.server, call.tool)):
         return "write a rule into the policy (config.toml)"
     where = " in front of the rule that asks" if asking.startswith("rule ") else ""
-    lines = [
-        "[[policy.rules]]",
-        f"name = {toml_value(f'allow {call}')}",
-        f"server = {toml_value(literal(call.server))}",
-        f"tool = {toml_value(literal(call.tool))}",
-        'action = "allow"',
-    ]
-    rule = "\n".join(lines)
+    rule = "\n".join(rule_for(f"allow {call}", call.server, call.tool, "allow"))
     return (
         f"put this into the policy (config.toml){where}:\n\n{rule}\n\n"
         f"(`mcp-code-bridge policy explain {call.server} {call.tool}` tells more)"

@@ -100,17 +100,6 @@ class Check:
         every: Whether all values have to pass, and whoever cannot be judged does not.
     """
 
-    __slots__ = (
-        "_chars",
-        "_every",
-        "_judge",
-        "_key",
-        "_negated",
-        "_path",
-        "_presence",
-        "condition",
-    )
-
     def __init__(self, condition: Condition, *, every: bool) -> None:
         self.condition = condition
         self._every = every
@@ -284,14 +273,9 @@ def judge_of(condition: Condition) -> Judge:
             return _on_texts(globs.any_matcher(wanted))
         case "under":
             return _on_texts(_below(wanted))
-        case "lt":
-            return _on_numbers(operator.lt, wanted)
-        case "le":
-            return _on_numbers(operator.le, wanted)
-        case "gt":
-            return _on_numbers(operator.gt, wanted)
-        case "ge":
-            return _on_numbers(operator.ge, wanted)
+        case "lt" | "le" | "gt" | "ge" as test:
+            # Where it is found under that name.
+            return _on_numbers(getattr(operator, test), wanted)
         case "present":
             return lambda value: bool(wanted)
 

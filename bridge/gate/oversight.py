@@ -30,16 +30,6 @@ async def undefined(server: str, tool: str) -> Tool | None:
     return None
 
 
-def unlisted(server: str) -> bool:
-    """Know no server's tools."""
-    return False
-
-
-def unidentified(server: str) -> str:
-    """Know no server's definition."""
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Oversight:
     """What one run's calls go through.
@@ -54,8 +44,8 @@ class Oversight:
     """
 
     define: Define = undefined
-    identify: Callable[[str], str] = unidentified
-    lists: Callable[[str], bool] = unlisted
+    identify: Callable[[str], str] = lambda server: ""
+    lists: Callable[[str], bool] = lambda server: False
     now: Callable[[], float] = time.monotonic
     policy: Policy = field(default_factory=Policy)
     flow: Flow = field(default_factory=Flow)

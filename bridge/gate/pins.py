@@ -286,8 +286,7 @@ def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) 
     try:
         # What is lost after a power cut would let any tool pass for new.
         with store.writing(durable=True) as kept:
-            before = _parsed(kept.get(_KIND, "", ""))
-            stored = _joined(_with_servers(before, servers), news)
+            stored = _added(_parsed(kept.get(_KIND, "", "")), news, servers)
             kept.put(_KIND, "", "", _document(stored))
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
@@ -438,57 +437,45 @@ def _read_pin(entry: Mapping[str, Any]) -> _Pin:
     )
 
 
-def _with_servers(stored: _Stored, news: _Servers) -> _Stored:
-    """Return what there is with servers that are new, as far as that may be and there is room."""
-    tools, servers = dict(stored.tools), dict(stored.servers)
-    for name, definitions in news.items():
-        if name not in servers and len(servers) >= MAX_SERVERS:
+def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
+    """Return what there is with what is new, as far as that may be and there is room.
+
+    Where another bridge was first, perhaps with another definition, only what is said for good is
+    added.
+    """
+    tools, known = dict(stored.tools), dict(stored.servers)
+    for name, definitions in servers.items():
+        if name not in known and len(known) >= MAX_SERVERS:
             logger.warning("%d servers are remembered, and %s has no room", MAX_SERVERS, name)
             continue
         for definition, always in definitions.items():
-            before = servers.get(name, {})
+            before = known.get(name, {})
             if before and not always:
-                # Another bridge was first, perhaps with another definition.
                 continue
             others = {digest: said for digest, said in before.items() if digest != definition}
             last = list({**others, definition: always}.items())[-MAX_SERVER_DEFINITIONS:]
-            servers[name] = dict(last)
+            known[name] = dict(last)
             if before:
                 continue
             # What an earlier version remembered by the name is this definition's from now on.
             for key in [key for key in tools if key[0] == name]:
                 tools.setdefault((definition, key[1]), tools[key])
                 del tools[key]
-    return _Stored(tools, servers)
-
-
-def _joined(stored: _Stored, news: Mapping[tuple[str, str], _New]) -> _Stored:
-    """Return what there is with what is new, as far as that may be and there is room."""
-    found = dict(stored.tools)
     for key, new in news.items():
-        before = found.get(key, ())
-        if before and not new.anew:
-            # Another bridge was first, perhaps with another definition.
+        pins = tools.get(key, ())
+        if pins and not new.anew:
             continue
-        if not before and len(found) >= MAX_TOOLS:
+        if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
             continue
-        others = [old for old in before if old.digest != new.pin.digest]
-        found[key] = tuple([*others, new.pin][-MAX_DEFINITIONS:])
-    return _Stored(found, stored.servers)
+        others_of_it = [old for old in pins if old.digest != new.pin.digest]
+        tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
+    return _Stored(tools, known)
 
 
 def _document(stored: _Stored) -> bytes:
     servers: dict[str, dict[str, Json]] = {}
     for (server, tool), pins in sorted(stored.tools.items()):
-        servers.setdefault(server, {})[tool] = [
-            {
-                "digest": pin.digest,
-                "parts": dict(pin.parts),
-                "parameters": None if pin.parameters is None else dict(pin.parameters),
-                "hints": dict(pin.hints),
-            }
-            for pin in pins
-        ]
+        servers.setdefault(server, {})[tool] = [vars(pin) for pin in pins]
     document = {"form": _FORM, "servers": servers, "starts": stored.servers}
     return json.dumps(document, separators=(",", ":")).encode()

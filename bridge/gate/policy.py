@@ -50,6 +50,8 @@ MAX_KNOWN = 2048
 
 NOTHING: frozenset[str] = frozenset()
 
+_Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
+
 Origin = Literal["policy", "annotations", "protocol", "nobody"]
 """Who says what a tool does: the user, a server that is believed, MCP itself, or nobody."""
 
@@ -79,19 +81,6 @@ class Step:
 class _Ready:
     """A rule, made ready to be asked often."""
 
-    __slots__ = (
-        "allows",
-        "checks",
-        "digest",
-        "effects",
-        "key",
-        "rule",
-        "servers",
-        "texts",
-        "title",
-        "tools",
-    )
-
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
@@ -104,23 +93,9 @@ class _Ready:
         # An argument that has to be one of these texts, if it is a short one, which most are.
         self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 
-    def speaks_of(self, server: str, tool: str) -> bool:
-        return self.servers(server) and self.tools(tool)
-
 
 class _Known:
     """What a policy says of one tool, whatever it is called with."""
-
-    __slots__ = (
-        "_digest",
-        "definition",
-        "effect",
-        "labels",
-        "origin",
-        "rules",
-        "server",
-        "tool",
-    )
 
     def __init__(
         self, rules: tuple[_Ready, ...], server: ServerPolicy | None, tool: ToolPolicy | None
@@ -218,7 +193,8 @@ class Policy:
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN, effect=effect or "write")
         if len(call.tool) > MAX_NAME_CHARS:
-            return _too_long(effect)
+            reason = f"the tool's name has more than {MAX_NAME_CHARS} characters"
+            return Decision(action="deny", rule=LONG_NAME, reason=reason, effect=effect or "write")
         known = self._about(call.server, call.tool, call.definition)
         taken = effect or known.effect
         ready = self._match(known, call, taken)
@@ -243,20 +219,10 @@ class Policy:
         """Decide whether a server is started, or connected to, by its name alone."""
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN)
-        for matches, policy, _ in self._servers:
-            if matches(server):
-                if policy.start is not None:
-                    return Decision(
-                        action=policy.start, rule=f"start of servers '{policy.servers}'"
-                    )
-                break
-        return Decision(action=self.spec.start, rule="start of servers")
-
-    def effect(self, server: str, tool: str, definition: Tool | None) -> Effect:
-        """Return what a tool is taken to do."""
-        if not self.spec.present or len(tool) > MAX_NAME_CHARS:
-            return "write"
-        return self._about(server, tool, definition).effect
+        policy, _ = self._server(server)
+        if policy is None or policy.start is None:
+            return Decision(action=self.spec.start, rule="start of servers")
+        return Decision(action=policy.start, rule=f"start of servers '{policy.servers}'")
 
     def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
         """Return a tool's labels, for the flow rules."""
@@ -270,17 +236,12 @@ class Policy:
         Args:
             effect: As for `decide`.
         """
-        if not self.spec.present:
-            why = "there is no [policy] in the configuration"
-            return (
-                Step(about="effect", name=effect or "write", why=ORIGINS["nobody"]),
-                Step(about="default", name=OPEN, action="allow", why=why),
-            )
-        if len(call.tool) > MAX_NAME_CHARS:
-            found = _too_long(effect)
+        if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
+            found = self.decide(call, effect)
+            why = found.reason or "there is no [policy] in the configuration"
             return (
                 Step(about="effect", name=found.effect, why=ORIGINS["nobody"]),
-                Step(about="default", name=found.rule, action=found.action, why=found.reason),
+                Step(about="default", name=found.rule, action=found.action, why=why),
             )
         known = self._about(call.server, call.tool, call.definition)
         taken, origin = effect or known.effect, "protocol" if effect else known.origin
@@ -347,11 +308,14 @@ class Policy:
         return known
 
     def _look_up(self, server: str, tool: str) -> _Known:
-        rules = tuple(ready for ready in self._rules if ready.speaks_of(server, tool))
-        for matches, policy, tools in self._servers:
-            if matches(server):
-                return _Known(rules, policy, _first(tools, tool))
-        return _Known(rules, None, None)
+        rules = tuple(r for r in self._rules if r.servers(server) and r.tools(tool))
+        policy, tools = self._server(server)
+        return _Known(rules, policy, next((its for matches, its in tools if matches(tool)), None))
+
+    def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
+        """Return what the policy says of a server and of its tools."""
+        found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
+        return next(found, (None, []))
 
 
 ORIGINS: Mapping[Origin, str] = {
@@ -360,19 +324,6 @@ ORIGINS: Mapping[Origin, str] = {
     "protocol": "the protocol says so",
     "nobody": "nobody says what it does: neither the policy nor a server that it trusts",
 }
-
-
-def _first(tools: list[tuple[Callable[[str], bool], ToolPolicy]], tool: str) -> ToolPolicy | None:
-    return next((policy for matches, policy in tools if matches(tool)), None)
-
-
-def _too_long(effect: Effect | None) -> Decision:
-    return Decision(
-        action="deny",
-        rule=LONG_NAME,
-        reason=f"the tool's name has more than {MAX_NAME_CHARS} characters",
-        effect=effect or "write",
-    )
 
 
 def _reason(ready: _Ready, call: CallFacts) -> str:

@@ -87,7 +87,10 @@ class ServerQuestions:
         Raises:
             CannotAskError: It denies them.
         """
-        action = decided(self._policy, server, asking)
+        policy = self._policy
+        own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
+        said = None if own is None else getattr(own, asking)
+        action: Action = said or getattr(policy, asking)
         if action == "deny":
             message = f"The user's policy denies {asking} to the server {safe_name(server)}."
             raise CannotAskError(message, server=server)
@@ -134,14 +137,6 @@ class ServerQuestions:
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None
-
-
-def decided(policy: PolicySpec, server: str, asking: Asking) -> Action:
-    """Return what a policy says of a server's questions of one kind. Pure."""
-    own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
-    said = None if own is None else getattr(own, asking)
-    action: Action = said or getattr(policy, asking)
-    return action
 
 
 def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:

@@ -9,6 +9,7 @@ changed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from bridge.model import Json
+from bridge.model import Action, Json
 from bridge.saving import replace_file, turn
 from bridge.settings.file import MAX_CONFIG_BYTES
 from bridge.settings.globs import literal
@@ -44,8 +45,7 @@ _HEADER = re.compile(
     re.MULTILINE,
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f"}
-_ESCAPES["\r"] = "\\r"
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +155,16 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     document = _parsed(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
-    wanted: dict[str, Json] = {"name": _free(rule.name, rules)}
-    wanted.update(server=literal(rule.server), tool=literal(rule.tool))
+    wanted: dict[str, Json] = {
+        "name": _free(rule.name, rules),
+        "server": literal(rule.server),
+        "tool": literal(rule.tool),
+    }
     if before is not None:
         wanted.update((key, rules[index][key]) for key in ("effect", "when") if key in rules[index])
     wanted.update(action="allow", digest=rule.digest)
-    expected = _expected(document, [*rules[:index], wanted, *rules[index:]])
+    listed = [*rules[:index], wanted, *rules[index:]]
+    expected = {**document, "policy": {**document["policy"], "rules": listed}}
     for position in _places(text, None if before is None else index):
         changed = _inserted(text, position, _block(rule.comment, wanted))
         if _says(changed, expected):
@@ -217,10 +221,6 @@ def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
     return found
 
 
-def _expected(document: Mapping[str, Json], rules: Sequence[Json]) -> dict[str, Json]:
-    return {**document, "policy": {**document["policy"], "rules": list(rules)}}
-
-
 def _places(text: str, index: int | None) -> Iterator[int]:
     """Return where in a text the rule may belong, the likeliest first."""
     if index is None:
@@ -256,22 +256,28 @@ def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
     return f"{head}{end}{block}" if head else block
 
 
+def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
+    """Return the lines of a rule on one tool, to be put into a policy."""
+    rule = {"name": name, "server": literal(server), "tool": literal(tool), "action": action}
+    return _block("", rule)
+
+
 def _block(comment: str, rule: Mapping[str, Json]) -> list[str]:
-    lines = [f"# {_one_line(comment)}"] if comment else []
+    lines = [f"# {_written(comment)}"] if comment else []
     lines.append("[[policy.rules]]")
     lines += [f"{_key(key)} = {toml_value(value)}" for key, value in rule.items()]
     return lines
 
 
-def _one_line(text: str) -> str:
-    return "".join(_written(character) for character in text)
-
-
-def _written(character: str) -> str:
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+def _written(text: str) -> str:
+    """Return a text with what hides or breaks lines written out, as TOML has that."""
+    found: list[str] = []
+    for character in text:
         code = ord(character)
-        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-    return character
+        if unicodedata.category(character) in _HIDDEN:
+            character = f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+        found.append(character)
+    return "".join(found)
 
 
 def _key(key: str) -> str:
@@ -287,13 +293,9 @@ def toml_value(value: Json, depth: int = 0) -> str:
     if depth > MAX_DEPTH:
         raise SettingsError(f"A condition is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, str):
-        return f'"{"".join(_ESCAPES.get(one) or _written(one) for one in value)}"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value)
+        return _written(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
     if isinstance(value, list):
         return f"[{', '.join(toml_value(item, depth + 1) for item in value)}]"
     if isinstance(value, dict):

@@ -37,7 +37,6 @@ def test_without_a_policy_everything_is_allowed_and_nobody_believed() -> None:
     decision = policy.decide(_call(_tool(readOnlyHint=True, openWorldHint=True)))
     assert decision == Decision(action="allow", rule=OPEN, effect="write")
     assert policy.decide(_call(), "read").effect == "read"
-    assert policy.effect("s", "t", _tool(readOnlyHint=True)) == "write"
     assert policy.labels("s", "t", _tool(openWorldHint=True)) == frozenset()
     assert [step.name for step in policy.explain(_call())] == ["write", OPEN]
 
@@ -78,9 +77,13 @@ def test_the_word_of_the_user_is_stronger_than_any_annotation() -> None:
     """In both directions; without a word about the tool, annotations count."""
     tools = {"t": {"effect": "destructive"}, "r*": {"effect": "read"}, "*": {"labels": []}}
     policy = _policy(servers={"s": {"trust": True, "tools": tools}})
-    assert policy.effect("s", "t", _tool(readOnlyHint=True)) == "destructive"
-    assert policy.effect("s", "rm", _tool(destructiveHint=True)) == "read"
-    assert policy.effect("s", "other", _tool(readOnlyHint=True)) == "read"
+    for tool, hints, effect in (
+        ("t", {"readOnlyHint": True}, "destructive"),
+        ("rm", {"destructiveHint": True}, "read"),
+        ("other", {"readOnlyHint": True}, "read"),
+    ):
+        call = CallFacts(server="s", tool=tool, definition=_tool(**hints))
+        assert policy.decide(call).effect == effect
     decision = policy.decide(CallFacts(server="s", tool="rm"))
     assert (decision.rule, decision.action) == ("default for reads", "allow")
 
@@ -92,7 +95,8 @@ def test_what_the_protocol_says_is_stronger_still() -> None:
     assert (decision.effect, decision.rule) == ("read", "default for reads")
     # As long as it is one: a tool that is only called so is a tool.
     assert policy.decide(CallFacts(server="s", tool="resources/read")).effect == "destructive"
-    assert Policy(policy.spec).effect("x", "resources/read", None) == "write"
+    other = CallFacts(server="x", tool="resources/read")
+    assert Policy(policy.spec).decide(other).effect == "write"
 
 
 def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
@@ -254,7 +258,7 @@ def test_names_that_are_made_up_take_bounded_time_and_memory() -> None:
     decision = policy.decide(long)
     assert (decision.action, decision.rule) == ("deny", LONG_NAME)
     assert [step.action for step in policy.explain(long)] == [None, "deny"]
-    assert policy.effect("s", long.tool, _tool(readOnlyHint=True)) == "write"
+    assert decision.effect == "write"
     assert policy.labels("s", long.tool, None) == frozenset()
 
 

@@ -17,13 +17,13 @@ from bridge.gate.server_questions import (
     MAX_TOKENS,
     MAX_TOOLS,
     MAX_URL_CHARS,
-    decided,
+    ServerQuestions,
     elicitation,
     may_sample,
     sampling,
 )
 from bridge.model import Json
-from bridge.settings.policy import parse_policy
+from bridge.settings.policy import Asking, parse_policy
 from bridge.text import visible
 
 RUN = "5f0c9a2b" + "0" * 24
@@ -193,7 +193,7 @@ def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
 
 def test_a_policy_decides_on_questions_for_each_server() -> None:
     """Its word on a server goes before that on all; without either they are passed on."""
-    assert decided(parse_policy(None, "p"), "shop", "elicitation") == "allow"
+    assert ServerQuestions().decide("shop", "elicitation") == "allow"
     spec = parse_policy(
         {
             "elicitation": "deny",
@@ -202,8 +202,14 @@ def test_a_policy_decides_on_questions_for_each_server() -> None:
         },
         "p",
     )
-    found = {
-        name: (decided(spec, name, "elicitation"), decided(spec, name, "sampling"))
-        for name in ("shop", "sea", "other")
-    }
-    assert found == {"shop": ("allow", "ask"), "sea": ("deny", "deny"), "other": ("deny", "ask")}
+    asked = ServerQuestions(spec)
+    assert asked.decide("shop", "elicitation") == "allow"
+    assert asked.decide("shop", "sampling") == asked.decide("other", "sampling") == "ask"
+    denied: list[tuple[str, Asking]] = [
+        ("sea", "elicitation"),
+        ("sea", "sampling"),
+        ("other", "elicitation"),
+    ]
+    for name, asking in denied:
+        with pytest.raises(CannotAskError, match=f"denies {asking} to the server {name}"):
+            asked.decide(name, asking)
