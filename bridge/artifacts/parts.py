@@ -130,43 +130,37 @@ def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | Non
         last: None for the last there is.
     """
     if first < 0:
-        total = _after(pieces(), ()).total
+        _, total, _ = _after(pieces(), ())
         first, last = max(total + first + 1, 1), None
     beyond = None if last is None else max(last, first - 1)
-    found = _after(pieces(), (first - 1,) if beyond is None else (first - 1, beyond))
-    start = found.places.get(first - 1, found.size)
-    end = found.size if beyond is None else found.places.get(beyond, found.size)
-    last = found.total if beyond is None else min(beyond, found.total)
-    return Span(start=start, end=end, first=first, last=last, total=found.total)
+    wanted = (first - 1,) if beyond is None else (first - 1, beyond)
+    places, total, size = _after(pieces(), wanted)
+    start = places.get(first - 1, size)
+    end = size if beyond is None else places.get(beyond, size)
+    last = total if beyond is None else min(beyond, total)
+    return Span(start=start, end=end, first=first, last=last, total=total)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    places: dict[int, int]
-    total: int
-    size: int
-
-
-def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> _Found:
-    """Return the places that so many ends of lines are before."""
+def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> tuple[dict[int, int], int, int]:
+    """Return the places that so many ends of lines are before, and how many lines and bytes are."""
     places = {0: 0}
     seen, size, end = 0, 0, b"\n"
     for piece in pieces:
         more = piece.count(b"\n")
         for count in counts:
             if seen < count <= seen + more:
-                places[count] = size + _nth(piece, count - seen) + 1
+                places[count] = size + nth_line_end(piece, count - seen) + 1
         seen, size, end = seen + more, size + len(piece), piece[-1:] or end
-    return _Found(places=places, total=seen + (end != b"\n"), size=size)
+    return places, seen + (end != b"\n"), size
 
 
-def _nth(piece: bytes, number: int) -> int:
-    """Return where the so-manieth end of a line is, of at least so many."""
-    low, high = 0, len(piece)
+def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
+    """Return where the so-manieth end of a line is, of at least so many from `start` on."""
+    low, high = start, len(data)
     # By halves: to look for one after the other takes long where there are a million.
     while high - low > 1:
         middle = (low + high) // 2
-        before = piece.count(b"\n", low, middle)
+        before = data.count(b"\n", low, middle)
         if number <= before:
             high = middle
         else:
@@ -174,22 +168,10 @@ def _nth(piece: bytes, number: int) -> int:
     return low
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What of a part one answer has.
-
-    Attributes:
-        start, end: Bytes.
-        text: None where it is not text.
-    """
-
-    start: int
-    end: int
-    text: str | None = None
-
-
-def text_answer(data: bytes, start: int, wanted: int, size: int) -> Answer:
+def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, int, str | None]:
     """Return as much as is wanted of a text, in whole characters, and at least one.
+
+    It comes after the places where it begins and ends, and is None where it is not text.
 
     Args:
         data: What is there from `start` on; `wanted` bytes and `SPARE` more, if there are.
@@ -208,8 +190,8 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> Answer:
     try:
         text = data[begin:cut].decode()
     except UnicodeDecodeError:
-        return Answer(start=start, end=min(start + max(end, 0), size))
-    return Answer(start=start + begin, end=start + cut, text=text)
+        return start, min(start + max(end, 0), size), None
+    return start + begin, start + cut, text
 
 
 def _inside(data: bytes, place: int) -> bool:
@@ -398,15 +380,10 @@ def _read_bytes(content: Content, part: Part, *, text: bool) -> Reading:
     # The whole is checked.
     data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
     if text:
-        answer = text_answer(data, start, wanted, size)
-        if answer.text is not None:
-            return Reading(
-                text=answer.text,
-                start=answer.start,
-                end=answer.end,
-                size=size,
-                more=_next(answer.end, part.length, size),
-            )
+        begin, end, found = text_answer(data, start, wanted, size)
+        if found is not None:
+            more = _next(end, part.length, size)
+            return Reading(text=found, start=begin, end=end, size=size, more=more)
     data = data[:wanted]
     end = start + len(data)
     return Reading(data=data, start=start, end=end, size=size, more=_next(end, part.length, size))
@@ -433,18 +410,18 @@ def _read_lines(content: Content, part: Part) -> Reading:
         else:
             last = span.first
     end = span.start + len(data)
-    answer = text_answer(data, 0, len(data), size)
+    _, _, text = text_answer(data, 0, len(data), size)
     if not more and end < size and last >= span.first:
         many = span.last - span.first + 1
         more = f"lines={last + 1}-{last + many}"
     if last == span.first and not data.endswith(b"\n") and end < size:
         # One line that is longer than an answer goes on in bytes, from a whole character.
-        answer = text_answer(data + content.read(end, SPARE), 0, len(data), size)
-        end = span.start + answer.end
+        _, beyond, text = text_answer(data + content.read(end, SPARE), 0, len(data), size)
+        end = span.start + beyond
         more = f"offset={end}"
     return Reading(
-        text=answer.text,
-        data=b"" if answer.text is not None else data,
+        text=text,
+        data=b"" if text is not None else data,
         start=span.start,
         end=end,
         size=size,

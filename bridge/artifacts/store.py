@@ -313,7 +313,7 @@ class ArtifactStore:
                 goes += self._sweep(kept)
                 _delete(kept, [one.id for one in goes])
             with self._store.reading() as kept:
-                strays = contents - kept.used_of_all()
+                strays = contents - kept.used()
             self._store.drop({one.digest for one in goes} | strays)
             # For `_is_due`.
             os.utime(self.blobs.root)

@@ -61,16 +61,16 @@ async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) ->
     if not request.files:
         return request
     check_names(request.files)
-    room = _Room(allowed_bytes(limits, in_session=bool(request.session)))
+    allowed = left = allowed_bytes(limits, in_session=bool(request.session))
     # What is there first: nothing is read for a request that is refused anyway.
     for file in request.files:
-        room.take(file, len(file.data or b""))
+        left = _left(file, len(file.data or b""), left, allowed)
     files = []
     for file in request.files:
         if file.data is None:
-            files.append(await _read(file, request.owner, store, room))
-        else:
-            files.append(file)
+            file = await _read(file, request.owner, store, left, allowed)
+            left -= len(file.data or b"")
+        files.append(file)
     return replace(request, files=tuple(files))
 
 
@@ -111,38 +111,32 @@ def check_names(files: Sequence[InputFile]) -> None:
         raise InvalidRequestError(f"{quoted(name)} is a file, and also the directory of another.")
 
 
-class _Room:
-    """What of the bytes that a run may bring is left."""
+def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
+    """Return what is left of the bytes that a run may bring, once a file has its part.
 
-    def __init__(self, allowed: int) -> None:
-        self._allowed = self._left = allowed
-
-    def take(self, file: InputFile, size: int) -> None:
-        """Have a file's content take its part.
-
-        Raises:
-            InvalidRequestError: There is not so much left.
-        """
-        if size <= self._left:
-            self._left -= size
-            return
-        message = (
-            f"The files are too much: a run takes {self._allowed:,} bytes in all, and "
-            f"{self._left:,} of them were left for {quoted(file.name)}, which has {size:,}."
-        )
-        if self._allowed in (MAX_BYTES, MAX_SESSION_BYTES):
-            remedy = "Send less, or have the program fetch the data with tool calls."
-        else:
-            remedy = "Send less; it is a part of MCP_BRIDGE_MEMORY, which the user can raise."
-        raise InvalidRequestError(message, remedy=remedy)
+    Raises:
+        InvalidRequestError: There is not so much left.
+    """
+    if size <= left:
+        return left - size
+    message = (
+        f"The files are too much: a run takes {allowed:,} bytes in all, and {left:,} of them "
+        f"were left for {quoted(file.name)}, which has {size:,}."
+    )
+    remedy = "Send less; it is a part of MCP_BRIDGE_MEMORY, which the user can raise."
+    if allowed in (MAX_BYTES, MAX_SESSION_BYTES):
+        remedy = "Send less, or have the program fetch the data with tool calls."
+    raise InvalidRequestError(message, remedy=remedy)
 
 
-async def _read(file: InputFile, owner: str, store: ArtifactStore, room: _Room) -> InputFile:
-    """Return a file with what its `uri` stands for, and have that take its room."""
+async def _read(
+    file: InputFile, owner: str, store: ArtifactStore, left: int, allowed: int
+) -> InputFile:
+    """Return a file with what its `uri` stands for, if there is room for that."""
     scheme = file.uri[: len(KEPT)].lower()
     if scheme.startswith(DATA):
         data = _data_of(file)
-        room.take(file, len(data))
+        _left(file, len(data), left, allowed)
         return replace(file, data=data)
     if scheme != KEPT:
         message = f"The file {quoted(file.name)} cannot be had from {quoted(file.uri)}."
@@ -155,7 +149,7 @@ async def _read(file: InputFile, owner: str, store: ArtifactStore, room: _Room) 
 
     def read() -> InputFile:
         artifact = store.find(owner, file.uri)
-        room.take(file, artifact.size)
+        _left(file, artifact.size, left, allowed)
         data, provenance = store.read(owner, artifact.uri), artifact.provenance
         return replace(file, data=data, uri=artifact.uri, provenance=provenance)
 

@@ -73,7 +73,7 @@ class MemoryAnswers:
             raise CallDeniedError(message, remedy=remedy)
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
-        self._no_plan("save_memory")
+        insist_no_plan(self._request, "save_memory")
         metadata, revision = params.get("metadata"), params.get("revision")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
@@ -124,7 +124,7 @@ class MemoryAnswers:
         ]
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
-        self._no_plan("delete_memory")
+        insist_no_plan(self._request, "delete_memory")
         key, provenance = self._key(params), self._lasting.provenance()
         await self._learn()
         delete = partial(self._memories.delete, key, provenance=provenance)
@@ -145,13 +145,18 @@ class MemoryAnswers:
             raise InvalidRequestError(f"key must be a text, not {type(key).__name__}.")
         return self._redactor.text(key)
 
-    def _no_plan(self, what: str) -> None:
-        if self._request.mode == "plan":
-            message = (
-                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
-                "plan."
-            )
-            raise CallFailedError(message, kind="policy")
+
+def insist_no_plan(request: RunRequest, what: str) -> None:
+    """Refuse to change what is kept in a run that makes a plan.
+
+    Raises:
+        CallFailedError: It makes one.
+    """
+    if request.mode == "plan":
+        message = (
+            f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no plan."
+        )
+        raise CallFailedError(message, kind="policy")
 
 
 def _told(memory: Memory) -> dict[str, Json]:

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
+from bridge.artifacts.parts import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.lasting import Lasting
 from bridge.model import Artifact, Json
@@ -173,16 +174,7 @@ def _line_start(data: bytes, start: int, lines: int) -> int:
         return start
     if data.count(b"\n", start) < lines:
         return len(data)
-    low, high = start, len(data)
-    # By halves: one after the other takes seconds where there are millions.
-    while high - low > 1:
-        middle = (low + high) // 2
-        before = data.count(b"\n", low, middle)
-        if lines <= before:
-            high = middle
-        else:
-            low, lines = middle, lines - before
-    return low + 1
+    return nth_line_end(data, lines, start) + 1
 
 
 def _is_range(lines: Json) -> bool:

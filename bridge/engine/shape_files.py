@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
 from bridge.engine.tool_cache import listing_digest
-from bridge.model import Json, ServerSpec
+from bridge.model import ServerSpec
 from bridge.store import Store
 
 logger = logging.getLogger(__name__)
@@ -35,12 +37,7 @@ MAX_NAME_CHARS = 200
 
 _MAX_COUNT = 10**12
 
-_FORM = 1
-"""Of the documents. Those of another number count as none."""
-
 _KIND = "shapes"
-_KEY = re.compile(r"[0-9a-f]{32}")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +74,34 @@ Memories = Mapping[str, Memory]
 """By version of a tool."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """How a memory is written."""
+
+    tool: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    returns: Any
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)]
+    count: Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+    day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
+
+    def memory(self) -> Memory:
+        """Return what it was written of."""
+        empty = Memory(name=self.tool, depth=self.depth, count=self.count, day=self.day)
+        return empty.with_shape(from_schema(self.returns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    """What is kept of a server. One of another form is another version's."""
+
+    server: str
+    tools: Annotated[dict[str, _Kept], Field(max_length=MAX_TOOLS)]
+    form: Literal[1] = 1
+
+
+_DOCUMENT = TypeAdapter(_Document)
+
+
 class ShapeFiles:
     """Reads and writes what is remembered of servers. Blocks; for threads."""
 
@@ -102,12 +127,11 @@ class ShapeFiles:
         try:
             with self._store.writing() as kept:
                 for spec, memories in news:
-                    found = _document(
-                        spec.name,
-                        _joined(_loaded(kept.get(_KIND, "", listing_digest(spec)), spec), memories),
-                    )
-                    data = json.dumps(found, ensure_ascii=True).encode()
-                    kept.put(_KIND, "", listing_digest(spec), data)
+                    name = listing_digest(spec)
+                    found = _joined(_loaded(kept.get(_KIND, "", name), spec), memories)
+                    tools = {key: _kept(memory) for key, memory in sorted(found.items())}
+                    data = _DOCUMENT.dump_json(_Document(server=spec.name, tools=tools))
+                    kept.put(_KIND, "", name, data)
                 kept.prune(_KIND, most=MAX_FILES)
         except OSError as error:
             logger.debug("what tools return is not kept: %s", error)
@@ -115,12 +139,26 @@ class ShapeFiles:
         return True
 
 
+def _kept(memory: Memory) -> _Kept:
+    return _Kept(
+        tool=memory.name[:MAX_NAME_CHARS],
+        returns=schema(memory.shape),
+        depth=memory.depth,
+        count=min(memory.count, _MAX_COUNT),
+        day=memory.day,
+    )
+
+
 def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, Memory]:
+    if data is None:
+        return {}
     try:
-        return _memories(json.loads(data or b"{}"), spec.name)
-    except (ValueError, RecursionError) as error:
+        found = _DOCUMENT.validate_json(data)
+    except ValidationError as error:
         logger.debug("ignoring what is remembered of %s: %s", spec.name, error)
         return {}
+    # One made for another name would put its shapes under the wrong server.
+    return {key: each.memory() for key, each in found.tools.items() if found.server == spec.name}
 
 
 def _joined(stored: Memories, news: Memories) -> dict[str, Memory]:
@@ -131,47 +169,3 @@ def _joined(stored: Memories, news: Memories) -> dict[str, Memory]:
         found[key] = replace(both, count=old.count + new.count, day=max(old.day, new.day))
     newest = sorted(found.items(), key=lambda item: (item[1].day, item[0]), reverse=True)
     return dict(newest[:MAX_TOOLS])
-
-
-def _document(server: str, memories: Memories) -> dict[str, Json]:
-    return {
-        "form": _FORM,
-        "server": server,
-        "tools": {
-            key: {
-                "tool": memory.name[:MAX_NAME_CHARS],
-                "returns": schema(memory.shape),
-                "depth": memory.depth,
-                "count": memory.count,
-                "day": memory.day,
-            }
-            for key, memory in sorted(memories.items())
-        },
-    }
-
-
-def _memories(document: Json, server: str) -> dict[str, Memory]:
-    if not isinstance(document, dict) or document.get("form") != _FORM:
-        return {}
-    tools = document.get("tools")
-    # A file made for another name would put its shapes under the wrong server.
-    if document.get("server") != server or not isinstance(tools, dict):
-        return {}
-    found: dict[str, Memory] = {}
-    for key, entry in tools.items():
-        if len(found) >= MAX_TOOLS:
-            break
-        if isinstance(entry, dict) and _KEY.fullmatch(key):
-            found[key] = _memory(entry)
-    return found
-
-
-def _memory(entry: Mapping[str, Json]) -> Memory:
-    name, count, day, depth = (entry.get(key) for key in ("tool", "count", "day", "depth"))
-    empty = Memory(
-        name=name[:MAX_NAME_CHARS] if isinstance(name, str) else "",
-        depth=depth if isinstance(depth, int) and 0 <= depth <= MAX_DEPTH else MAX_DEPTH,
-        count=count if isinstance(count, int) and 0 <= count <= _MAX_COUNT else 0,
-        day=day if isinstance(day, str) and _DAY.fullmatch(day) else "",
-    )
-    return empty.with_shape(from_schema(entry.get("returns")))

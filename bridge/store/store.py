@@ -13,17 +13,18 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private import make_directory
 from bridge.store.blobs import Blobs
 from bridge.store.earlier import is_earlier
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import ColumnElement, Connection, Row, Table
 
 FILE = "store.db"
 """The database, in the state directory; SQLite has two more beside it while it is in use."""
@@ -48,20 +49,6 @@ class Document(NamedTuple):
     name: str
     updated: float
     size: int
-
-
-class PruneBounds(TypedDict, total=False):
-    """How much of a kind may stay.
-
-    Attributes:
-        most: Documents.
-        most_bytes: Of their data.
-        oldest: What was written before, in seconds since the epoch, goes.
-    """
-
-    most: Required[int]
-    most_bytes: int
-    oldest: float
 
 
 def owner_digest(owner: str) -> str:
@@ -190,14 +177,8 @@ class Transaction:
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         """Return the data of a document; None if there is none."""
-        if self.connection is None:
-            return None
-        table = _documents()
-        chosen = table.select().where(
-            table.c.kind == kind, table.c.owner == owner, table.c.name == name
-        )
-        row = self.connection.execute(chosen).first()
-        return None if row is None else bytes(row.data)
+        rows = self._rows(("data",), kind, owner, name)
+        return bytes(rows[0].data) if rows else None
 
     def put(
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
@@ -208,96 +189,73 @@ class Transaction:
             updated: Seconds since the epoch; None for now.
         """
         assert self.connection is not None
-        table, moment = _documents(), self._now() if updated is None else updated
-        values = {"data": data, "size": len(data), "updated": moment}
-        changed = self.connection.execute(
-            table.update()
-            .where(table.c.kind == kind, table.c.owner == owner, table.c.name == name)
-            .values(**values)
-        )
-        if not changed.rowcount:
-            self.connection.execute(
-                table.insert().values(kind=kind, owner=owner, name=name, **values)
-            )
+        self.delete(kind, owner, name)
+        row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
+        moment = self._now() if updated is None else updated
+        self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
         """Remove a document; tell whether it was there."""
         if self.connection is None:
             return False
-        table = _documents()
-        removed = self.connection.execute(
-            table.delete().where(table.c.kind == kind, table.c.owner == owner, table.c.name == name)
-        )
-        return removed.rowcount > 0
+        removed = _documents().delete().where(*_chosen(kind, owner, name))
+        return self.connection.execute(removed).rowcount > 0
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
         """Return what there is of a kind, of an owner or of all, the newest first."""
-        if self.connection is None:
-            return []
-        table = _documents()
-        columns = (table.c.owner, table.c.name, table.c.updated, table.c.size)
-        chosen = table.select().with_only_columns(*columns).where(table.c.kind == kind)
-        if owner is not None:
-            chosen = chosen.where(table.c.owner == owner)
-        rows = self.connection.execute(chosen.order_by(table.c.updated.desc(), table.c.name))
-        return [Document(*row) for row in rows]
+        return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
 
     def owners(self, kind: str) -> set[str]:
         """Return whose documents of a kind there are."""
-        if self.connection is None:
-            return set()
-        table = _documents()
-        chosen = table.select().with_only_columns(table.c.owner).where(table.c.kind == kind)
-        return {row.owner for row in self.connection.execute(chosen.distinct())}
+        return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str) -> list[tuple[str, bytes]]:
         """Return names and data of all documents of an owner."""
-        if self.connection is None:
-            return []
-        table = _documents()
-        chosen = table.select().where(table.c.kind == kind, table.c.owner == owner)
-        return [(row.name, bytes(row.data)) for row in self.connection.execute(chosen)]
+        return [(row.name, bytes(row.data)) for row in self._rows(("name", "data"), kind, owner)]
 
-    def used(self, digests: Iterable[str]) -> set[str]:
-        """Return those of some contents that something speaks of."""
+    def _rows(
+        self, columns: Iterable[str], kind: str, owner: str | None = None, name: str | None = None
+    ) -> Sequence[Row[Any]]:
+        if self.connection is None:
+            return ()
+        table = _documents()
+        chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
+        ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
+        return self.connection.execute(ordered.where(*_chosen(kind, owner, name))).all()
+
+    def used(self, digests: Iterable[str] | None = None) -> set[str]:
+        """Return those of some contents, or of all, that something speaks of."""
         if self.connection is None:
             return set()
         from bridge.store.schema import CONTENTS
 
-        found, wanted = set[str](), list(digests)
+        found, wanted = set[str](), None if digests is None else list(digests)
         for table in CONTENTS:
             column = table.c.digest
-            chosen = table.select().with_only_columns(column).where(column.in_(wanted))
-            found.update(row.digest for row in self.connection.execute(chosen.distinct()))
+            chosen = table.select().with_only_columns(column).distinct()
+            if wanted is not None:
+                chosen = chosen.where(column.in_(wanted))
+            found.update(row.digest for row in self.connection.execute(chosen))
         return found
 
-    def used_of_all(self) -> set[str]:
-        """Return the digests of all contents that something speaks of."""
-        if self.connection is None:
-            return set()
-        from bridge.store.schema import CONTENTS
+    def prune(self, kind: str, *, most: int, most_bytes: float = inf, oldest: float = 0.0) -> None:
+        """Remove what is old or too much of a kind; the newest stay.
 
-        return {
-            row.digest
-            for table in CONTENTS
-            for row in self.connection.execute(table.select().with_only_columns(table.c.digest))
-        }
-
-    def excess(self, kind: str, **bounds: Unpack[PruneBounds]) -> list[Document]:
-        """Return what is old or too much of a kind: the newest stay."""
-        most, oldest = bounds["most"], bounds.get("oldest", 0.0)
-        most_bytes = bounds.get("most_bytes")
-        found, size = list[Document](), 0
+        Args:
+            most, most_bytes: Documents, and of their data.
+            oldest: What was written before, in seconds since the epoch, goes.
+        """
+        size = 0
         for number, each in enumerate(self.listed(kind), start=1):
             size += each.size
-            many = number > most or (most_bytes is not None and size > most_bytes)
-            if many or each.updated < oldest:
-                found.append(each)
-        return found
+            if number > most or size > most_bytes or each.updated < oldest:
+                self.delete(kind, each.owner, each.name)
 
-    def prune(self, kind: str, **bounds: Unpack[PruneBounds]) -> int:
-        """Remove what is old or too much of a kind, see `excess`; return how many."""
-        return sum(self.delete(kind, each.owner, each.name) for each in self.excess(kind, **bounds))
+
+def _chosen(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
+    given = {"kind": kind, "owner": owner, "name": name}
+    columns = _documents().c
+    return [columns[key] == value for key, value in given.items() if value is not None]
 
 
 def _documents() -> Table:

@@ -35,7 +35,7 @@ _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 _LIKENESS = 0.8
 """At which another key is taken for one of these, misspelt, and not for somebody else's."""
 
-_OPENING = re.compile(r"# /// (?P<kind>[a-zA-Z0-9-]+)\s*")
+_OPENING = "# /// script"
 _CLOSING = "# ///"
 
 
@@ -108,7 +108,7 @@ def script_metadata(code: str) -> Script:
         InvalidRequestError: Its metadata is malformed; the text says in which line.
     """
     lines = code.splitlines()
-    starts = _blocks(lines)
+    starts = [number for number, line in enumerate(lines) if line.rstrip() == _OPENING]
     if not starts:
         return Script()
     if len(starts) > 1:
@@ -136,21 +136,6 @@ def script_metadata(code: str) -> Script:
         requires_python=_python(document.get("requires-python", ""), lines, first, end),
         line=first + 1,
     )
-
-
-def _blocks(lines: Sequence[str]) -> list[int]:
-    found = []
-    inside = False
-    for number, line in enumerate(lines):
-        if not inside:
-            opening = _OPENING.fullmatch(line)
-            inside = opening is not None
-            if opening is not None and opening["kind"] == "script":
-                found.append(number)
-        # A block ends with the comment that it is in, if nothing else ends it.
-        elif not line.startswith("#") or line.rstrip() == _CLOSING:
-            inside = False
-    return found
 
 
 def _end(lines: Sequence[str], first: int) -> int:

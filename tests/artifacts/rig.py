@@ -55,7 +55,7 @@ def contents(root: Path) -> set[str]:
 def entries(root: Path) -> set[str]:
     """Return the digests that entries speak of."""
     with Store(root).reading() as kept:
-        return kept.used_of_all()
+        return kept.used()
 
 
 def unfinished(root: Path) -> list[str]:

@@ -84,12 +84,12 @@ def test_a_text_is_cut_between_characters_and_always_goes_on(
 ) -> None:
     data = text.encode()
     start = min(start, len(data))
-    answer = text_answer(data[start : start + wanted + SPARE], start, wanted, len(data))
-    assert answer.text is not None
-    assert data[answer.start : answer.end].decode() == answer.text
-    assert start <= answer.start < start + 4
-    assert start < answer.end or start == len(data)
-    assert answer.end <= start + max(wanted, 7)
+    begin, end, found = text_answer(data[start : start + wanted + SPARE], start, wanted, len(data))
+    assert found is not None
+    assert data[begin:end].decode() == found
+    assert start <= begin < start + 4
+    assert start < end or start == len(data)
+    assert end <= start + max(wanted, 7)
 
 
 @pytest.fixture(scope="module")

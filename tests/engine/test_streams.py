@@ -12,7 +12,8 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from bridge.artifacts import ArtifactStore
-from bridge.engine.intake.streams import AT_ONCE_BYTES, LeftStreams, Streams
+from bridge.engine.intake import Left
+from bridge.engine.intake.streams import AT_ONCE_BYTES, Streams
 from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.wire import Output
@@ -29,9 +30,7 @@ def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
     return ArtifactStore(Store(path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
-async def written(
-    store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS
-) -> LeftStreams:
+async def written(store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS) -> Left:
     """Return what is left of these."""
     artifacts = None if store is None else store.of_run("", RUN)
     streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))

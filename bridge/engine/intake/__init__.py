@@ -7,41 +7,18 @@ lets a frame fail the run that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from bridge.artifacts import RunArtifacts
 from bridge.engine.client import OneRun
-from bridge.engine.intake.files import FilesOut, LeftFilesOut
-from bridge.engine.intake.shown import LeftShownItems, ShownItems
+from bridge.engine.intake.files import FilesOut
+from bridge.engine.intake.left import Left
+from bridge.engine.intake.shown import ShownItems
 from bridge.engine.intake.state import StateParts
-from bridge.engine.intake.streams import LeftStreams, Streams
+from bridge.engine.intake.streams import Streams
 from bridge.guest.wire import File, Output, Progress, Shown, State
-from bridge.model import Artifact, Limits, Loss
-from bridge.model import Shown as ShownItem
+from bridge.model import Limits
 from bridge.rpc.channel import Clear
 
-_NO_STREAMS, _NOTHING_SHOWN, _NO_FILES = LeftStreams(), LeftShownItems(), LeftFilesOut()
-
 Taken = Output | Shown | Progress | State | File
-
-
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """What of a run becomes part of its result.
-
-    Attributes:
-        stdout, stderr: What is shown of the streams.
-        dropped: Stream to the number of bytes that are not.
-        missing: What could not be read or kept, and why.
-    """
-
-    stdout: str = ""
-    stderr: str = ""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    shown: tuple[ShownItem, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
 
 
 class Intake:
@@ -107,17 +84,11 @@ class Intake:
 
     async def finish(self) -> Left:
         """Return what is left when no frame comes any more. Nothing is open afterwards."""
-        streams = _NO_STREAMS if self._streams is None else await self._streams.finish()
-        shown = _NOTHING_SHOWN if self._shown is None else await self._shown.finish()
-        files = _NO_FILES if self._files is None else await self._files.finish()
-        return Left(
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-            dropped=streams.dropped,
-            shown=shown.shown,
-            artifacts=(*streams.artifacts, *shown.artifacts, *files.artifacts),
-            missing=(*streams.missing, *shown.missing, *files.missing),
-        )
+        left = Left()
+        for part in (self._streams, self._shown, self._files):
+            if part is not None:
+                left = left.together(await part.finish())
+        return left
 
     def give_up_files(self) -> None:
         """Wait for no more files: reading them took too long."""

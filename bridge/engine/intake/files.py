@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.engine.file_names import name_problem, quoted
+from bridge.engine.intake.left import Left
 from bridge.errors import ArtifactStoreError
 from bridge.guest.wire import File
 from bridge.model import Artifact, Limits, Loss
@@ -35,14 +35,6 @@ OUT = "out"
 """What the directory is called where something is to be said of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftFilesOut:
-    """What there is of it."""
-
-    artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
-
-
 @dataclass(kw_only=True)
 class _Open:
     """A file of which not all parts have come.
@@ -53,7 +45,6 @@ class _Open:
 
     name: str
     writer: ArtifactWriter
-    stack: ExitStack
     clear: ClearStream | None
 
     def write(self, data: bytes) -> None:
@@ -103,7 +94,7 @@ class FilesOut:
             self._abandon()
             await self._begin(frame)
 
-    async def finish(self) -> LeftFilesOut:
+    async def finish(self) -> Left:
         """Return what there is."""
         self._abandon()
         missing = tuple(self._missing)
@@ -111,7 +102,7 @@ class FilesOut:
             text = f"{self._more:,} more could not be kept"
             missing = (*missing, Loss(name=OUT, why=text))
         self._over = True
-        return LeftFilesOut(artifacts=tuple(self._kept), missing=missing)
+        return Left(artifacts=tuple(self._kept), missing=missing)
 
     def give_up(self) -> None:
         """Wait for no more: what comes took too long."""
@@ -141,15 +132,9 @@ class FilesOut:
             self._files -= 1
             assert self._artifacts is not None
             try:
-                with ExitStack() as stack:
-                    name = frame.name if self._clear is None else self._clear.text(frame.name)
-                    writer = stack.enter_context(self._artifacts.writer(name))
-                    self._open = _Open(
-                        name=frame.name,
-                        writer=writer,
-                        stack=stack.pop_all(),
-                        clear=self._stream(frame),
-                    )
+                name = frame.name if self._clear is None else self._clear.text(frame.name)
+                clear, writer = self._stream(frame), self._artifacts.writer(name)
+                self._open = _Open(name=frame.name, writer=writer, clear=clear)
             except ArtifactStoreError as error:
                 self._fail(frame.name, error)
                 return
@@ -199,7 +184,7 @@ class FilesOut:
         """Close the file that is open, which discards it unless it was finished."""
         if self._open is not None:
             file, self._open = self._open, None
-            file.stack.close()
+            file.writer.discard()
 
     def _miss(self, name: str, why: str) -> None:
         if len(self._missing) >= MAX_MISSING:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from bridge.artifacts import RunArtifacts
+from bridge.engine.intake.left import Left
 from bridge.engine.intake.pictures import Picture, examine, mended, mime_of
 from bridge.errors import ArtifactStoreError
 from bridge.guest.wire import Shown
@@ -189,19 +190,6 @@ _ENDINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftShownItems:
-    """What there is of it.
-
-    Attributes:
-        artifacts: Originals of which the reader gets less.
-    """
-
-    shown: tuple[ShownItem, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Taken:
     """What became of one frame.
 
@@ -249,7 +237,7 @@ class ShownItems:
             self._text_room -= len(item.text)
         self._taken.append(taken)
 
-    async def finish(self) -> LeftShownItems:
+    async def finish(self) -> Left:
         """Return what there is."""
         missing = [
             Loss(name=f"shown {number}", why=taken.problem)
@@ -263,7 +251,7 @@ class ShownItems:
         items = [(taken.item, taken.less) for taken in self._taken if taken.item is not None]
         kept = [item.artifact for item, less in items if less and item.artifact is not None]
         self._count = MAX_ITEMS
-        return LeftShownItems(
+        return Left(
             shown=tuple(item for item, _ in items),
             artifacts=tuple(kept),
             missing=tuple(missing),

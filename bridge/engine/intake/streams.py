@@ -8,9 +8,7 @@ kept, piece by piece; and in the end the two streams share what a run's output m
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import anyio.lowlevel
@@ -18,6 +16,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.engine.client import OneRun
+from bridge.engine.intake.left import Left
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.guest.wire import Output
 from bridge.model import Artifact, Limits, Loss
@@ -56,17 +55,6 @@ class _LeftStream:
     problem: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftStreams:
-    """What is shown of the streams, and what was kept."""
-
-    stdout: str = ""
-    stderr: str = ""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
-
-
 class _Kept:
     """One stream on its way to where it is kept. Begins when there is more than fits in memory.
 
@@ -78,15 +66,9 @@ class _Kept:
     def __init__(self, stream: ArtifactKind, artifacts: RunArtifacts | None) -> None:
         self._stream: ArtifactKind = stream
         self._artifacts = artifacts
-        self._stack = ExitStack()
         self._writer: ArtifactWriter | None = None
         self.problem = ""
         self.lost = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything was written, and may be finished."""
-        return self._writer is not None
 
     async def write(self, data: bytes) -> None:
         """Keep more; what cannot be kept is counted."""
@@ -97,7 +79,7 @@ class _Kept:
             if self._writer is None:
                 # Its directory may have to be made, on a disk that is slow.
                 begin = partial(self._artifacts.writer, self._stream, "text/plain", self._stream)
-                self._writer = self._stack.enter_context(await anyio.to_thread.run_sync(begin))
+                self._writer = await anyio.to_thread.run_sync(begin)
             if len(data) < LARGE_PIECE:
                 self._writer.write(data)
             else:
@@ -122,8 +104,9 @@ class _Kept:
 
     def discard(self) -> None:
         """Keep nothing that is not finished."""
-        self._writer = None
-        self._stack.close()
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
 
     def _fail(self, error: ArtifactStoreError, data: bytes) -> None:
         logger.warning("%s of a run is not kept: %s", self._stream, error)
@@ -220,7 +203,7 @@ class Streams:
             await anyio.lowlevel.checkpoint()
         await self._tell(stream, await stream.take(data, skipped))
 
-    async def finish(self) -> LeftStreams:
+    async def finish(self) -> Left:
         """Return what there is."""
         both = (self._stdout, self._stderr)
         for stream in both:
@@ -230,7 +213,7 @@ class Streams:
             await stream.left(share) for stream, share in zip(both, most, strict=True)
         ]
         named = {"stdout": stdout, "stderr": stderr}
-        return LeftStreams(
+        return Left(
             stdout=stdout.text,
             stderr=stderr.text,
             dropped={name: one.left_out for name, one in named.items() if one.left_out > 0},

@@ -102,12 +102,18 @@ class Checkpoints:
     # --- for the event loop -----------------------------------------------------------------------
 
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
-        """Return what is saved by that id or name, but for its data; or what may have been it."""
+        """Return what is saved by that id or name, but for its data; or what may have been it.
+
+        Of a name it is the last saved. Whether its state can be used is not known before it is
+        loaded.
+        """
         try:
-            return await anyio.to_thread.run_sync(self.found, owner, key)
+            every = await anyio.to_thread.run_sync(self.all, owner)
         except OSError as error:
             logger.warning("saved sessions cannot be read: %s", error)
             return None, "what is saved of sessions cannot be read"
+        by_id = next((each for each in every if each.session_id == key), None)
+        return by_id or next((each for each in every if each.name == key), None), ""
 
     async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
@@ -208,15 +214,6 @@ class Checkpoints:
         descriptor = self._store.blobs.open(row.digest)
         with os.fdopen(descriptor, "rb") as file:
             return file.read(MAX_STATE_BYTES + 1)
-
-    def found(self, owner: str, key: str) -> tuple[Saved | None, str]:
-        """Return what is saved by an id or a name, but for its data; of a name the last saved.
-
-        Whether its state can be used is not known before it is loaded.
-        """
-        every = self.all(owner)
-        by_id = next((each for each in every if each.session_id == key), None)
-        return by_id or next((each for each in every if each.name == key), None), ""
 
     def all(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, the last saved first."""

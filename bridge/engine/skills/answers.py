@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.engine.callers import principal_of
+from bridge.engine.memories import insist_no_plan
 from bridge.engine.questions import Answer, answering
 from bridge.engine.servers import Servers
-from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews, insist_allowed
+from bridge.engine.skills.review import MAX_FINDINGS, Review, Reviews
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import BridgeError, InvalidRequestError, UpstreamError
 from bridge.gate.calls import Gate
@@ -21,8 +22,6 @@ from bridge.gate.lasting import Lasting
 from bridge.gate.own_calls import OwnCalls
 from bridge.library.skills import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 from bridge.model import Effect, Json, RunRequest
-from bridge.rpc.dispatcher import CallFailedError
-from bridge.settings import GuardMode
 
 _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
@@ -49,7 +48,6 @@ class SkillAnswers:
         own: OwnCalls,
         review: Review,
         request: RunRequest,
-        guard: GuardMode,
         note: Callable[[Mapping[str, Json]], None],
     ) -> None:
         self._shelf = shelf
@@ -60,7 +58,6 @@ class SkillAnswers:
         self._own = own
         self._review = review
         self._request = request
-        self._guard = guard
         self._note = note
 
     @property
@@ -80,7 +77,7 @@ class SkillAnswers:
         return answered
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
-        self._no_plan("save_skill")
+        insist_no_plan(self._request, "save_skill")
         self._review.check("save")
         source, name = params.get("source", ""), params.get("name", "")
         description = params.get("description", "")
@@ -99,7 +96,7 @@ class SkillAnswers:
         if unknown:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(map(str, unknown))}")
         scan = check(Survey(code.tree))
-        if self._guard == "enforce" and not scan.allowed:
+        if self._reviews.guard == "enforce" and not scan.allowed:
             raise InvalidRequestError(f"The static guard does not allow the skill: {scan.denial}.")
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
@@ -166,16 +163,14 @@ class SkillAnswers:
         """Return a skill that this run may use, and the servers that it names."""
         skill = await self._shelf.get(name)
         assert skill.code is not None
-        insist_allowed(skill, self._guard)
-        findings = tuple(str(found) for found in check(Survey(skill.code.tree)).findings)
         named = self._shelf.references(skill.code).servers
         for server in named:
             self._gate.admit(server)
-        await self._review.admit(skill, self._shelf.stale(skill), findings)
+        await self._review.admit(skill)
         return skill, named
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
-        self._no_plan("delete_skill")
+        insist_no_plan(self._request, "delete_skill")
         self._review.check("delete")
         name = _name(params)
         provenance = self._lasting.provenance()
@@ -211,14 +206,6 @@ class SkillAnswers:
         if skill.problem:
             answer["problem"] = skill.problem
         return answer
-
-    def _no_plan(self, what: str) -> None:
-        if self._request.mode == "plan":
-            message = (
-                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
-                "plan."
-            )
-            raise CallFailedError(message, kind="policy")
 
 
 def _name(params: Mapping[str, Json]) -> str:

@@ -45,10 +45,15 @@ _INDENT = "    "
 
 
 class Reviews:
-    """What holds until the bridge ends."""
+    """What holds until the bridge ends.
 
-    def __init__(self, shelf: Shelf) -> None:
+    Args:
+        guard: Where it may refuse programs, it may refuse skills.
+    """
+
+    def __init__(self, shelf: Shelf, guard: GuardMode) -> None:
         self.shelf = shelf
+        self.guard = guard
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
@@ -93,13 +98,18 @@ class Review:
             remedy = 'The user can allow it: [policy] skills = "allow" in config.toml.'
             raise CallDeniedError(message, remedy=remedy)
 
-    async def admit(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
+    async def admit(self, skill: Skill) -> None:
         """See that a skill may be used in this run, asking a person if need be.
 
         Raises:
             RefusedError: It may not.
         """
         self.check("use")
+        scan = None if skill.code is None else check(Survey(skill.code.tree))
+        if scan is not None and not scan.allowed and self._reviews.guard == "enforce":
+            # What is saved is checked then; its file may be another by now.
+            message = f"The static guard does not allow the skill {skill.name!r}: {scan.denial}."
+            raise CallDeniedError(message, remedy="Do without it.")
         if self._policy == "allow":
             return
         key = (skill.name, skill.digest)
@@ -113,7 +123,8 @@ class Review:
             if not approved:
                 if key in self._answers:
                     raise _refused(skill, "was refused before in this run")
-                await self._ask(skill, stale, findings)
+                findings = () if scan is None else tuple(map(str, scan.findings))
+                await self._ask(skill, findings)
             self._answers[key] = True
 
     async def _approved(self, skill: Skill) -> Set[str]:
@@ -156,11 +167,12 @@ class Review:
         action: Action = "ask" if self._caller else "deny"
         return Decision(action=action, rule="a skill that is there", reason=reason)
 
-    async def _ask(self, skill: Skill, stale: str, findings: tuple[str, ...]) -> None:
+    async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
         choices = offered(skill)
+        asked = question(skill, self._reviews.shelf.stale(skill), findings)
         try:
-            answer = await self._run.elicit(question(skill, stale, findings))
+            answer = await self._run.elicit(asked)
         except CannotAskError as error:
             name = skill.name
             message = (
@@ -182,22 +194,6 @@ class Review:
             except LibraryError:
                 # It holds for the run, and is asked about again in the next.
                 return
-
-
-def insist_allowed(skill: Skill, guard: GuardMode) -> None:
-    """See that the static guard has nothing against a skill, where it may refuse programs.
-
-    What is saved is checked then; its file may be another by now, or come from elsewhere.
-
-    Raises:
-        CallDeniedError: It does.
-    """
-    if guard != "enforce" or skill.code is None:
-        return
-    scan = check(Survey(skill.code.tree))
-    if not scan.allowed:
-        message = f"The static guard does not allow the skill {skill.name!r}: {scan.denial}."
-        raise CallDeniedError(message, remedy="Do without it.")
 
 
 def _refused(skill: Skill, what: str) -> RefusedError:

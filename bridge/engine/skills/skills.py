@@ -10,7 +10,6 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bridge.catalog.program.guard import check
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.servers import References
 from bridge.catalog.program.survey import Survey
@@ -20,7 +19,7 @@ from bridge.engine.memories import MemoryAnswers
 from bridge.engine.questions import Answer
 from bridge.engine.servers import Servers
 from bridge.engine.skills.answers import SkillAnswers
-from bridge.engine.skills.review import Review, Reviews, insist_allowed
+from bridge.engine.skills.review import Review, Reviews
 from bridge.engine.skills.shelf import Shelf
 from bridge.errors import LibraryError, RefusedError
 from bridge.gate.calls import Gate
@@ -95,7 +94,7 @@ class Skills:
         self._policy = policy
         self._note = note
         self.shelf = Shelf(settings, servers)
-        self._reviews = Reviews(self.shelf)
+        self._reviews = Reviews(self.shelf, settings.guard)
 
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: OneRun
@@ -153,8 +152,7 @@ class Skills:
         try:
             use.review.check("use")
             for skill in use.skills:
-                insist_allowed(skill, self._settings.guard)
-                await use.review.admit(skill, self.shelf.stale(skill), findings_of(skill))
+                await use.review.admit(skill)
                 self._note(
                     {
                         "kind": "skill",
@@ -231,7 +229,6 @@ class Skills:
             own=own,
             review=use.review or self.review(request, run),
             request=request,
-            guard=self._settings.guard,
             note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
         )
         memories = MemoryAnswers(
@@ -242,13 +239,6 @@ class Skills:
             own=own,
         )
         return {**skills.methods, **memories.methods}
-
-
-def findings_of(skill: Skill) -> tuple[str, ...]:
-    """Return what the static guard says of a skill."""
-    if skill.code is None:
-        return ()
-    return tuple(str(found) for found in check(Survey(skill.code.tree)).findings)
 
 
 def _imports(tree: ast.Module) -> bool:

@@ -11,12 +11,12 @@ import pytest
 
 from bridge.artifacts import ArtifactStore
 from bridge.engine.clearing import clear_result
+from bridge.engine.intake import Left
 from bridge.engine.intake.shown import (
     MAX_ITEMS,
     MAX_PICTURES,
     MAX_TEXT,
     MAX_TEXTS,
-    LeftShownItems,
     ShownItems,
 )
 from bridge.gate.redaction import Redactor
@@ -60,7 +60,7 @@ class Rig:
             Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
         )
 
-    async def left(self, *frames: Shown) -> LeftShownItems:
+    async def left(self, *frames: Shown) -> Left:
         """Take frames and return what there is."""
         for frame in frames:
             await self.items.take(frame)

@@ -55,12 +55,12 @@ def contents(tmp_path: Path) -> list[Path]:
     return [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
 
 
-def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> None:
+async def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> None:
     kept.write("me", ONE)
     expected = replace(ONE, moment=clock.now)
     assert kept.loaded("me", "s-1") == (expected, "")
     for key in ("s-1", "plots"):
-        assert kept.found("me", key) == (replace(expected, data=b""), "")
+        assert await kept.find("me", key) == (replace(expected, data=b""), "")
     assert kept.all("me") == (replace(expected, data=b""),)
 
 
@@ -75,20 +75,20 @@ def test_saving_again_replaces_and_leaves_nothing_of_before(
     assert len(kept.all("me")) == len(contents(tmp_path)) == 1
 
 
-def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: Time) -> None:
+async def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: Time) -> None:
     for number in range(3):
         clock.now += 1
         kept.write("me", replace(ONE, session_id=f"s-{number}"))
-    found, _ = kept.found("me", "plots")
+    found, _ = await kept.find("me", "plots")
     assert found is not None
     assert found.session_id == "s-2"
     assert [each.session_id for each in kept.all("me")] == ["s-2", "s-1", "s-0"]
 
 
-def test_nobody_has_anothers(kept: Checkpoints) -> None:
+async def test_nobody_has_anothers(kept: Checkpoints) -> None:
     kept.write("me", ONE)
     for key in ("s-1", "plots"):
-        assert kept.found("you", key) == (None, "")
+        assert await kept.find("you", key) == (None, "")
     assert kept.loaded("you", "s-1") == (None, "")
     assert kept.remove("you", "s-1") is False
 

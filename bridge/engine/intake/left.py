@@ -1,0 +1,37 @@
+"""What of a run becomes part of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.model import Artifact, Loss, Shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What there is of it; each part of the intake has some.
+
+    Attributes:
+        stdout, stderr: What is shown of the streams.
+        dropped: Stream to the number of bytes that are not.
+        missing: What could not be read or kept, and why.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[Shown, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    missing: tuple[Loss, ...] = ()
+
+    def together(self, other: Left) -> Left:
+        """Return this with what another part has."""
+        return Left(
+            stdout=self.stdout + other.stdout,
+            stderr=self.stderr + other.stderr,
+            dropped={**self.dropped, **other.dropped},
+            shown=self.shown + other.shown,
+            artifacts=self.artifacts + other.artifacts,
+            missing=self.missing + other.missing,
+        )
