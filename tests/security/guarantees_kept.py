@@ -43,7 +43,7 @@ SKILL_TEXTS = "tests/library/test_skills.py"
 STARTS = "tests/engine/test_starts.py"
 STORE = "tests/artifacts/test_store.py"
 STORE_DAMAGED = "tests/artifacts/test_store_damaged.py"
-TIDYING = "tests/artifacts/test_tidying.py"
+ROOM = "tests/store/test_room.py"
 WATCHED = "tests/engine/sessions/test_watched.py"
 WEB_SHARES = "tests/server/test_shares.py"
 WISHES = "tests/wheels/test_requirements.py"
@@ -291,7 +291,7 @@ KEPT_GUARANTEES = (
         tests=(
             f"{SHARES}::test_nothing_of_one_with_less_than_a_share_goes_while_another_has_more",
             f"{SHARES}::test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice",
-            f"{TIDYING}::test_however_many_come_over_http_the_person_has_half",
+            f"{ROOM}::test_however_many_come_over_http_the_person_has_half",
             f"{CHECKPOINTS}::test_of_too_much_what_goes_is_of_the_owner_who_has_most",
             f"{WEB_SHARES}::test_one_caller_takes_nothing_of_anothers_share",
         ),
