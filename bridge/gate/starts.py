@@ -103,12 +103,9 @@ class Starts:
             RefusedError: It is not allowed.
             SettingsError: The policy does not parse.
         """
-        await self._pins.look()
-        decision = self.decide(spec)
+        decision = await self._undenied(spec)
         if decision.action == "allow" or (*_key(spec), self._run) in self._given:
             return
-        if decision.action == "deny":
-            raise await self._refused(spec, decision, _denied(spec, decision))
         asker = self._asker()
         if asker is None:
             why = "Nobody is asked about servers that no program names."
@@ -126,13 +123,10 @@ class Starts:
             RefusedError: It is not allowed, or cannot be recorded; it must not happen.
             SettingsError: The policy does not parse.
         """
-        await self._pins.look()
-        decision = self.decide(spec)
+        decision = await self._undenied(spec)
         approval = self._given.pop((*_key(spec), self._run), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
-        if decision.action == "deny":
-            raise await self._refused(spec, decision, _denied(spec, decision))
         if decision.action == "ask" and approval is None:
             raise await self._refused(spec, decision, _needed(spec, decision, ""))
         policy = self._policy()
@@ -144,6 +138,20 @@ class Starts:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
                 raise await self._refused(spec, decision, _needed(spec, decision, ""))
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
+
+    async def _undenied(self, spec: ServerSpec) -> Decision:
+        """Return what is decided on a start.
+
+        Raises:
+            CallDeniedError: It is denied.
+        """
+        await self._pins.look()
+        decision = self.decide(spec)
+        if decision.action != "deny":
+            return decision
+        message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
+        error = CallDeniedError(f"{message} ({because(decision)}).")
+        raise await self._refused(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
         """Record that a person allows a definition for good, and have it allowed.
@@ -248,11 +256,6 @@ def approved_record(
 
 def _key(spec: ServerSpec) -> tuple[str, str]:
     return spec.name, spec.definition
-
-
-def _denied(spec: ServerSpec, decision: Decision) -> CallDeniedError:
-    message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
-    return CallDeniedError(f"{message} ({because(decision)}).")
 
 
 def _needed(spec: ServerSpec, decision: Decision, why: str) -> ApprovalNeededError:
