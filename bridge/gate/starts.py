@@ -33,9 +33,6 @@ from bridge.model import ServerSpec
 MAX_REFUSALS = 1000
 """Refused starts remembered so that each is recorded once; a model may search without an end."""
 
-MAX_GIVEN = 1000
-"""Answers that wait for the start that they were given for; each is of use to its own run only."""
-
 
 @dataclass(kw_only=True)
 class Asker:
@@ -46,6 +43,7 @@ class Asker:
         ask: Asks the run's client.
         lasting: Whether whoever is asked has a say in what holds for all.
         refused: Names and definitions that were refused in this run.
+        given: Those that were allowed, until they start.
         turn: For one question at a time.
     """
 
@@ -53,6 +51,7 @@ class Asker:
     ask: Ask
     lasting: bool = False
     refused: set[tuple[str, str]] = field(default_factory=set)
+    given: dict[tuple[str, str], Approval] = field(default_factory=dict)
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -76,7 +75,6 @@ class Starts:
         self._audit = audit
         self._pins = pins
         self._asker = asker
-        self._given: dict[tuple[str, str, str], Approval] = {}
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
@@ -104,12 +102,14 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = await self._undenied(spec)
-        if decision.action == "allow" or (*_key(spec), self._run) in self._given:
+        if decision.action == "allow":
             return
         asker = self._asker()
         if asker is None:
             why = "Nobody is asked about servers that no program names."
             raise await self._refused(spec, decision, _needed(spec, decision, why))
+        if _key(spec) in asker.given:
+            return
         async with asker.turn:
             await self._ask(spec, decision, asker)
 
@@ -124,7 +124,8 @@ class Starts:
             SettingsError: The policy does not parse.
         """
         decision = await self._undenied(spec)
-        approval = self._given.pop((*_key(spec), self._run), None)
+        asker = self._asker()
+        approval = None if asker is None else asker.given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "ask" and approval is None:
@@ -184,10 +185,8 @@ class Starts:
         if said == "always":
             await self.approve(spec, "client")
         if said in choices:
-            while len(self._given) >= MAX_GIVEN:
-                del self._given[next(iter(self._given))]
             holds: Holds = "always" if said == "always" else "call"
-            self._given[*_key(spec), asker.run] = Approval(holds=holds)
+            asker.given[_key(spec)] = Approval(holds=holds)
         else:
             asker.refused.add(_key(spec))
             became = "declined" if said else "gave no answer"
