@@ -6,11 +6,12 @@ what holds while it cannot be: nothing runs. Decides nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.calls import Gate
-from bridge.gate.canonical import canonical, digest
+from bridge.gate.canonical import digest
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.oversight import Oversight
@@ -181,25 +182,10 @@ def policy_digest(spec: PolicySpec) -> str:
     """Return what changes when a policy means something else; empty if there is none."""
     if not spec.present:
         return ""
-    return digest(canonical(_plain(spec)).encode("ascii"))
-
-
-def _plain(value: object) -> Json:
-    """Return a value of the settings as JSON that is the same in every process."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name))
-            for field in fields(value)
-            # Where a rule stands is no part of what it means.
-            if field.name not in ("path", "place") or type(getattr(value, field.name)) is tuple
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted((_plain(item) for item in value), key=str)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    # Where the file and its rules stand is no part of what they mean.
+    rules = tuple(replace(rule, place="") for rule in spec.rules)
+    meant = asdict(replace(spec, path=None, rules=rules))
+    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:

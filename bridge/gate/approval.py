@@ -187,13 +187,14 @@ class Approver:
             ApprovalNeededError: Nobody can be asked; says how the call can be allowed.
             ApprovalRefusedError: A person said no, or nothing.
         """
-        known = self._known(call, asks)
-        if known is not None:
-            return known
-        async with self._turn:
-            # What was asked meanwhile may have answered this call too.
-            known = self._known(call, asks)
-            return known if known is not None else await self._decide(call, asks)
+        if self._missing(call, asks):
+            async with self._turn:
+                # What was asked meanwhile may have answered this call too.
+                missing = self._missing(call, asks)
+                if missing:
+                    return await self._decide(call, missing)
+        given = {self._run.get(_subject(call, ask), "session") for ask in asks}
+        return Approval(holds=min(given, key=_HOLDS.index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.
@@ -221,32 +222,26 @@ class Approver:
         remedy = "Nothing of it was done. Ask the user what to do instead."
         raise ApprovalRefusedError(message, remedy=remedy)
 
-    def _known(self, call: CallFacts, asks: Sequence[Decision]) -> Approval | None:
-        """Return what earlier answers say of a call; None if it has to be asked about.
+    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
+        """Return what earlier answers say nothing of.
 
         Raises:
             ApprovalRefusedError: It was refused in this run.
         """
-        missing = self._missing(call, asks)
+        missing = [
+            (ask, subject)
+            for ask in asks
+            if (subject := _subject(call, ask)) not in self._run
+            and not (self._owner and self._grants.holds(self._owner, subject))
+        ]
         for ask, subject in missing:
             if subject in self._refused:
                 raise _refused_earlier(call, ask)
-        if missing:
-            return None
-        given = {self._run.get(_subject(call, ask), "session") for ask in asks}
-        return Approval(holds=min(given, key=_HOLDS.index), earlier=True)
+        return missing
 
-    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
-        pairs = [(ask, _subject(call, ask)) for ask in asks]
-        return [
-            (ask, subject)
-            for ask, subject in pairs
-            if subject not in self._run
-            and not (self._owner and self._grants.holds(self._owner, subject))
-        ]
-
-    async def _decide(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        missing = self._missing(call, asks)
+    async def _decide(
+        self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]]
+    ) -> Approval:
         open_asks = [ask for ask, _ in missing]
         subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)

@@ -178,9 +178,13 @@ class Gate:
             yield
         except UpstreamError as error:
             seen.flow_state.note(server, tool, seen.policy.labels(server, tool, None))
-            said = [error.message, error.host_detail, getattr(error, "data", None)]
-            await aside(said, partial(seen.vault.hide_error, server, error))
+            await self._hide_error(server, error)
             raise
+
+    async def _hide_error(self, server: str, error: UpstreamError) -> None:
+        """Have tokens stand for personal data in what a server says of an error."""
+        said = [error.message, error.host_detail, getattr(error, "data", None)]
+        await aside(said, partial(self._seen.vault.hide_error, server, error))
 
     def _insist_on_name(self, call: CallFacts, base: Decision) -> Decision:
         """Deny, where there is a policy, what its rules may know by another name."""
@@ -242,8 +246,7 @@ class Gate:
         decision = seen.policy.decide(call, "read")
         if decision.action == "deny":
             message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
-            wish = _Wish(number=self._asked, call=call, real=call)
-            raise await self._refused(wish, decision, CallDeniedError(message))
+            raise await self._refused(self._asked, call, decision, CallDeniedError(message))
         async with self.hearing(server, method):
             offers = await ask()
         if seen.policy.spec.present:
@@ -266,8 +269,7 @@ class Gate:
             arguments = await aside(told, partial(vault.reveal, call.server, told))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule="privacy.reveal_to")
-            wish = _Wish(number=number, call=call, real=call)
-            raise await self._refused(wish, decision, error) from None
+            raise await self._refused(number, call, decision, error) from None
         return _Wish(number=number, call=call, real=replace(call, arguments=arguments))
 
     async def _enter(self, server: str, tool: str, arguments: Mapping[str, Json]) -> None:
@@ -282,8 +284,7 @@ class Gate:
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            wish = _Wish(number=self._asked, call=call, real=call)
-            raise await self._refused(wish, decision, error) from None
+            raise await self._refused(self._asked, call, decision, error) from None
 
     async def _pass(
         self, wish: _Wish, base: Decision, request: Request, part: str
@@ -294,9 +295,7 @@ class Gate:
         asks = self._decide(wish.real, base)
         decision = strictest(base, *asks)
         if decision.action == "deny":
-            reason = f": {decision.reason}" if decision.reason else ""
-            message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
-            raise await self._refused(wish, decision, CallDeniedError(message))
+            raise await self._refused(wish.number, call, decision, denied(call, decision))
         # Before anything is held back: a plan must not do again what was done.
         known = await self._replay(wish, base)
         if known is not None:
@@ -319,11 +318,11 @@ class Gate:
                 approval = await seen.approver.approve(wish.real, wanted)
                 await self._insist_on_same(call)
             except (ApprovalNeededError, ApprovalRefusedError) as error:
-                raise await self._refused(wish, decision, error) from None
+                raise await self._refused(wish.number, call, decision, error) from None
         try:
             seen.budget.spend(call.server)
         except CallBudgetError as error:
-            raise await self._refused(wish, decision, error) from None
+            raise await self._refused(wish.number, call, decision, error) from None
         seen.flow_state.note(call.server, call.tool, base.labels)
         if seen.policy.spec.present and call.definition is not None:
             for_good = approval is not None and approval.holds == "always"
@@ -362,12 +361,14 @@ class Gate:
                 found.append(Decision(action="ask", rule=CHANGED, reason=change))
         return found
 
-    async def _refused(self, wish: _Wish, decision: Decision, error: BridgeError) -> BridgeError:
+    async def _refused(
+        self, number: int, call: CallFacts, decision: Decision, error: BridgeError
+    ) -> BridgeError:
         """Record that a call is not made; return why."""
         # It was decided on before the budget was looked at: "allow" would be no reason.
         spent = isinstance(error, CallBudgetError)
-        self.tally.refuse(wish.call, "budget" if spent else f"{decision.action}: {decision.rule}")
-        await self._seen.audit.refused(wish.number, wish.call, decision, error.code)
+        self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
+        await self._seen.audit.refused(number, call, decision, error.code)
         return error
 
     async def _hold(
@@ -446,8 +447,7 @@ class Gate:
             except BaseException as error:
                 await self._lost(wish, entry, effect, outcome_after(error), started)
                 if isinstance(error, UpstreamError):
-                    said = [error.message, error.host_detail, getattr(error, "data", None)]
-                    await aside(said, partial(seen.vault.hide_error, call.server, error))
+                    await self._hide_error(call.server, error)
                 raise
         size = result_size(result, part)
         self.result_bytes += size
@@ -474,6 +474,13 @@ class Gate:
         ms = (time.monotonic() - started) * 1000
         with anyio.CancelScope(shield=True):
             await seen.audit.called(wish.number, outcome, size=0, ms=ms)
+
+
+def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
+    """Return the error on a call that a policy denies."""
+    reason = f": {decision.reason}" if decision.reason else ""
+    message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
+    return CallDeniedError(message, remedy=fix)
 
 
 def result_size(result: Mapping[str, Json], part: str = "content") -> int:

@@ -24,13 +24,12 @@ from bridge.errors import (
     OutcomeUnknownError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.calls import Gate
+from bridge.gate.calls import Gate, denied
 from bridge.gate.decision import CallFacts, Decision, strictest
 from bridge.gate.journal import OWN
 from bridge.gate.outcomes import Outcome
 from bridge.gate.oversight import Oversight
 from bridge.gate.policy import DEFAULTS
-from bridge.gate.question import led_by
 from bridge.model import Effect, Json
 
 UNDECIDED = "default for what programs keep"
@@ -111,9 +110,7 @@ class OwnCalls:
         approval: Approval | None = None
         try:
             if decision.action == "deny":
-                reason = f": {decision.reason}" if decision.reason else ""
-                message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
-                raise CallDeniedError(message, remedy=fix)
+                raise denied(call, decision, fix)
             wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
             if wanted:
                 approval = await seen.approver.approve(call, wanted)

@@ -33,9 +33,6 @@ from bridge.model import ServerSpec
 MAX_REFUSALS = 1000
 """Refused starts remembered so that each is recorded once; a model may search without an end."""
 
-MAX_GIVEN = 1000
-"""Answers that wait for the start that they were given for; each is of use to its own run only."""
-
 
 @dataclass(kw_only=True)
 class Asker:
@@ -46,6 +43,7 @@ class Asker:
         ask: Asks the run's client.
         lasting: Whether whoever is asked has a say in what holds for all.
         refused: Names and definitions that were refused in this run.
+        given: Those that were allowed, until they start.
         turn: For one question at a time.
     """
 
@@ -53,6 +51,7 @@ class Asker:
     ask: Ask
     lasting: bool = False
     refused: set[tuple[str, str]] = field(default_factory=set)
+    given: dict[tuple[str, str], Approval] = field(default_factory=dict)
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -76,7 +75,6 @@ class Starts:
         self._audit = audit
         self._pins = pins
         self._asker = asker
-        self._given: dict[tuple[str, str, str], Approval] = {}
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
@@ -103,16 +101,15 @@ class Starts:
             RefusedError: It is not allowed.
             SettingsError: The policy does not parse.
         """
-        await self._pins.look()
-        decision = self.decide(spec)
-        if decision.action == "allow" or (*_key(spec), self._run) in self._given:
+        decision = await self._undenied(spec)
+        if decision.action == "allow":
             return
-        if decision.action == "deny":
-            raise await self._refused(spec, decision, _denied(spec, decision))
         asker = self._asker()
         if asker is None:
             why = "Nobody is asked about servers that no program names."
             raise await self._refused(spec, decision, _needed(spec, decision, why))
+        if _key(spec) in asker.given:
+            return
         async with asker.turn:
             await self._ask(spec, decision, asker)
 
@@ -126,13 +123,11 @@ class Starts:
             RefusedError: It is not allowed, or cannot be recorded; it must not happen.
             SettingsError: The policy does not parse.
         """
-        await self._pins.look()
-        decision = self.decide(spec)
-        approval = self._given.pop((*_key(spec), self._run), None)
+        decision = await self._undenied(spec)
+        asker = self._asker()
+        approval = None if asker is None else asker.given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
-        if decision.action == "deny":
-            raise await self._refused(spec, decision, _denied(spec, decision))
         if decision.action == "ask" and approval is None:
             raise await self._refused(spec, decision, _needed(spec, decision, ""))
         policy = self._policy()
@@ -144,6 +139,20 @@ class Starts:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
                 raise await self._refused(spec, decision, _needed(spec, decision, ""))
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
+
+    async def _undenied(self, spec: ServerSpec) -> Decision:
+        """Return what is decided on a start.
+
+        Raises:
+            CallDeniedError: It is denied.
+        """
+        await self._pins.look()
+        decision = self.decide(spec)
+        if decision.action != "deny":
+            return decision
+        message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
+        error = CallDeniedError(f"{message} ({because(decision)}).")
+        raise await self._refused(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
         """Record that a person allows a definition for good, and have it allowed.
@@ -176,10 +185,8 @@ class Starts:
         if said == "always":
             await self.approve(spec, "client")
         if said in choices:
-            while len(self._given) >= MAX_GIVEN:
-                del self._given[next(iter(self._given))]
             holds: Holds = "always" if said == "always" else "call"
-            self._given[*_key(spec), asker.run] = Approval(holds=holds)
+            asker.given[_key(spec)] = Approval(holds=holds)
         else:
             asker.refused.add(_key(spec))
             became = "declined" if said else "gave no answer"
@@ -248,11 +255,6 @@ def approved_record(
 
 def _key(spec: ServerSpec) -> tuple[str, str]:
     return spec.name, spec.definition
-
-
-def _denied(spec: ServerSpec, decision: Decision) -> CallDeniedError:
-    message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
-    return CallDeniedError(f"{message} ({because(decision)}).")
 
 
 def _needed(spec: ServerSpec, decision: Decision, why: str) -> ApprovalNeededError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -345,5 +344,5 @@ def size(least: int, most: int = parsers.MAX_SIZE_BYTES) -> Parse:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a question after the nearest of some words; empty if none is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = parsers.nearest(word, known)
+    return f" (did you mean {near}?)" if near else ""

@@ -9,32 +9,21 @@ by character: neither case nor the ways in which Unicode can write a letter are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 MAX_GLOB_CHARS = 512
 """Longer than any name; of a path or an address a part will do."""
 
 _SPECIAL = re.compile(r"[*?\\]")
-
-_ESCAPED = ("*", "?", "\\")
+_ESCAPED = re.compile(r"\\([*?\\])")
+_TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
 
 Matcher = Callable[[str], bool]
 
 
-class Wild(Enum):
-    """The two wildcards; everything else in a parsed glob is a text."""
-
-    MANY = "*"
-    ONE = "?"
-
-
-Part = str | Wild
-
-
-def parse(glob: str) -> list[Part]:
-    """Return a glob's parts.
+def parse(glob: str) -> list[tuple[str, int]]:
+    """Return an expression for each part between a glob's stars, and how long what it matches is.
 
     Raises:
         ValueError: It is none; the rest of a sentence that begins with what it is.
@@ -43,33 +32,22 @@ def parse(glob: str) -> list[Part]:
         raise ValueError("is empty, which matches nothing")
     if len(glob) > MAX_GLOB_CHARS:
         raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
-    parts: list[Part] = []
-    for part in _parts(glob):
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        elif part is not Wild.MANY or not parts or parts[-1] is not Wild.MANY:
-            parts.append(part)
+    parts = [("", 0)]
+    for token in _TOKEN.finditer(glob):
+        escaped, wild, plain = token.groups()
+        if wild == "*":
+            parts.append(("", 0))
+            continue
+        text = escaped or plain or wild
+        if not text:
+            message = (
+                "has a backslash before something else than *, ? or a backslash; "
+                "one that means itself is written twice"
+            )
+            raise ValueError(message)
+        before, width = parts[-1]
+        parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
     return parts
-
-
-def _parts(glob: str) -> Iterator[Part]:
-    characters = iter(glob)
-    for character in characters:
-        if character == "*":
-            yield Wild.MANY
-        elif character == "?":
-            yield Wild.ONE
-        elif character == "\\":
-            escaped = next(characters, "")
-            if escaped not in _ESCAPED:
-                message = (
-                    "has a backslash before something else than *, ? or a backslash; "
-                    "one that means itself is written twice"
-                )
-                raise ValueError(message)
-            yield escaped
-        else:
-            yield character
 
 
 def literal(text: str) -> str:
@@ -101,11 +79,19 @@ def matcher(glob: str) -> Matcher:
         ValueError: It is no glob.
     """
     parts = parse(glob)
-    if all(isinstance(part, str) for part in parts):
-        return "".join(part for part in parts if isinstance(part, str)).__eq__
-    if parts == [Wild.MANY]:
+    text = _ESCAPED.sub(r"\1", glob)
+    if literal(text) == glob:
+        return text.__eq__
+    if not glob.strip("*"):
         return _anything
-    return _searching(parts)
+    (head, _), *others = parts
+    if others:
+        # Every star is decided on once, so that nothing is gone back to.
+        *middles, (tail, width) = others
+        head += "".join(f"(?>.*?{middle})" for middle, _ in middles)
+        head += f".{{{width},}}+(?<={tail})"
+    whole = re.compile(head, re.DOTALL)
+    return lambda text: whole.fullmatch(text) is not None
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
@@ -118,27 +104,3 @@ def any_matcher(globs: Sequence[str]) -> Matcher:
 
 def _anything(text: str) -> bool:
     return True
-
-
-def _searching(parts: Sequence[Part]) -> Matcher:
-    """Match by an expression whose every `*` is decided on once, so that it never backtracks."""
-    pieces = [""]
-    for part in parts:
-        if part is Wild.MANY:
-            pieces.append("")
-        else:
-            pieces[-1] += re.escape(part) if isinstance(part, str) else "."
-    if len(pieces) == 1:
-        whole = re.compile(pieces[0], re.DOTALL)
-        return lambda text: whole.fullmatch(text) is not None
-    head, *middles, tail = pieces
-    searched = "".join(f"(?>.*?{middle})" for middle in middles)
-    begin, end = re.compile(head + searched, re.DOTALL), re.compile(tail, re.DOTALL)
-    last = len(parts) - 1 - list(reversed(parts)).index(Wild.MANY)
-    width = sum(len(part) if isinstance(part, str) else 1 for part in parts[last + 1 :])
-
-    def matches(text: str) -> bool:
-        found, at = begin.match(text), len(text) - width
-        return found is not None and found.end() <= at and end.fullmatch(text, at) is not None
-
-    return matches

@@ -295,7 +295,7 @@ def toml_value(value: Json, depth: int = 0) -> str:
     if isinstance(value, str):
         return _written(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):
-        return json.dumps(value)
+        return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(toml_value(item, depth + 1) for item in value)}]"
     if isinstance(value, dict):
