@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -53,9 +52,13 @@ class Capture:
         self._half = limit // 2
         self._cleared = redactor.stream()
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self.dropped = 0
+        self._tail = bytearray()
+        self._lost = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many bytes are not kept."""
+        return self._lost + max(0, len(self._tail) - self._half)
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes."""
@@ -67,33 +70,22 @@ class Capture:
 
     def text(self) -> str:
         """Return what is kept, with a line about what is not."""
-        head, tail = bytes(self._head), b"".join(self._tail)
         if not self.dropped:
-            return (head + tail).decode("utf-8", "backslashreplace")
-        gap = f"\n[... {self.dropped:,} bytes dropped ...]\n"
-        return _decode(head) + gap + _decode(tail)
+            return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
+        # A cut may have gone through a character.
+        head = self._head.decode("utf-8", "ignore")
+        tail = self._tail[-self._half :].decode("utf-8", "ignore")
+        return f"{head}\n[... {self.dropped:,} bytes dropped ...]\n{tail}"
 
     def _keep(self, data: bytes) -> None:
         room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if not data:
-            return
-        self._tail.append(data)
-        self._tail_size += len(data)
-        while self._tail_size > self._half:
-            first = self._tail.popleft()
-            excess = min(len(first), self._tail_size - self._half)
-            self.dropped += excess
-            self._tail_size -= excess
-            if excess < len(first):
-                self._tail.appendleft(first[excess:])
-
-
-def _decode(data: bytes) -> str:
-    # A cut may have gone through a character.
-    return data.decode("utf-8", "ignore")
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._half
+        # At twice the size only, so that each byte is moved once on average.
+        if excess > self._half:
+            del self._tail[:excess]
+            self._lost += excess
 
 
 class Pipeline:
