@@ -26,9 +26,10 @@ from bridge.beside import beside
 from bridge.command.verdict import judge
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.following import Standing
+from bridge.engine.outcome import first_error
 from bridge.engine.run_queue import MOST_RUNS, RunQueue
 from bridge.engine.secrets import of_words
-from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError, UsageError
+from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction import Redactor
@@ -129,7 +130,7 @@ class Pipeline:
                         for number in range(len(self._stages)):
                             tasks.start_soon(self._follow, number)
                 except ExceptionGroup as group:
-                    raise _first(group) from group
+                    raise first_error(group) from None
             self.timed_out = deadline.cancelled_caught
         for capture in (self.output, *self.errors):
             capture.finish()
@@ -168,15 +169,6 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
     except ChannelClosedError:
         return  # it did not want to read all of it
     stage.end_input()
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the bridge's error in a group, which is what callers know."""
-    matched, rest = group.split(BridgeError)
-    leaf: Exception | ExceptionGroup[Exception] = group if rest is not None else matched or group
-    while isinstance(leaf, ExceptionGroup) and len(leaf.exceptions) >= 1:
-        leaf = leaf.exceptions[0]
-    return leaf
 
 
 logger = logging.getLogger(__name__)
@@ -379,18 +371,6 @@ def _result(
         truncated=pipeline.truncated(),
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
-    )
-
-
-def failed_command(error: BridgeError) -> CommandResult:
-    """Return the result that tells of an error which kept a command from running."""
-    usage = isinstance(error, UsageError)
-    return CommandResult(
-        run_id=uuid.uuid4().hex,
-        status="validation_error" if usage else "error",
-        reason="validation" if usage else "engine",
-        summary=error.message,
-        error=f"{error} [{error.code}]",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -17,7 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
-from bridge.engine.commands import Progress, failed_command
+from bridge.engine.commands import Progress
+from bridge.engine.outcome import failed
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
@@ -208,7 +210,7 @@ class _Surface:
                 client=self._runs.introduced(context),
             )
 
-        result = await answered("command", run(), failed_command)
+        result = await answered("command", run(), partial(failed, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)
 
 
