@@ -52,6 +52,11 @@ def write_err(text: str) -> None:
     _write(sys.stderr, text)
 
 
+def tell(text: str) -> None:
+    """Write a line to stderr, and nothing that could pass for another."""
+    write_err(visible(text, keep="") + "\n")
+
+
 def write_prose(text: str, stream: TextIO | None = None) -> None:
     """Write lines of the bridge's own, to stdout: broken between words where a terminal ends.
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import visible, write_err
+from bridge.cli.output import tell, visible
 from bridge.errors import UsageError
 
 MAX_TRIES = 5
@@ -134,7 +134,7 @@ class Person:
             raise UsageError(message, remedy=remedy)
         agreed = await self.agrees(question)
         if not agreed:
-            write_err(visible(f"{name} was not approved.", keep="") + "\n")
+            tell(f"{name} was not approved.")
         return agreed
 
     async def _drop_typed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.live import live_terminal
-from bridge.cli.output import visible, write_err, write_json, write_out
+from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal
 from bridge.engine import Engine, open_engine
@@ -28,18 +28,22 @@ from bridge.gate.tally import Tally
 from bridge.model import (
     ApplyRequest,
     Artifact,
-    CallCount,
     FindingSource,
     Json,
     Plan,
     RunRequest,
     RunResult,
-    Shown,
 )
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.receipt import receipt
+from bridge.render.receipt import named, receipt
 from bridge.render.structured import structured
-from bridge.render.text import files_section, finding_lines, missing_section, session_section
+from bridge.render.text import (
+    files_section,
+    finding_lines,
+    missing_section,
+    session_section,
+    shown_line,
+)
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.text import counted
@@ -220,8 +224,10 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
-        for line in shown_lines(result):
-            write_err(f"{line}\n")
+        for item in result.shown:
+            # A text is above, and its end if that is all of it.
+            if not item.text or item.note:
+                write_err(f"shown: {shown_line(item, where=True)}\n")
         sections = (files_section(result), missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
@@ -296,38 +302,13 @@ def pictures(result: RunResult) -> list[Artifact]:
     return [artifact for artifact in kept if artifact is not None]
 
 
-def shown_lines(result: RunResult) -> list[str]:
-    """Return a line for each picture, and for each text that is not here whole."""
-    return [_line(item) for item in result.shown if not item.text or item.note]
-
-
-def _line(item: Shown) -> str:
-    parts = [f"shown: {item.mime_type}"]
-    if item.data:
-        parts.append(f"{item.width}x{item.height}")
-    if item.note:
-        parts.append(f"({visible(item.note, keep='')})")
-    if item.artifact is not None:
-        parts.append(item.artifact.uri)
-    return " ".join(parts)
-
-
 def interrupted(tally: Tally | None) -> str:
     """Return which calls of an interrupted run went out: nobody else will say so."""
     sent = tally.sent if tally is not None else ()
     if tally is None or not sent:
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)
-    text = f"Interrupted. {counted(total, 'call')} had gone out: {_tools(sent)}."
+    text = f"Interrupted. {counted(total, 'call')} had gone out: {named(sent)}."
     if tally.unknown:
-        text += f" Not known whether carried out: {_tools(tally.unknown)}."
+        text += f" Not known whether carried out: {named(tally.unknown)}."
     return text
-
-
-def _tools(counts: Sequence[CallCount]) -> str:
-    names = (
-        visible(f"{each.server}.{each.tool}" if each.server else each.why, keep="")
-        + (f" ({each.count:,} times)" if each.count > 1 else "")
-        for each in counts
-    )
-    return ", ".join(names)

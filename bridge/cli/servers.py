@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.cli.checks import check
 from bridge.cli.output import (
+    tell,
     terminal_width,
     visible,
     write_err,
@@ -34,9 +35,10 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
-        to_mend = [str(each) for each in warnings if not each.own and not each.told]
+        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.told]
         if arguments.check and engine.servers.names():
-            _write_warnings(to_mend)
+            for text in to_mend:
+                tell(text)
             return await check(engine, as_json=arguments.json)
         rows = _rows(engine)
     if arguments.json:
@@ -45,13 +47,9 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
         write_err(none_found(settings))
     else:
         _write(rows, str(home(settings.environ)))
-    _write_warnings(to_mend)
+    for text in to_mend:
+        tell(text)
     return 0
-
-
-def _write_warnings(texts: Sequence[str]) -> None:
-    for text in texts:
-        write_err(visible(f"warning: {text}", keep="") + "\n")
 
 
 def none_found(settings: Settings) -> str:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import anyio.to_thread
 
-from bridge.cli.output import visible, write_err
+from bridge.cli.output import tell
 from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
 from bridge.discovery.find import Discovery, ProposedServer
@@ -59,7 +59,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         found = await anyio.to_thread.run_sync(consents.discover, context)
         for warning in found.warnings:
             if warning.unread or not warning.key:
-                write_err(visible(f"warning: {warning}", keep="") + "\n")
+                tell(f"warning: {warning}")
         server, digits = _meant(wanted, found)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
@@ -70,7 +70,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 await anyio.to_thread.run_sync(consents.allow, server.definition)
             except ConsentError as error:
                 raise UsageError(f"It cannot be approved: {error}.") from None
-            _tell(f"{server.name} may be used here as long as its definition stays as it is.")
+            tell(f"{server.name} may be used here as long as its definition stays as it is.")
     return 0 if approved else 1
 
 
@@ -110,7 +110,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(message, remedy="Change that in config.toml.")
     if decision.action == "allow":
         project = spec.source.scope == "project"
-        _tell(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
+        tell(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
         return True
     lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
     shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
@@ -126,7 +126,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(
             message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
         )
-    _tell(f"{spec.name} may be started as long as its definition stays as it is.")
+    tell(f"{spec.name} may be started as long as its definition stays as it is.")
     return True
 
 
@@ -159,7 +159,3 @@ def _meant(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, 
     waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed)) or "none"
     message = f"No server {wanted!r:.200} of this directory waits for approval. Waiting: {waiting}."
     raise UnknownServerError(message, remedy="`mcp-code-bridge servers` says what there is.")
-
-
-def _tell(text: str) -> None:
-    write_err(visible(text, keep="") + "\n")

@@ -36,59 +36,49 @@ def judge(
 ) -> Verdict:
     """Return the verdict on all stages."""
     if timed_out:
-        running = [n for n, stage in enumerate(stages, 1) if not _ended(stage)]
-        which = f"; still running: {', '.join(_named(stages, n) for n in running)}"
+        ended = [stage.exit_code is not None or stage.signal is not None for stage in stages]
+        running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
+        which = f"; still running: {', '.join(running)}" if running else ""
+        more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
         return Verdict(
             status="timeout",
             reason="timeout",
-            summary=f"The time limit of {timeout:g} s passed{which if running else ''}.",
-            remedy=(
-                f"Ask for less at once, or for more time (`timeout`, at most "
-                f"{profile.max_timeout:g})."
-            ),
+            summary=f"The time limit of {timeout:g} s passed{which}.",
+            remedy=f"Ask for less at once, or {more}.",
         )
     for number, stage in enumerate(stages, 1):
-        if not _succeeded(stage, last=number == len(stages)):
-            return _failed(stages, number, profile)
+        last = number == len(stages)
+        unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
+        if stage.oom_killed or not (stage.exit_code == 0 or unheard):
+            return _failed(stage, _named(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
     return Verdict(status="success", summary=f"{many} succeeded.", exit_code=0)
 
 
-def _ended(stage: StageResult) -> bool:
-    return stage.exit_code is not None or stage.signal is not None
-
-
-def _succeeded(stage: StageResult, *, last: bool) -> bool:
-    if stage.exit_code == 0 and not stage.oom_killed:
-        return True
-    return (
-        not last and not stage.oom_killed and (stage.cut_short or stage.signal == signals.SIGPIPE)
-    )
-
-
-def _failed(stages: Sequence[StageResult], number: int, profile: CommandProfile) -> Verdict:
-    stage = stages[number - 1]
-    name = _named(stages, number)
+def _failed(stage: StageResult, name: str, profile: CommandProfile) -> Verdict:
+    reason: Reason = "crash"
+    remedy = ""
     if stage.oom_killed:
         limit = profile.memory_bytes // MEBIBYTE
         summary = f"{name} ran out of memory (limit {limit} MiB, files in /tmp included)."
-        return Verdict(
-            status="error", reason="oom", summary=summary, remedy="Work on less data at a time."
-        )
-    if stage.signal is None:
-        if stage.exit_code is None:
-            summary = f"{name} was lost: nothing is known of its end."
-            return Verdict(status="error", reason="crash", summary=summary)
-        summary = f"{name} exited with status {stage.exit_code}."
-        return Verdict(status="error", reason="exit", summary=summary, exit_code=stage.exit_code)
-    hint = {
-        signals.SIGXCPU: f" (its limit of {profile.cpu_seconds} s of CPU time)",
-        signals.SIGXFSZ: f" (its limit of {profile.file_bytes:,} bytes for a file)",
-        signals.SIGSYS: " (a forbidden system call)",
-        signals.SIGKILL: " (killed, by a limit or from outside)",
-    }.get(signals.Signals(stage.signal), "")
-    summary = f"{name} was ended by {signals.Signals(stage.signal).name}{hint}."
-    return Verdict(status="error", reason="crash", summary=summary)
+        reason, remedy = "oom", "Work on less data at a time."
+    elif stage.signal is not None:
+        signal = signals.Signals(stage.signal)
+        hint = {
+            signals.SIGXCPU: f" (its limit of {profile.cpu_seconds} s of CPU time)",
+            signals.SIGXFSZ: f" (its limit of {profile.file_bytes:,} bytes for a file)",
+            signals.SIGSYS: " (a forbidden system call)",
+            signals.SIGKILL: " (killed, by a limit or from outside)",
+        }.get(signal, "")
+        summary = f"{name} was ended by {signal.name}{hint}."
+    elif stage.exit_code is None:
+        summary = f"{name} was lost: nothing is known of its end."
+    else:
+        summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
+    exit_code = stage.exit_code if reason == "exit" else None
+    return Verdict(
+        status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
+    )
 
 
 def _named(stages: Sequence[StageResult], number: int) -> str:

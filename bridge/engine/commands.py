@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -27,9 +26,10 @@ from bridge.beside import beside
 from bridge.command.verdict import judge
 from bridge.engine.command_plan import Plan, Planner
 from bridge.engine.following import Standing
+from bridge.engine.outcome import first_error
 from bridge.engine.run_queue import MOST_RUNS, RunQueue
 from bridge.engine.secrets import of_words
-from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError, UsageError
+from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction import Redactor
@@ -53,9 +53,13 @@ class Capture:
         self._half = limit // 2
         self._cleared = redactor.stream()
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self.dropped = 0
+        self._tail = bytearray()
+        self._lost = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many bytes are not kept."""
+        return self._lost + max(0, len(self._tail) - self._half)
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes."""
@@ -67,33 +71,22 @@ class Capture:
 
     def text(self) -> str:
         """Return what is kept, with a line about what is not."""
-        head, tail = bytes(self._head), b"".join(self._tail)
         if not self.dropped:
-            return (head + tail).decode("utf-8", "backslashreplace")
-        gap = f"\n[... {self.dropped:,} bytes dropped ...]\n"
-        return _decode(head) + gap + _decode(tail)
+            return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
+        # A cut may have gone through a character.
+        head = self._head.decode("utf-8", "ignore")
+        tail = self._tail[-self._half :].decode("utf-8", "ignore")
+        return f"{head}\n[... {self.dropped:,} bytes dropped ...]\n{tail}"
 
     def _keep(self, data: bytes) -> None:
         room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if not data:
-            return
-        self._tail.append(data)
-        self._tail_size += len(data)
-        while self._tail_size > self._half:
-            first = self._tail.popleft()
-            excess = min(len(first), self._tail_size - self._half)
-            self.dropped += excess
-            self._tail_size -= excess
-            if excess < len(first):
-                self._tail.appendleft(first[excess:])
-
-
-def _decode(data: bytes) -> str:
-    # A cut may have gone through a character.
-    return data.decode("utf-8", "ignore")
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._half
+        # At twice the size only, so that each byte is moved once on average.
+        if excess > self._half:
+            del self._tail[:excess]
+            self._lost += excess
 
 
 class Pipeline:
@@ -137,7 +130,7 @@ class Pipeline:
                         for number in range(len(self._stages)):
                             tasks.start_soon(self._follow, number)
                 except ExceptionGroup as group:
-                    raise _first(group) from group
+                    raise first_error(group) from None
             self.timed_out = deadline.cancelled_caught
         for capture in (self.output, *self.errors):
             capture.finish()
@@ -176,15 +169,6 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
     except ChannelClosedError:
         return  # it did not want to read all of it
     stage.end_input()
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the bridge's error in a group, which is what callers know."""
-    matched, rest = group.split(BridgeError)
-    leaf: Exception | ExceptionGroup[Exception] = group if rest is not None else matched or group
-    while isinstance(leaf, ExceptionGroup) and len(leaf.exceptions) >= 1:
-        leaf = leaf.exceptions[0]
-    return leaf
 
 
 logger = logging.getLogger(__name__)
@@ -387,18 +371,6 @@ def _result(
         truncated=pipeline.truncated(),
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
-    )
-
-
-def failed_command(error: BridgeError) -> CommandResult:
-    """Return the result that tells of an error which kept a command from running."""
-    usage = isinstance(error, UsageError)
-    return CommandResult(
-        run_id=uuid.uuid4().hex,
-        status="validation_error" if usage else "error",
-        reason="validation" if usage else "engine",
-        summary=error.message,
-        error=f"{error} [{error.code}]",
     )
 
 

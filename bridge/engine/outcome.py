@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable
+from typing import TypeVar
 
-from bridge.errors import BridgeError, ChannelClosedError, UsageError
+from bridge.errors import BridgeError, UsageError
 from bridge.model import RunResult
 
+Result = TypeVar("Result", bound=RunResult)
 
-def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
-    """Return the result that tells of an error which kept a program from running."""
+
+def failed(error: BridgeError, kind: type[Result], *, timeout: float = 0.0) -> Result:
+    """Return the result that tells of an error which kept a program or a command from running."""
     usage = isinstance(error, UsageError)
-    return RunResult(
+    return kind(
         run_id=uuid.uuid4().hex,
         status="validation_error" if usage else "error",
         reason="validation" if usage else "engine",
@@ -23,6 +26,22 @@ def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
     )
 
 
+def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
+    """Return the result of a run that an error kept from running."""
+    return failed(error, RunResult, timeout=timeout)
+
+
+def first_error(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the bridge's error in a group, which is what callers know; else the group."""
+    matched, rest = group.split(BridgeError)
+    if matched is None or rest is not None:
+        return group
+    leaf: Exception = matched
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf
+
+
 async def caught(work: Awaitable[RunResult]) -> RunResult | BridgeError:
     """Return a bridge error instead of raising it through a task group, which would wrap it."""
     try:
@@ -31,10 +50,7 @@ async def caught(work: Awaitable[RunResult]) -> RunResult | BridgeError:
         return error
     except ExceptionGroup as group:
         # A program's own task group wraps what its receive loop raised.
-        matched, rest = group.split(BridgeError)
-        if matched is None or rest is not None:
+        found = first_error(group)
+        if not isinstance(found, BridgeError):
             raise
-        leaf: BaseException = matched
-        while isinstance(leaf, BaseExceptionGroup):
-            leaf = leaf.exceptions[0]
-        return leaf if isinstance(leaf, BridgeError) else ChannelClosedError(str(leaf))
+        return found

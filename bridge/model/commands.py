@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from bridge.model.names import Reason, Status
-from bridge.model.results import Isolation, Usage
+from bridge.model.results import RunResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +47,12 @@ class StageResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandResult:
+class CommandResult(RunResult):
     """How a command or a pipeline ended, with all that is to be shown of it.
 
-    Attributes:
-        reason: None exactly when `status` is "success".
-        stdout: Of the last stage.
-        truncated: Stream to the number of bytes dropped: "stdout", "stderr" or "stderr of stage 2".
+    As that of a run: its stdout is the last stage's, and `truncated` has "stdout", "stderr" or
+    "stderr of stage 2"; each stage has its own stderr.
     """
 
-    run_id: str
-    status: Status
-    summary: str
     profile: str = ""
-    reason: Reason | None = None
-    exit_code: int | None = None
     stages: tuple[StageResult, ...] = ()
-    stdout: str = ""
-    error: str = ""
-    timeout_seconds: float = 0.0
-    truncated: Mapping[str, int] = field(default_factory=dict)
-    isolation: Isolation | None = None
-    usage: Usage = field(default_factory=Usage)

@@ -60,21 +60,21 @@ def call_lines(result: RunResult) -> list[str]:
         )
     if result.replayed:
         count = counted(sum(found.count for found in result.replayed), "call")
-        lines.append(f"[retry] {count} answered from the journal: {_named(result.replayed)}")
+        lines.append(f"[retry] {count} answered from the journal: {named(result.replayed)}")
     if result.unused and result.status == "success":
         # A program that ended early may have come to them later.
         count = counted(sum(found.count for found in result.unused), "call")
         lines.append(
             f"[retry] {count} of the run before not asked for again, with the same arguments: "
-            f"{_named(result.unused)}. What was done stands."
+            f"{named(result.unused)}. What was done stands."
         )
     if result.refused:
         count = counted(sum(found.count for found in result.refused), "call")
-        lines.append(f"[gate] {count} not made: {_named(result.refused)}")
+        lines.append(f"[gate] {count} not made: {named(result.refused)}")
     if result.unknown:
         count = counted(sum(found.count for found in result.unknown), "call")
         lines.append(
-            f"[gate] {count} of unknown outcome: {_named(result.unknown)}. It may have happened: "
+            f"[gate] {count} of unknown outcome: {named(result.unknown)}. It may have happened: "
             "look before you make it again."
         )
     return lines
@@ -97,20 +97,16 @@ def bytes_returned(result: RunResult) -> int:
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
 
 
-def _named(counts: Sequence[CallCount]) -> str:
+def named(counts: Sequence[CallCount]) -> str:
     """Return for example "6 × github.create_issue, 1 × github.push (deny: rule 'no force')"."""
     ordered = sorted(counts, key=lambda found: -found.count)
-    parts = [
-        f"{found.count:,} × {_name(found)}" + (f" ({_plain(found.why)})" if found.why else "")
-        for found in ordered[:MAX_KINDS]
-    ]
+    parts = []
+    for found in ordered[:MAX_KINDS]:
+        name = _plain(f"{found.server}.{found.tool}") if found.server else "other tools"
+        parts.append(f"{found.count:,} × {name}" + (f" ({_plain(found.why)})" if found.why else ""))
     if left := sum(found.count for found in ordered[MAX_KINDS:]):
         parts.append(f"and {left:,} more")
     return ", ".join(parts)
-
-
-def _name(found: CallCount) -> str:
-    return _plain(f"{found.server}.{found.tool}") if found.server else "other tools"
 
 
 def _plain(text: str) -> str:

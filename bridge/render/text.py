@@ -150,17 +150,22 @@ def kept_sections(result: RunResult) -> list[str]:
 
 def shown_section(result: RunResult) -> str:
     """Return what was shown, as far as that has to be said; empty for nothing."""
-    lines = [_shown_line(shown) for shown in result.shown if not shown.text or shown.note]
+    lines = [shown_line(shown) for shown in result.shown if not shown.text or shown.note]
     if result.shown and not lines:
         lines = [f"{counted(len(result.shown), 'text')}, below"]
     return _section("shown", lines) if lines else ""
 
 
-def _shown_line(shown: Shown) -> str:
+def shown_line(shown: Shown, *, where: bool = False) -> str:
+    """Return a line on something that was shown.
+
+    Args:
+        where: Whether it is said where that is kept in any case.
+    """
     size = f"{shown.width}x{shown.height}" if shown.data else ""
     # Of a picture that is here as it was drawn nobody needs another.
-    where = shown.artifact.uri if shown.artifact is not None and shown.note else ""
-    told = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", where]
+    uri = shown.artifact.uri if shown.artifact is not None and (where or shown.note) else ""
+    told = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", uri]
     return " ".join(part for part in told if part)
 
 

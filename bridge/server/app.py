@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -17,11 +18,11 @@ from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
 from bridge.engine import Engine
-from bridge.engine.commands import Progress, failed_command
+from bridge.engine.outcome import failed
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.clients import answers_of
+from bridge.server.clients import HandshakeClient, answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     RESULT_SIZE,
@@ -199,28 +200,18 @@ class _Surface:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         commands = self._engine.commands
+        client = HandshakeClient(context, self._runs.principal)
 
         async def run() -> CommandResult:
             return await commands.run(
                 parse_command(params.arguments, commands.profiles),
-                _progress(context),
+                client.progress if client.wants_progress else None,
                 principal=self._runs.principal,
                 client=self._runs.introduced(context),
             )
 
-        result = await answered("command", run(), failed_command)
+        result = await answered("command", run(), partial(failed, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)
-
-
-def _progress(context: Context) -> Progress | None:
-    """Return what reports progress to the client; None if it did not ask for any."""
-    if context.meta is None or "progress_token" not in context.meta:
-        return None
-
-    async def progress(seconds: float, message: str) -> None:
-        await context.session.report_progress(seconds, message=message)
-
-    return progress
 
 
 def mistaken_server(error: BridgeError) -> Server[Any]:

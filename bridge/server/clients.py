@@ -26,6 +26,7 @@ from bridge.engine.suspended import SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
+from bridge.upstream.asking import Method
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ and so lose the result of a run that may have done much."""
 
 MAX_INTRODUCTION = 80
 """Characters of a client's name, and as many of its version, about."""
+
+_ELICITATION_METHOD: Method = "elicitation/create"
+_SAMPLING_METHOD: Method = "sampling/createMessage"
 
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
@@ -96,11 +100,15 @@ def unable(capabilities: types.ClientCapabilities | None, params: BaseModel) -> 
     return "show its user a form (elicitation)" if only_url else ""
 
 
-def _read_question(params: Mapping[str, Json], *, sampling: bool) -> Any:
+def _request_of(
+    method: Method, params: Mapping[str, Json]
+) -> types.ElicitRequest | types.CreateMessageRequest:
     try:
-        if sampling:
-            return types.CreateMessageRequestParams.model_validate(params, by_name=False)
-        return _ELICITATION.validate_python(params, by_name=False)
+        if method == _SAMPLING_METHOD:
+            asked = types.CreateMessageRequestParams.model_validate(params, by_name=False)
+            return types.CreateMessageRequest(params=asked)
+        read = _ELICITATION.validate_python(params, by_name=False)
+        return types.ElicitRequest(params=read)
     except ValidationError as error:
         message = f"The question cannot be understood: {error.errors()[0]['msg']}."
         raise CannotAskError(message) from None
@@ -142,6 +150,25 @@ class _AskedClient:
         capabilities = self._capable.session.client_capabilities
         elicitation = None if capabilities is None else capabilities.elicitation
         return elicitation is not None and elicitation.url is not None
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Have its user asked.
+
+        Raises:
+            CannotAskError: It does not offer that, refused, or too many wait.
+        """
+        return await self._ask(_ELICITATION_METHOD, params)
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Have its model asked.
+
+        Raises:
+            CannotAskError: Likewise, or it left out the answer.
+        """
+        return await self._ask(_SAMPLING_METHOD, params)
+
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Notify it, if a request of its is open."""
@@ -191,33 +218,16 @@ class HandshakeClient(_AskedClient):
         """Whether it has set a level: every client has one, whether it knows of it or not."""
         return self._chose_level
 
-    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Request it.
-
-        Raises:
-            CannotAskError: It does not offer that, or refused.
-        """
-        read = _read_question(params, sampling=False)
-        if isinstance(read, types.ElicitRequestURLParams) and read.elicitation_id is None:
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        request = _request_of(method, params)
+        kind: type[BaseModel] = types.ElicitResult
+        if isinstance(request, types.CreateMessageRequest):
+            asked = request.params
+            with_tools = asked.tools is not None or asked.tool_choice is not None
+            kind = types.CreateMessageResultWithTools if with_tools else types.CreateMessageResult
+        elif isinstance(request.params, types.ElicitRequestURLParams):
             # What servers of the newer era leave out, this one demands.
-            read.elicitation_id = uuid.uuid4().hex
-        return await self._request(types.ElicitRequest(params=read), types.ElicitResult)
-
-    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Request it.
-
-        Raises:
-            CannotAskError: It does not offer that, or refused.
-        """
-        read = _read_question(params, sampling=True)
-        kind: type[BaseModel] = types.CreateMessageResult
-        if read.tools is not None or read.tool_choice is not None:
-            kind = types.CreateMessageResultWithTools
-        return await self._request(types.CreateMessageRequest(params=read), kind)
-
-    async def _request(
-        self, request: types.ElicitRequest | types.CreateMessageRequest, kind: type[BaseModel]
-    ) -> Mapping[str, Json]:
+            request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
         context = self._capable
         _insist(context, request.params)
         if self._patience <= 0:
@@ -292,32 +302,11 @@ class ModernClient(_AskedClient):
         """Say nothing to it until it comes back."""
         self._context = None
 
-    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Have it asked with the answer to its request.
-
-        Raises:
-            CannotAskError: It does not offer that, or too many wait.
-        """
-        read = _read_question(params, sampling=False)
-        if isinstance(read, types.ElicitRequestURLParams):
-            read.elicitation_id = None
-        answer = await self._put("elicitation/create", read)
-        return answer if answer is not None else {"action": "cancel"}
-
-    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Have it asked, likewise.
-
-        Raises:
-            CannotAskError: It does not offer that, too many wait, or it left out the answer.
-        """
-        answer = await self._put("sampling/createMessage", _read_question(params, sampling=True))
-        if answer is None:
-            raise CannotAskError("The client came back without an answer.")
-        return answer
-
-    async def _put(self, method: Any, params: BaseModel) -> Mapping[str, Json] | None:
-        run = self.run
-        _insist(self._capable, params)
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        run, asked = self.run, _request_of(method, params).params
+        if isinstance(asked, types.ElicitRequestURLParams):
+            asked.elicitation_id = None
+        _insist(self._capable, asked)
         if run is None:
             raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:
@@ -327,7 +316,10 @@ class ModernClient(_AskedClient):
             )
             raise CannotAskError(message)
         self._runs.check_room(run)
-        return await run.put(method, _wire(params))
+        answer = await run.put(method, _wire(asked))
+        if answer is None and method == _SAMPLING_METHOD:
+            raise CannotAskError("The client came back without an answer.")
+        return answer if answer is not None else {"action": "cancel"}
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
@@ -337,12 +329,8 @@ def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Js
 
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
     """Return the questions of a run as the answer to the request that asked for it."""
-    requests: dict[str, types.InputRequest] = {}
-    for key, question in waiting.questions.items():
-        sampling = question.method == "sampling/createMessage"
-        params = _read_question(question.params, sampling=sampling)
-        if sampling:
-            requests[key] = types.CreateMessageRequest(params=params)
-        else:
-            requests[key] = types.ElicitRequest(params=params)
+    requests: dict[str, types.InputRequest] = {
+        key: _request_of(question.method, question.params)
+        for key, question in waiting.questions.items()
+    }
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)

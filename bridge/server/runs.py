@@ -228,9 +228,7 @@ class Runs:
 
     def owner(self, context: Context) -> str:
         """Return what a client has to show, beside a secret or an id, to go on with its own."""
-        request = context.request
-        headers = getattr(request, "headers", None) or {}
-        credential = str(headers.get("authorization", ""))
+        credential = _header(context, "authorization")
         if not credential:
             return self.principal
         digest = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
@@ -244,9 +242,12 @@ class Runs:
         return self._levels.get(_session_id(context), "")
 
 
+def _header(context: Context, name: str) -> str:
+    return str((getattr(context.request, "headers", None) or {}).get(name, ""))
+
+
 def _session_id(context: Context) -> str:
-    headers = getattr(context.request, "headers", None) or {}
-    return str(headers.get("mcp-session-id", ""))[:200]
+    return _header(context, "mcp-session-id")[:200]
 
 
 def fingerprint(value: Json) -> bytes:

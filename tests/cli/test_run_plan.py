@@ -172,8 +172,8 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
         tally.send(CallFacts(server="desk", tool=tool))
     tally.lose(CallFacts(server="desk", tool="create"), "no answer came")
     assert await interrupted() == (
-        "Interrupted. 3 calls had gone out: desk.create (2 times), desk.wri\\x1bte. "
-        "Not known whether carried out: desk.create.\n"
+        "Interrupted. 3 calls had gone out: 2 × desk.create, 1 × desk.wri?te. "
+        "Not known whether carried out: 1 × desk.create (no answer came).\n"
     )
 
 
