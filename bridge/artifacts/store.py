@@ -357,18 +357,10 @@ class ArtifactStore:
         """
         coming = Held(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
-            goes: list[Held] = []
-            try:
-                with self._store.writing() as kept:
-                    goes = self._make_room(kept, coming)
-                    _delete(kept, [one.id for one in goes])
-                    artifact = self._insert(kept, coming.owner, label)
-                    self.blobs.place(unfinished, label.digest)
-            except OSError:
-                # It may have got its name, and be nobody's.
-                with suppress(OSError):
-                    self._store.drop([label.digest])
-                raise
+            with self._store.placing(unfinished, label.digest) as kept:
+                goes = self._make_room(kept, coming)
+                _delete(kept, [one.id for one in goes])
+                artifact = self._insert(kept, coming.owner, label)
             self._kept += 1
             # What cannot be removed now goes with the next tidying.
             with suppress(OSError):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private import make_directory
-from bridge.store.blobs import Blobs
+from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.earlier import is_earlier
 
 if TYPE_CHECKING:
@@ -117,6 +117,25 @@ class Store:
         _make_private(self._file)
         with self._connected(writes=True, durable=durable) as connection:
             yield Transaction(connection, time.time)
+
+    @contextmanager
+    def placing(
+        self, unfinished: Unfinished, digest: str, *, durable: bool = False
+    ) -> Iterator[Transaction]:
+        """Begin to write what speaks of a content, which has its name from the end of that on.
+
+        Raises:
+            OSError: It cannot be written; see `writing`.
+        """
+        try:
+            with self.writing(durable=durable) as kept:
+                yield kept
+                self.blobs.place(unfinished, digest, durable=durable)
+        except OSError:
+            # It may have got its name, and be nobody's.
+            with suppress(OSError):
+                self.drop([digest])
+            raise
 
     def state(self) -> tuple[int, ...]:
         """Return what is another after every change; () of a database that is not there."""

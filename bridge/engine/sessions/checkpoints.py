@@ -173,22 +173,16 @@ class Checkpoints:
 
     def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
         table, key = _sessions(), _id(session_id)
-        before: str | None = None
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
-            with self._store.writing(durable=True) as kept:
+            with self._store.placing(unfinished, row["digest"], durable=True) as kept:
                 assert kept.connection is not None
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
                 ours = (table.c.owner == owner) & (table.c.id == key)
                 kept.connection.execute(table.delete().where(ours))
                 kept.connection.execute(table.insert().values(owner=owner, id=key, **row))
-                self._store.blobs.place(unfinished, row["digest"], durable=True)
-        except OSError:
-            with suppress(OSError):
-                self._store.drop([row["digest"]])
-            raise
         finally:
             self._store.blobs.discard(unfinished)
         if before not in (None, row["digest"]):
