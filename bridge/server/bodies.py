@@ -1,20 +1,23 @@
-"""The bodies of HTTP requests: how much one may be, and how many large ones there are at once."""
+"""The bodies of HTTP requests: how much one may be, and how a batch in one is answered.
+
+Wraps the SDK's application, which takes one message at a time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
+import httpx2
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp.types import ErrorData, JSONRPCError
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
 from mcp_types.jsonrpc import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bridge.server.batches import VERSION, BatchRefusal, parse_batch
 from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
 from bridge.upstream.framing import Line, encode
 
@@ -26,6 +29,8 @@ MAX_LARGE = 4
 
 LARGE_SECONDS = 60.0
 """For a large body to come, or its sender would keep a place from others: 7 Mbit/s are enough."""
+
+_EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
 class Bodies:
@@ -49,49 +54,122 @@ class Bodies:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        try:
-            async with self._reading(scope, receive) as body:
-                if await is_crowded(Line(body)):
-                    raise _Refused(400, TOO_MANY)
-                await self._app(scope, _replayed(body, receive), send)
-        except _Refused as error:
-            await error.response(scope, receive, send)
-
-    @asynccontextmanager
-    async def _reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """Yield the whole body; one that is large counts as long as it is used.
-
-        Raises:
-            _Refused: It is too large, one too many, or does not come.
-        """
-        large, deadline, more = False, math.inf, True
+        large = False
+        deadline = math.inf
         body = bytearray()
-        declared = Headers(scope=scope).get("content-length", "")
-        size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
         try:
+            declared = Headers(scope=scope).get("content-length", "")
+            size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+            more = True
             while more:
+                size = max(size, len(body))
                 if size > MAX_MESSAGE_BYTES:
-                    problem = f"The message is too large; at most {MAX_MESSAGE_BYTES} bytes are "
-                    raise _Refused(413, f"{problem}taken.")
+                    problem = (
+                        f"The message is too large; at most {MAX_MESSAGE_BYTES} bytes are taken."
+                    )
+                    await _refuse(413, problem)(scope, receive, send)
+                    return
                 if size > LARGE_BODY and not large:
                     if self._large >= MAX_LARGE:
-                        problem = f"{MAX_LARGE} requests of more than {LARGE_BODY} bytes are under "
-                        raise _Refused(503, f"{problem}way. Try again.")
+                        problem = (
+                            f"{MAX_LARGE} requests of more than {LARGE_BODY} bytes are under way."
+                        )
+                        await _refuse(503, f"{problem} Try again.")(scope, receive, send)
+                        return
                     self._large += 1
-                    large, deadline = True, anyio.current_time() + LARGE_SECONDS
+                    large = True
+                    deadline = anyio.current_time() + LARGE_SECONDS
                 with anyio.CancelScope(deadline=deadline) as reading:
                     message = await receive()
                 if reading.cancelled_caught:
-                    problem = f"The message did not come within {LARGE_SECONDS:g} s, which one of "
-                    raise _Refused(408, f"{problem}more than {LARGE_BODY} bytes has.")
+                    problem = (
+                        f"The message did not come within {LARGE_SECONDS:g} s, "
+                        f"which one of more than {LARGE_BODY} bytes has."
+                    )
+                    await _refuse(408, problem)(scope, receive, send)
+                    return
                 if message["type"] != "http.request":
-                    raise _Refused(400, "The message did not come whole.")
+                    return
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-                size = max(size, len(body))
-            yield bytes(body)
+            await self._serve(bytes(body), scope, receive, send)
         finally:
             self._large -= large
+
+    async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if await is_crowded(Line(body)):
+            await _refuse(400, TOO_MANY)(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        # Clients of later versions say which one they use; `initialize` comes alone.
+        version = headers.get("mcp-protocol-version", VERSION)
+        if body[:1] == b"[" and version == VERSION and "mcp-session-id" in headers:
+            found = parse_batch(body)
+            if not isinstance(found, BatchRefusal):
+                await self._serve_batch(found, scope, receive, send)
+                return
+            if found.answers:
+                error = found.answers[0].error
+                await _refuse(400, error.message, error.code)(scope, receive, send)
+                return
+        await self._app(scope, _replayed(body, receive), send)
+
+    async def _serve_batch(
+        self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Hand each message on as a request of its own; answer with one stream of all answers."""
+        events = _Events(send)
+
+        async def serve(message: JSONRPCMessage) -> None:
+            body = encode(message).encode()
+            await self._app(scope, _replayed(body, receive), events.sender())
+
+        async with anyio.create_task_group() as tasks:
+            for message in messages:
+                tasks.start_soon(serve, message)
+        if events.begun:
+            await send({"type": "http.response.body", "body": b""})
+        elif events.gone:
+            await _refuse(404, "Session not found")(scope, receive, send)
+        else:
+            await Response(status_code=202)(scope, receive, send)
+
+
+class _Events:
+    """The answers to a batch's messages as events of one answer.
+
+    Attributes:
+        begun: There was one.
+        gone: The client's session has ended, which it is told by the status.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.gone = False
+
+    def sender(self) -> Send:
+        """Return what takes the application's answer to one message."""
+        plain = False
+
+        async def send(message: Message) -> None:
+            nonlocal plain
+            if message["type"] == "http.response.start":
+                self.gone = self.gone or message["status"] == httpx2.codes.NOT_FOUND
+                kind = Headers(raw=message["headers"]).get("content-type", "")
+                plain = not kind.startswith("text/event-stream")
+            elif message.get("body") and (self.begun or not self.gone):
+                body = message["body"]
+                await self._event(b"event: message\r\ndata: %b\r\n\r\n" % body if plain else body)
+
+        return send
+
+    async def _event(self, body: bytes) -> None:
+        if not self.begun:
+            self.begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM}
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
@@ -108,8 +186,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-class _Refused(Exception):
-    def __init__(self, status: int, problem: str) -> None:
-        error = ErrorData(code=INVALID_REQUEST, message=problem)
-        body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
-        self.response = Response(body, status_code=status, media_type="application/json")
+def _refuse(status: int, problem: str, code: int = INVALID_REQUEST) -> Response:
+    error = ErrorData(code=code, message=problem)
+    body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
+    return Response(body, status_code=status, media_type="application/json")

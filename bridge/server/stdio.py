@@ -15,7 +15,7 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +24,19 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from mcp.shared.message import SessionMessage
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp.types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCRequest,
     jsonrpc_message_adapter,
 )
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
 from bridge.aside import LARGE, aside
+from bridge.server.batches import BatchRefusal, OpenBatches, parse_batch
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -63,6 +65,8 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         over: Cancelled when the client cannot be written to any more; `failure` says why. To most
             senders that is nothing, since their request has nobody to answer to.
 
+    Attributes:
+        batches: Those whose answers are collected, to go out together.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope) -> None:
@@ -72,19 +76,36 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
         self._closed = False
+        self.batches = OpenBatches()
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message whole.
+        """Write one message whole; an answer to a batch goes out with the others.
 
         Cancelled half-way, the rest of it goes out before the next one.
 
         Raises:
             ClosedResourceError: Nobody is left to write to.
         """
+        together = self.batches.take(item.message)
+        if together is None:
+            await self._write(encode(item.message))
+        else:
+            await self.send_batch(together)
+
+    async def send_batch(self, messages: Sequence[JSONRPCMessage]) -> None:
+        """Write messages as one array; nothing if there are none.
+
+        Raises:
+            ClosedResourceError: Nobody is left to write to.
+        """
+        if messages:
+            await self._write(f"[{','.join(map(encode, messages))}]")
+
+    async def _write(self, text: str) -> None:
         async with self._lock:
             await self._write_rest()
-            self._rest = memoryview(encode(item.message).encode() + b"\n")
+            self._rest = memoryview(text.encode() + b"\n")
             await self._write_rest()
 
     async def _write_rest(self) -> None:
@@ -177,15 +198,6 @@ class Refusal:
     answer: JSONRPCError
 
 
-NO_BATCHES = JSONRPCError(
-    jsonrpc="2.0",
-    id=None,
-    error=ErrorData(
-        code=INVALID_REQUEST, message="Batches are not taken. Send each message by itself."
-    ),
-)
-
-
 def read_line(
     line: Line | OversizeLine, *, crowded: bool = False
 ) -> JSONRPCMessage | Refusal | Noise | None:
@@ -205,9 +217,6 @@ def read_line(
             return Noise(f"{line.size} bytes, of which at most {MAX_MESSAGE_BYTES} are taken")
         problem = f"The message has {line.size} bytes; at most {MAX_MESSAGE_BYTES} are taken."
         return _refusal(found, INVALID_REQUEST, problem)
-    if line.data[:1] == b"[":
-        # Several in one array, which protocol 2025-03-26 has and no other.
-        return Refusal(NO_BATCHES) if _METHOD in line.data else Noise("an array of messages")
     if crowded:
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
@@ -260,6 +269,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._writer = writer
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
         self._lines: deque[Line | OversizeLine] = deque()
+        self._batch: deque[JSONRPCMessage] = deque()
         self._waits = True
         self._ended = False
 
@@ -270,11 +280,14 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             EndOfStream: Stdin has ended.
         """
         while True:
-            while self._lines:
+            while self._lines or self._batch:
                 # Many lines may have come at once, and those who act on them need turns.
                 await anyio.lowlevel.checkpoint()
+                if self._batch:
+                    return self._of_batch(self._batch.popleft())
                 message = await self._read(self._lines.popleft())
                 if message is not None:
+                    self._writer.batches.seen(message)
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
@@ -286,8 +299,34 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 rest = self._framer.finish()
                 self._lines.extend(() if rest is None else (rest,))
 
+    def _of_batch(self, message: JSONRPCMessage) -> SessionMessage:
+        if not isinstance(message, JSONRPCRequest):
+            return SessionMessage(message)
+        number = message.id
+
+        async def unanswered() -> None:
+            await self._writer.send_batch(self._writer.batches.unanswered(number))
+
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
+
+    async def _read_batch(self, line: Line) -> None:
+        """Have a batch's messages come next, or answer its requests if it is refused."""
+        batches = self._writer.batches
+        found = parse_batch(line.data, batches.version)
+        if not isinstance(found, BatchRefusal):
+            refusal = batches.begin(found)
+            if refusal is None:
+                self._batch.extend(found)
+                return
+            found = refusal
+        logger.warning("the client sent a batch of messages that is refused")
+        await self._writer.send_batch(found.answers)
+
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
         crowded = isinstance(line, Line) and await is_crowded(line)
+        if isinstance(line, Line) and line.data[:1] == b"[" and not crowded:
+            await self._read_batch(line)
+            return None
         match read_line(line, crowded=crowded):
             case Refusal(answer):
                 logger.warning("the client sent what cannot be read: %s", answer.error.message)
@@ -323,3 +362,4 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         """Read no more. The descriptor is its claimant's."""
         self._ended = True
         self._lines.clear()
+        self._batch.clear()

@@ -28,7 +28,7 @@ class Peer:
         os.set_blocking(writing, False)
 
     async def send(self, message: Any) -> None:
-        """Write one message."""
+        """Write one message, or several as a batch."""
         rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             await anyio.wait_writable(self._writing)
