@@ -184,6 +184,7 @@ class _File:
     """The file that is being written.
 
     Attributes:
+        day: That of its name.
         last: Its last record.
         previous: How others ended when it was begun.
         others: Bytes of all others then.
@@ -191,6 +192,7 @@ class _File:
     """
 
     path: Path
+    day: str
     descriptor: int
     inode: int
     last: Link
@@ -312,14 +314,15 @@ class AuditLog:
             always: Whether beyond the quota as well.
         """
         try:
-            file = self._current(directory, always=always)
+            moment = when(self._now())
+            file = self._current(directory, moment[:10], always=always)
             due = [*self._owed, *records]
             if self._dropped:
                 due.insert(0, {"kind": "lost", "records": self._dropped})
             if file.expired:
                 removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
                 due.insert(0, {"kind": "retention", **removal})
-            file.put(due, when(self._now()))
+            file.put(due, moment)
         except OSError as error:
             raise self._failed(error) from error
         self._owed.clear()
@@ -329,12 +332,12 @@ class AuditLog:
                 (directory / file.expired.pop()).unlink()
         return file
 
-    def _current(self, directory: Path, *, always: bool) -> _File:
+    def _current(self, directory: Path, today: str, *, always: bool) -> _File:
         """Return the file to write to, if there is room."""
-        file, today = self._file, when(self._now())[:10]
+        file = self._file
         if file is not None and not file.is_there():
             self._leave()
-        elif file is not None and file.size <= self._largest and file.path.name[:10] >= today:
+        elif file is not None and file.size <= self._largest and file.day >= today:
             if not always and file.others + file.size >= self._quota:
                 raise self._full()
             return file
@@ -363,6 +366,7 @@ class AuditLog:
                 os.fsync(folder)
         self._file = _File(
             path=directory / name,
+            day=day,
             descriptor=descriptor,
             inode=os.fstat(descriptor).st_ino,
             last=before_first(name),
