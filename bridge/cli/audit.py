@@ -16,7 +16,6 @@ import anyio.to_thread
 
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
-from bridge.gate.audit.log import UnsafeError
 from bridge.gate.audit.reading import (
     LEAST_EXPECTED,
     MAX_TAIL,
@@ -69,16 +68,12 @@ async def verify_log(arguments: SimpleNamespace, settings: Settings) -> int:
             f"--expect: {arguments.expect!r:.80} is no hash, nor {LEAST_EXPECTED} digits of one."
         )
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
-    directory = settings.state_dir / "audit"
-    if not directory.is_dir():
-        report = Report()
-    else:
-        report = await _in_thread(directory, partial(verify, directory, expect))
+    report = await _read(settings, partial(verify, expect=expect)) or Report()
     found = not report.problems and (not expect or report.expected is not None)
     if arguments.json:
         write_json({"ok": found, **_report(report, expect)}, indent=2)
     else:
-        _write_report(report, directory)
+        _write_report(report, _directory(settings))
         if expect:
             where = "nowhere in the log" if report.expected is None else str(report.expected)
             write_out(visible(f"Expected hash {expect}: {where}\n"))
@@ -90,19 +85,15 @@ async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
     count = arguments.number
     if not 0 <= count <= MAX_TAIL:
         raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {count}.")
-    directory = settings.state_dir / "audit"
-    found: Sequence[Mapping[str, Json]] = ()
-    places: dict[str, int] = {}
-    if directory.is_dir():
-        found, places = await _in_thread(directory, partial(last_records, directory, count))
-    elif not arguments.follow:
-        write_err(_nothing(directory))
+    last = await _read(settings, partial(last_records, count=count))
+    if last is None and not arguments.follow:
+        write_err(_nothing(_directory(settings)))
+    found, places = last or ([], {})
     _write_records(found, as_json=arguments.json)
     while arguments.follow:
         await anyio.sleep(FOLLOW_SECONDS)
-        if directory.is_dir():
-            found = await _in_thread(directory, partial(records_since, directory, places))
-            _write_records(found, as_json=arguments.json)
+        found = await _read(settings, partial(records_since, places=places)) or []
+        _write_records(found, as_json=arguments.json)
     return 0
 
 
@@ -112,12 +103,9 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
     if not _ID.fullmatch(wanted):
         message = f"{wanted!r:.80} is no run or plan, nor the beginning of one."
         raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
-    directory = settings.state_dir / "audit"
-    found: Sequence[Mapping[str, Json]] = ()
-    if directory.is_dir():
-        found = await _in_thread(directory, partial(about, directory, wanted))
+    found = await _read(settings, partial(about, wanted=wanted))
     if not found:
-        write_err(visible(f"There is nothing about {wanted} in {directory}.\n"))
+        write_err(visible(f"There is nothing about {wanted} in {_directory(settings)}.\n"))
         return 1
     _write_records(found, as_json=arguments.json)
     return 0
@@ -126,10 +114,8 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
 async def stats(arguments: SimpleNamespace, settings: Settings) -> int:
     """Count calls by day, server, tool, decision or outcome."""
     by, since = _by(arguments.by), _day(arguments.since or "")
-    directory = settings.state_dir / "audit"
     counting = Counting(by=by)
-    if directory.is_dir():
-        await _in_thread(directory, partial(counting.count, directory, since))
+    await _read(settings, partial(counting.count, since=since))
     groups = [
         (key, {name: round(count[name]) for name in _COUNTS})
         for key, count in sorted(counting.groups.items())
@@ -139,7 +125,7 @@ async def stats(arguments: SimpleNamespace, settings: Settings) -> int:
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
-        write_err(f"No calls since {since}.\n" if since else _nothing(directory))
+        write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
         return 0
     headings = [name.upper() for name in by]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
@@ -171,11 +157,19 @@ def _day(text: str) -> str:
     raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
 
 
-async def _in_thread(directory: Path, read: Callable[[], T]) -> T:
+def _directory(settings: Settings) -> Path:
+    return settings.state_dir / "audit"
+
+
+async def _read(settings: Settings, read: Callable[[Path], T]) -> T | None:
+    """Return what is read from the log's directory; None if there is none."""
+    directory = _directory(settings)
+    if not directory.is_dir():
+        return None
     try:
-        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-    except (OSError, UnsafeError) as error:
-        reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
+        return await anyio.to_thread.run_sync(read, directory, abandon_on_cancel=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
         raise AuditError(f"The audit log in {directory} cannot be read: {reason}.") from error
 
 
@@ -200,13 +194,10 @@ def _write_report(report: Report, directory: Path) -> None:
 
 def _report(report: Report, expect: str) -> dict[str, Json]:
     found: dict[str, Json] = {
-        "files": report.files,
-        "records": report.records,
-        "head": report.head,
-        "problems": [_finding(each) for each in report.problems],
-        "notes": [_finding(each) for each in report.notes],
-        "omitted": report.omitted,
+        name: getattr(report, name) for name in ("files", "records", "head", "omitted")
     }
+    found["problems"] = [_finding(each) for each in report.problems]
+    found["notes"] = [_finding(each) for each in report.notes]
     if expect:
         place = None if report.expected is None else _finding(report.expected)
         found["expected"] = {"hash": expect, "found": place}

@@ -82,15 +82,11 @@ def emails(text: str) -> Iterator[Found]:
         )
         if after is not None and before is not None:
             local = before[0][::-1].lstrip(".'/=?!*{|}")
-            if local and not _is_email_token(local, after[0]):
+            if local and after[0].lower() != EMAIL_DOMAIN:
                 start = at - len(local)
                 yield Found(start, after.end(), "email", f"{local}@{after[0]}".casefold())
                 least = after.end()
         at = text.find("@", at + 1 if after is None else after.end())
-
-
-def _is_email_token(local: str, domain: str) -> bool:
-    return domain.lower() == EMAIL_DOMAIN
 
 
 _INTERNATIONAL = re.compile(r"(?:\+|(?<![\w.])00)[1-9](?:[ .()/-]{0,2}[0-9]){6,14}(?![0-9])")
@@ -165,9 +161,11 @@ def _after(text: str, start: int, count: int) -> int | None:
 def iban_is_valid(iban: str) -> bool:
     """Tell whether the check digits of an account number are right."""
     moved = iban[4:] + iban[:4]
-    if not (moved.isascii() and moved.isalnum()):
-        return False
-    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+    return moved.isascii() and moved.isalnum() and _remainder(moved) == 1
+
+
+def _remainder(text: str) -> int:
+    return int("".join(str(int(character, 36)) for character in text)) % 97
 
 
 _CARD = re.compile(r"(?<![\w.,@-])[2-6](?:[ -]?[0-9]){12,18}(?![\w@-])(?!\.[0-9])")
@@ -268,8 +266,7 @@ def token(kind: Kind, number: int) -> str:
 
 def _iban(digits: str) -> str:
     rest = f"{IBAN_BANK}{digits}"
-    number = int("".join(str(int(character, 36)) for character in f"{rest}{IBAN_COUNTRY}00"))
-    return f"{IBAN_COUNTRY}{98 - number % 97:02d}{rest}"
+    return f"{IBAN_COUNTRY}{98 - _remainder(f'{rest}{IBAN_COUNTRY}00'):02d}{rest}"
 
 
 _ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"

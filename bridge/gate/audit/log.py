@@ -73,8 +73,11 @@ _NEW = os.O_APPEND | os.O_CREAT | os.O_EXCL
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class UnsafeError(Exception):
+class UnsafeError(OSError):
     """Something in the way is not ours, or others may write it; the text says what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.EPERM, what)
 
 
 class Found(NamedTuple):
@@ -89,18 +92,13 @@ class Found(NamedTuple):
     size: int
 
 
-def open_folder(path: Path) -> int:
-    """Return a descriptor of the directory, or raise `UnsafeError` or `OSError`."""
-    return _checked(path, os.O_RDONLY | os.O_DIRECTORY, None, "it")
+def _open(path: Path | str, flags: int, folder: int | None = None) -> int:
+    """Open the directory, or a file in it, if it is only this user's; never what a link points to.
 
-
-def open_file(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a file in the directory, or raise `UnsafeError` or `OSError`."""
-    return _checked(name, flags, folder, f"{name} in it")
-
-
-def _checked(path: Path | str, flags: int, folder: int | None, what: str) -> int:
-    """Open what is only this user's, never what a link points to."""
+    Raises:
+        OSError: It cannot be opened, or is not this user's alone.
+    """
+    what = "it" if folder is None else f"{path} in it"
     try:
         descriptor = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     except OSError as error:
@@ -120,25 +118,19 @@ def _checked(path: Path | str, flags: int, folder: int | None, what: str) -> int
     return descriptor
 
 
-def list_files(folder: int) -> list[Found]:
-    """Return the log's files in the order in which they were begun."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            # Another bridge may be removing old ones.
-            with suppress(FileNotFoundError):
-                if name := _NAME.fullmatch(entry.name):
-                    size = entry.stat(follow_symlinks=False).st_size
-                    found.append(Found(name[1], int(name[2] or 0), entry.name, size))
-    return sorted(found)
-
-
 @contextmanager
 def opened(directory: Path) -> Iterator[tuple[int, list[Found]]]:
-    """Open the directory and list its files, as they are at this moment."""
-    folder = open_folder(directory)
+    """Open the directory and list its files in the order in which they were begun."""
+    folder, found = _open(directory, os.O_RDONLY | os.O_DIRECTORY), []
     try:
-        yield folder, list_files(folder)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # Another bridge may be removing old ones.
+                with suppress(FileNotFoundError):
+                    if name := _NAME.fullmatch(entry.name):
+                        size = entry.stat(follow_symlinks=False).st_size
+                        found.append(Found(name[1], int(name[2] or 0), entry.name, size))
+        yield folder, sorted(found)
     finally:
         os.close(folder)
 
@@ -151,7 +143,7 @@ def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]
     Args:
         start: Where to begin: where a line does.
     """
-    with os.fdopen(open_file(folder, name), "rb") as file:
+    with os.fdopen(_open(name, os.O_RDONLY, folder), "rb") as file:
         file.seek(start)
         while line := file.readline(MAX_LINE_BYTES):
             rest = line
@@ -165,7 +157,7 @@ def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]
 def last_lines(folder: int, file: Found, count: int) -> int:
     """Return where the last lines of a file begin."""
     want = MAX_LINE_BYTES
-    with os.fdopen(open_file(folder, file.name), "rb") as opened_file:
+    with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as opened_file:
         while True:
             start = opened_file.seek(max(0, file.size - want))
             before, *rest = opened_file.read(want).rsplit(b"\n", count + 1)
@@ -192,6 +184,7 @@ class _File:
     """The file that is being written.
 
     Attributes:
+        day: That of its name.
         last: Its last record.
         previous: How others ended when it was begun.
         others: Bytes of all others then.
@@ -199,6 +192,7 @@ class _File:
     """
 
     path: Path
+    day: str
     descriptor: int
     inode: int
     last: Link
@@ -320,16 +314,17 @@ class AuditLog:
             always: Whether beyond the quota as well.
         """
         try:
-            file = self._current(directory, always=always)
+            moment = when(self._now())
+            file = self._current(directory, moment[:10], always=always)
             due = [*self._owed, *records]
             if self._dropped:
                 due.insert(0, {"kind": "lost", "records": self._dropped})
             if file.expired:
                 removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
                 due.insert(0, {"kind": "retention", **removal})
-            file.put(due, when(self._now()))
-        except (OSError, UnsafeError) as error:
-            raise self.failed(error, "written", ", and no call is made without it") from error
+            file.put(due, moment)
+        except OSError as error:
+            raise self._failed(error) from error
         self._owed.clear()
         self._dropped = 0
         while file.expired:
@@ -337,21 +332,19 @@ class AuditLog:
                 (directory / file.expired.pop()).unlink()
         return file
 
-    def _current(self, directory: Path, *, always: bool) -> _File:
+    def _current(self, directory: Path, today: str, *, always: bool) -> _File:
         """Return the file to write to, if there is room."""
-        file, today = self._file, when(self._now())[:10]
+        file = self._file
         if file is not None and not file.is_there():
             self._leave()
-        elif file is not None and file.size <= self._largest and file.path.name[:10] >= today:
+        elif file is not None and file.size <= self._largest and file.day >= today:
             if not always and file.others + file.size >= self._quota:
                 raise self._full()
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
-        folder = open_folder(directory)
-        try:
-            files, oldest = list_files(folder), self._oldest()
-            expired = [file for file in files if file.day < oldest][:MAX_REMOVED]
+        with opened(directory) as (folder, files):
+            expired = [file for file in files if file.day < self._oldest()][:MAX_REMOVED]
             others = sum(file.size for file in files) - sum(file.size for file in expired)
             count = len(files) - len(expired)
             if not always and (others >= self._quota or count >= MAX_FILES):
@@ -368,13 +361,12 @@ class AuditLog:
                 number += 1
                 name = f"{day}-{number:06d}.jsonl"
                 with suppress(FileExistsError):
-                    descriptor = open_file(folder, name, os.O_WRONLY | _NEW)
+                    descriptor = _open(name, os.O_WRONLY | _NEW, folder)
             if self._sync:
                 os.fsync(folder)
-        finally:
-            os.close(folder)
         self._file = _File(
             path=directory / name,
+            day=day,
             descriptor=descriptor,
             inode=os.fstat(descriptor).st_ino,
             last=before_first(name),
@@ -404,7 +396,7 @@ class AuditLog:
             # macOS has no fdatasync.
             await anyio.to_thread.run_sync(getattr(os, "fdatasync", os.fsync), descriptor)
         except OSError as error:
-            raise self.failed(error, "written", ", and no call is made without it") from error
+            raise self._failed(error) from error
         finally:
             os.close(descriptor)
 
@@ -420,13 +412,12 @@ class AuditLog:
             "what is older, and start the bridge again.",
         )
 
-    def failed(self, error: OSError | UnsafeError, what: str, so: str = "") -> AuditError:
-        """Return what is raised for an error of its files."""
-        reason = str(error) if isinstance(error, UnsafeError) else error.strerror or str(error)
+    def _failed(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
         if isinstance(error, UnsafeError):
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."
         elif error.errno in _NO_ROOM:
             remedy = "Make room on its disk; nothing has to be started again."
-        message = f"The audit log cannot be {what} ({reason}){so}."
+        reason = error.strerror or str(error)
+        message = f"The audit log cannot be written ({reason}), and no call is made without it."
         return AuditError(message, host_detail=f"It is in {self.directory}.", remedy=remedy)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -56,7 +56,7 @@ def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]],
     """Return the last records by their times, and how far each file was read.
 
     Raises:
-        OSError, UnsafeError: They cannot be read.
+        OSError: They cannot be read.
     """
     with opened(directory) as (folder, files):
         places = {file.name: last_lines(folder, file, count) for file in files}
@@ -70,7 +70,7 @@ def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, 
     """Return what has been written since, up to a bound, and note how far each file was read.
 
     Raises:
-        OSError, UnsafeError: It cannot be read.
+        OSError: It cannot be read.
     """
     with opened(directory) as (folder, files):
         found = zip(range(MAX_TAIL), _since(folder, files, places), strict=False)
@@ -78,15 +78,19 @@ def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, 
 
 
 def _since(
-    folder: int, files: Sequence[Found], places: dict[str, int], needle: bytes = b""
+    folder: int,
+    files: Sequence[Found],
+    places: dict[str, int],
+    needles: Collection[bytes] = (b"",),
 ) -> Iterator[Mapping[str, Json]]:
+    """Yield records from where each file was read up to, of lines that have one of some texts."""
     for file in files:
         start = places.setdefault(file.name, 0)
         for line, end in lines(folder, file.name, start) if start < file.size else ():
             if not line.endswith(b"\n"):
                 break
             places[file.name] = end
-            if needle in line and (record := parsed(line)):
+            if any(needle in line for needle in needles) and (record := parsed(line)):
                 yield record
 
 
@@ -94,29 +98,21 @@ def about(directory: Path, wanted: str) -> list[Mapping[str, Json]]:
     """Return all records of runs and plans that begin so, and of the runs that applied the plans.
 
     Raises:
-        OSError, UnsafeError: They cannot be read.
+        OSError: They cannot be read.
     """
-    found = _about(directory, json.dumps(wanted)[1:-1], lambda text: text.startswith(wanted))
-    applied = {str(record["run"]) for record in found.values() if record.get("kind") == "apply"}
-    for run in applied:
-        found |= _about(directory, json.dumps(run), run.__eq__)
-    return [found[place] for place in sorted(found)]
-
-
-def _about(
-    directory: Path, needle: str, is_wanted: Callable[[str], bool]
-) -> dict[tuple[str, int, str, int], Mapping[str, Json]]:
-    """Return records by their places."""
-    found: dict[tuple[str, int, str, int], Mapping[str, Json]] = {}
+    found: deque[Mapping[str, Json]] = deque(maxlen=MAX_SHOWN)
+    applied: set[str] = set()
+    needles = {json.dumps(wanted)[1:-1].encode("ascii")}
     with opened(directory) as (folder, files):
-        for file in reversed(files):
-            for record in _since(folder, [file], {}, needle.encode("ascii")):
-                seq, ids = record.get("seq"), (record.get("run"), record.get("plan"))
-                if any(isinstance(each, str) and is_wanted(each) for each in ids):
-                    found[file.day, file.number, file.name, seq if type(seq) is int else 0] = record
-                if len(found) >= MAX_SHOWN:
-                    return found
-    return found
+        for record in _since(folder, files, {}, needles):
+            run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
+            if record.get("kind") == "apply" and plan.startswith(wanted):
+                # What else there is about that run comes after this.
+                applied.add(run)
+                needles.add(json.dumps(run).encode("ascii"))
+            if run in applied or run.startswith(wanted) or plan.startswith(wanted):
+                found.append(record)
+    return list(found)
 
 
 @dataclass(kw_only=True)
@@ -140,7 +136,7 @@ class Counting:
         """Count what is recorded from a day on.
 
         Raises:
-            OSError, UnsafeError: It cannot be read.
+            OSError: It cannot be read.
         """
         with opened(directory) as (folder, files):
             self.feed(_since(folder, [file for file in files if file.day >= since], {}))
@@ -230,7 +226,7 @@ def verify(directory: Path, expect: str = "") -> Report:
         expect: A hash, or the beginning of one, that has to be in it.
 
     Raises:
-        OSError, UnsafeError: It cannot be read.
+        OSError: It cannot be read.
     """
     try:
         return _Verifier(expect).checked(directory)
@@ -253,8 +249,13 @@ class _Verifier:
         """Return the report. Files are read as far as they go then, later than they were listed."""
         with opened(directory) as (folder, files):
             for file in files:
-                first = next(lines(folder, file.name), (b"", 0))[0]
-                self._learn(file.name, read_line(first))
+                line = read_line(next(lines(folder, file.name), (b"", 0))[0])
+                previous = line.record.get("previous") if line else None
+                for name, end in previous.items() if isinstance(previous, dict) else ():
+                    # Empty of a file that had no record yet, or one that was not as it was written.
+                    seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
+                    if type(seq) is int:
+                        self._ends.setdefault(name, []).append((seq, str(found), file.name))
             for file in files:
                 self._report.files += 1
                 if file.number:
@@ -267,14 +268,6 @@ class _Verifier:
                 what = f"{self._ends[name][0][2]} names it, and it is not there: {MISSING}"
                 self._tell(self._report.problems, Finding(name, 0, what))
         return self._report
-
-    def _learn(self, file: str, line: Line | None) -> None:
-        previous = line.record.get("previous") if line else None
-        for name, end in previous.items() if isinstance(previous, dict) else ():
-            # Empty of a file that had no record yet, or one that was not as it was written.
-            seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
-            if type(seq) is int:
-                self._ends.setdefault(name, []).append((seq, str(found), file))
 
     def _file(self, folder: int, file: Found) -> None:
         report, after, number, torn = self._report, before_first(file.name), 0, False

@@ -279,20 +279,26 @@ class RunAudit:
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> tuple[Record, int]:
         """Return a call's record, and what it takes."""
-        made = partial(self._made, kind, number, call, decision)
         if self._log.directory is None:
             return {}, 0
         if burden(call.arguments, SMALL) <= SMALL:
             # As nearly all are; they need no thread, and are recorded whole.
-            return made(), SMALL
+            return self._made(kind, number, call, decision, small=True), SMALL
+        made = partial(self._made, kind, number, call, decision, small=False)
         return await aside(call.arguments, lambda: _bounded(made()))
 
     def _made(
-        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
+        self,
+        kind: CallKind,
+        number: int,
+        call: CallFacts,
+        decision: Decision | None,
+        *,
+        small: bool,
     ) -> Record:
         """Return who wanted what, and what was decided."""
         shown: Json = UNREADABLE
-        if burden(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+        if small or burden(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):
                 shown = self._mask(dict(call.arguments), call.schema)
         facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}

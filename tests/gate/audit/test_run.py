@@ -234,7 +234,7 @@ async def test_arguments_too_large_to_be_searched_are_not_recorded(tmp_path: Pat
         return value
 
     audit = RunAudit(AuditLog(tmp_path / "audit"), "r1", mask=mask)
-    for arguments in ({"a": "x" * 9_000_000}, {"b": ["y" * 300_000] * 40}, {"c": [1] * 900_000}):
+    for arguments in ({"a": "x" * 3_000_000}, {"b": ["y" * 300_000] * 10}, {"c": [1] * 50_000}):
         await audit.calling(1, a_call(**arguments), ALLOWED, None)
     assert all(size <= MAX_SEARCHED for size in searched)
     found = records(tmp_path / "audit")
