@@ -6,7 +6,7 @@ ever found; see `bridge.artifacts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import anyio
 import anyio.to_thread
@@ -31,6 +31,9 @@ MAX_LINE_BYTES = 2 * 1024
 
 MAX_READING = 2
 """Outputs read at once for one run: each is in memory then."""
+
+MAX_LISTED = 10
+"""Outputs named in an error."""
 
 STREAMS = ("stdout", "stderr")
 
@@ -101,21 +104,32 @@ class KeptOutputs:
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
         """Return what to say of an output that there is not, once what there is counts as read."""
         try:
-            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner, run_id)
+            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
         except BridgeError:
             listed = ()
-        # Of no run's name all would be listed.
-        kept = [one for one in listed if one.kind in STREAMS and one.run_id == run_id]
+        kept = [one for one in listed if one.kind in STREAMS]
+        if not self._owner:
+            # Callers who cannot be told apart are not told each other's runs, which open outputs.
+            kept = [one for one in kept if one.run_id == run_id]
         for one in kept:
             # That a run left an output, and how large it is, is data, too.
             await self._lasting.learn(one.uri, one.provenance)
-        there = ", ".join(f"{one.kind} ({counted(one.size, 'byte')})" for one in kept)
+        return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
+
+    def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
+        """Say what there is instead."""
+        of_run = [one for one in kept if one.run_id == run_id]
         message = (
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
-            "showed as a whole, and what has expired are not. Of this run there is "
-            f"{there or 'nothing'}."
+            "showed as a whole, and what has expired are not."
         )
-        return CallFailedError(message, kind="usage")
+        if of_run:
+            return f"{message} Of this run there is {', '.join(map(_told, of_run))}."
+        if not kept:
+            return f"{message} No output is kept at all."
+        listed = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:MAX_LISTED])
+        more = f" and {len(kept) - MAX_LISTED:,} more" if len(kept) > MAX_LISTED else ""
+        return f"{message} Kept, the newest first: {listed}{more}."
 
 
 def part(data: bytes, first: int, last: int | None) -> bytes:
@@ -177,3 +191,7 @@ def _number(params: Mapping[str, Json], name: str, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise CallFailedError(f"{name} must be a whole number.", kind="usage")
     return value
+
+
+def _told(artifact: Artifact) -> str:
+    return f"{artifact.kind} ({counted(artifact.size, 'byte')})"
