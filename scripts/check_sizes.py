@@ -23,7 +23,7 @@ BASE = "(base)"
 BUDGETS = {
     "cli": 4_570,
     "server": 3_480,
-    "engine": 13_510,
+    "engine": 13_530,
     "discovery": 4_540,
     "upstream": 7_350,
     "catalog": 7_160,
