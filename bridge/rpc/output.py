@@ -157,12 +157,13 @@ class OutputBuffer:
         """Whether all that was taken in is held here."""
         return self._size == len(self._start)
 
-    @property
-    def cost(self) -> int:
-        """What all of it would cost, in tokens, if it is held here; else, what its beginning would.
-
-        That is more than may be shown in any case: it is held for that.
-        """
+    def cost(self, most: float) -> int:
+        """Return what all of it would cost, in tokens; where that is more than `most`, more."""
+        size = int(most * _BYTES_PER_TOKEN)
+        beginning = cost(self._start[:size])
+        # Most text costs more by then, and need not be read to its end.
+        if beginning > most or size >= len(self._start):
+            return beginning
         return cost(self._start)
 
     def _add(self, data: bytes) -> bytes:

@@ -140,3 +140,13 @@ def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
     assert cut_notice(flood, dropped=40, kept=True) == told
     assert ends.text("cut") == "a\n[… cut …]\nz"
     assert Ends(head=b"a").text("cut") == "a\n[… cut …]\n"
+
+
+@pytest.mark.parametrize("text", ["x y " * 10, "word " * 50_000, " " * 100_000])
+def test_what_a_stream_costs_is_exact_as_far_as_it_may_be_shown(text: str) -> None:
+    """Of what costs more it is known that it does, without counting all of it."""
+    buffer = OutputBuffer()
+    buffer.append(text.encode())
+    most = 5_000
+    exact = cost(buffer.start)
+    assert min(buffer.cost(most), most + 1) == min(exact, most + 1)

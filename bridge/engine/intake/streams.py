@@ -208,7 +208,7 @@ class Streams:
         both = (self._stdout, self._stderr)
         for stream in both:
             await self._tell(stream, await stream.end())
-        most = shares([stream.buffer.cost for stream in both], self._most)
+        most = shares([stream.buffer.cost(self._most) for stream in both], self._most)
         stdout, stderr = [
             await stream.left(share) for stream, share in zip(both, most, strict=True)
         ]
