@@ -276,7 +276,7 @@ class ToolIndex:
         for run in asked_runs:
             whole = run.lower()[:MAX_WORD_CHARS]
             split = parts(run)
-            if len(split) > 1 and not self._scores(_quoted(whole)):
+            if len(split) > 1 and not self._is_there(_quoted(whole)):
                 yield from split
             else:
                 yield whole
@@ -284,11 +284,13 @@ class ToolIndex:
     def _term(self, word: str) -> _Term | None:
         """Return what to look for in place of a word; None if nothing is like it."""
         if word not in self._terms:
-            if self._kept_scores > _REMEMBERED_SCORES:
-                self._forget()
             term = self._terms[word] = self._look_for(word)
-            self._kept_scores += 1 if term is None else len(term.scores)
-        return self._terms[word]
+            self._kept_scores += _size(term)
+            while self._kept_scores > _REMEMBERED_SCORES and len(self._terms) > 1:
+                self._kept_scores -= _size(self._terms.pop(next(iter(self._terms))))
+        # The last used goes last.
+        term = self._terms[word] = self._terms.pop(word)
+        return term
 
     def _forget(self) -> None:
         self._terms.clear()
@@ -309,16 +311,26 @@ class ToolIndex:
             scores = self._scores(text) if near else {}
         return _Term(text=text, scores=scores, likeness=likeness) if scores else None
 
+    def _is_there(self, text: str) -> bool:
+        assert self._database is not None
+        return self._database.execute(_FOUND, (text,)).fetchone() is not None
+
     def _scores(self, text: str) -> dict[int, float]:
         assert self._database is not None
         return dict(self._database.execute(_SCORED, (text,)))
 
 
+def _size(term: _Term | None) -> int:
+    return 1 if term is None else len(term.scores)
+
+
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     """Return the sum of each tool's scores, times the share of words it has."""
-    scores: dict[int, float] = {}
-    hits: Counter[int] = Counter()
-    for term in terms:
+    # The most frequent word's are taken over as they are, and only those of the others added.
+    terms = sorted(terms, key=lambda term: -len(term.scores))
+    scores = dict(terms[0].scores) if terms else {}
+    hits = Counter(scores.keys())
+    for term in terms[1:]:
         hits.update(term.scores.keys())
         for row, score in term.scores.items():
             scores[row] = scores.get(row, 0.0) + score
@@ -369,6 +381,8 @@ _SCORED = (
     f"SELECT rowid, -bm25(tools, {', '.join(map(str, COLUMNS.values()))}) FROM tools"
     " WHERE tools MATCH ?"
 )
+
+_FOUND = "SELECT 1 FROM tools WHERE tools MATCH ? LIMIT 1"
 
 _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 """Of the index, kept until it is sorted and written."""
