@@ -26,7 +26,7 @@ BUDGETS = {
     "engine": 13_530,
     "discovery": 4_540,
     "upstream": 7_350,
-    "catalog": 7_160,
+    "catalog": 7_170,
     "sandbox": 13_320,
     "rpc": 1_260,
     "gate": 8_350,
